@@ -13,8 +13,8 @@ from rich.console import Console
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
-from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import storage_errors

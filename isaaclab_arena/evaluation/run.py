@@ -232,6 +232,8 @@ class _RankRun:
             runner.close()
         if self._interruption.stop_requested():
             state = RankState.INTERRUPTED
+        elif self._request.questions:
+            publisher.leave_the_rest()
         publisher.set_state(state)
         return state
 
@@ -246,6 +248,7 @@ class _RankRun:
             attempt=self._attempt,
             # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
             config_hash=self._started.plan.config_hash,
+            questions=self._request.questions,
             import_s=self._request.import_s,
         )
 

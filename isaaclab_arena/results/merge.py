@@ -12,23 +12,31 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.garbage import without_collecting
-from isaaclab_arena.results.freshness import sizes_of_sources
-from isaaclab_arena.results.rows import (
+from isaaclab_arena.results.columns import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    QUESTION_EPISODE_COLUMNS,
+    QUESTION_JOB_COLUMNS,
+    QUESTION_JOB_TIMING_COLUMNS,
+)
+from isaaclab_arena.results.freshness import sizes_of_sources
+from isaaclab_arena.results.rows import (
     JobEvidence,
     JobResultStatus,
+    answer_cells,
     episode_row,
     job_row,
     missing_episodes,
     status_of,
 )
+from isaaclab_arena.results.stopping.answers import Answer, answers_of, needed_episodes
+from isaaclab_arena.results.stopping.watch import finished_episode
 from isaaclab_arena.results.swept import swept_columns
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
-from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.commits import CommitLog, read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
 
@@ -80,6 +88,7 @@ class MergedResults:
         complete: Whether every job that was to run completed with all of its episodes.
         sources: The files that were read, and how long each was [bytes].
         elsewhere: Datasets that lie on other nodes, by job and rank; none where all ranks share a disk.
+        answers: How far the questions are answered that were asked of the jobs, in order of the plan.
     """
 
     plan: RunPlan
@@ -90,6 +99,7 @@ class MergedResults:
     complete: bool
     sources: Mapping[str, int]
     elsewhere: tuple[RecordingElsewhere, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
 
 def merge_results(output_directory: Path) -> MergedResults:
@@ -115,26 +125,61 @@ def _merged(output_directory: Path) -> MergedResults:
     jobs = sorted(plan.jobs, key=lambda job: job.config.index)
     same_conditions = not problems
     contents, reruns = contents_in_effect(jobs, attempts), times_rerun(attempts)
+    logs = {job.name: read_commits(job_directory(output_directory, job.name), job.name) for job in jobs}
+    answers = _answers(plan, logs)
+    read = (
+        read_evidence(output_directory, job, problems, same_conditions=same_conditions, commits=logs[job.name])
+        for job in jobs
+    )
     evidence = [
         replace(
-            read_evidence(output_directory, job, problems, same_conditions=same_conditions),
-            contents=contents[job.name],
-            times_rerun=reruns[job.name],
+            _as_answered(each, logs[each.job.name], answers),
+            contents=contents[each.job.name],
+            times_rerun=reruns[each.job.name],
         )
-        for job in jobs
+        for each in read
     ]
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
-    episodes = (episode_row(each.job, line) for each in evidence for line in each.lines)
     return MergedResults(
         plan=plan,
-        jobs=_table(map(job_row, evidence), JOB_COLUMNS | JOB_TIMING_COLUMNS).assign(**swept_columns(jobs)),
-        episodes=_table(episodes, EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS),
+        jobs=_job_table(plan, jobs, evidence),
+        episodes=_episode_table(plan, evidence, logs),
         missing=missing,
         problems=tuple(problems),
         complete=not missing,
         sources=sources,
         elsewhere=tuple(_recorded_elsewhere(output_directory, evidence, attempts)),
+        answers=answers,
     )
+
+
+def _answers(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ...]:
+    asked = {job for question in plan.questions for job in question.jobs}
+    finished = {
+        job: {line.episode_index: finished_episode(line) for line in log.lines}
+        for job, log in logs.items()
+        if job in asked
+    }
+    return answers_of(plan.questions, finished)
+
+
+def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobEvidence]) -> pd.DataFrame:
+    columns = JOB_COLUMNS | JOB_TIMING_COLUMNS
+    if not plan.questions:
+        return _table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
+    own = QUESTION_JOB_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
+    table = _table((job_row(each) | answer_cells(each) for each in evidence), columns | own)
+    return table[[*columns]].assign(**swept_columns(jobs), **{name: table[name] for name in own})
+
+
+def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping[str, CommitLog]) -> pd.DataFrame:
+    columns = EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS | (QUESTION_EPISODE_COLUMNS if plan.questions else {})
+    rows = (
+        {**episode_row(each.job, line), "beyond_decision": each.is_beyond(line)}
+        for each in evidence
+        for line in logs[each.job.name].lines
+    )
+    return _table(rows, columns)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -160,17 +205,25 @@ def changes_between(attempts: Sequence[Attempt]) -> list[str]:
     return changes
 
 
-def read_evidence(output_directory: Path, job: PlanEntry, problems: list[str], *, same_conditions: bool) -> JobEvidence:
-    """Return what the files of a job say, without what the attempts say of it.
+def read_evidence(
+    output_directory: Path,
+    job: PlanEntry,
+    problems: list[str],
+    *,
+    same_conditions: bool,
+    commits: CommitLog | None = None,
+) -> JobEvidence:
+    """Return what the files of a job say, without what the attempts and the answers of the run say of it.
 
     Args:
         output_directory: The run's directory.
         job: The job.
         problems: Gets what could not be read.
         same_conditions: See `JobEvidence`.
+        commits: What its commit files say, where they have been read.
     """
     directory = job_directory(output_directory, job.name)
-    commits = read_commits(directory, job.name)
+    commits = commits or read_commits(directory, job.name)
     reports, unreadable = read_job_reports(directory)
     problems += [*commits.problems, *unreadable]
     problems += [
@@ -184,6 +237,24 @@ def read_evidence(output_directory: Path, job: PlanEntry, problems: list[str], *
         unequal_episodes=bool(commits.unequal_episodes),
         retried_episodes=len(commits.retried_episodes),
         same_conditions=same_conditions,
+    )
+
+
+def _as_answered(evidence: JobEvidence, commits: CommitLog, answers: Sequence[Answer]) -> JobEvidence:
+    """Return what counts of a job: if its answers stopped it, the episodes that they needed."""
+    own = [answer for answer in answers if evidence.job.name in answer.question.jobs]
+    needed = needed_episodes(evidence.job.name, own)
+    if needed is None:
+        return replace(evidence, answers=own)
+    lines = [line for line in evidence.lines if line.episode_index < needed]
+    return replace(
+        evidence,
+        lines=lines,
+        unequal_episodes=any(index < needed for index in commits.unequal_episodes),
+        retried_episodes=sum(index < needed for index in commits.retried_episodes),
+        answers=own,
+        needed=needed,
+        beyond=len(evidence.lines) - len(lines),
     )
 
 

@@ -5,7 +5,7 @@ interrupted and on however many ranks it ran, so two runs can be compared with `
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,20 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
-from isaaclab_arena.results.merge import MergedResults, records
-from isaaclab_arena.results.rows import (
+from isaaclab_arena.results.columns import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
     PICTURE_COLUMNS,
+    QUESTION_EPISODE_COLUMNS,
+    QUESTION_JOB_COLUMNS,
+    QUESTION_JOB_TIMING_COLUMNS,
 )
+from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
+from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.stopping.answers import Answer
+from isaaclab_arena.results.stopping.wording import in_words
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.json_values import json_text
@@ -79,17 +84,36 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         "missing": merged.missing,
         "problems": merged.problems,
         "elsewhere": merged.elsewhere,
+        **({"answers": [_answer(each) for each in merged.answers]} if merged.answers else {}),
         "sources": merged.sources,
+    }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    """Return what ``results.json`` says of a question."""
+    return {
+        **asdict(answer.question),
+        "verdict": answer.verdict,
+        "in_words": in_words(answer),
+        "episodes": answer.episodes,
+        "counts": asdict(answer.counts),
+        "log_e_value": answer.log_e_value,
+        "needed_log_e_value": answer.needed_log_e_value,
+        "by_later_step": answer.is_late,
+        "left_out": answer.left_out,
+        "unequal": answer.unequal,
     }
 
 
 def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file of a run's results, in the order in which they are written."""
     jobs, episodes = merged.jobs, merged.episodes
+    swept = [name for name in jobs.columns if name.startswith(PREFIX)]
+    timing = JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
     tables = {
-        "results": jobs[[*JOB_COLUMNS, *(name for name in jobs.columns if name.startswith(PREFIX))]],
-        "episodes": episodes[[*EPISODE_COLUMNS]],
-        "timing": jobs[["name", *(name for name in JOB_TIMING_COLUMNS if name in jobs)]],
+        "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in QUESTION_JOB_COLUMNS if name in jobs)]],
+        "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in QUESTION_EPISODE_COLUMNS if name in episodes)]],
+        "timing": jobs[["name", *(name for name in timing if name in jobs)]],
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
     }
     for name in TABLES:

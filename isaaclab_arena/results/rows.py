@@ -1,4 +1,4 @@
-"""The columns of the results, in one place: one row per job, one row per episode."""
+"""The rows of the results: one per job, one per episode."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -8,6 +8,7 @@ from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.columns import PICTURE_COLUMNS
 from isaaclab_arena.results.statistics import (
     clopper_pearson_interval,
     rate_bounds,
@@ -15,6 +16,9 @@ from isaaclab_arena.results.statistics import (
     success_rate,
     wilson_interval,
 )
+from isaaclab_arena.results.stopping.answers import Answer
+from isaaclab_arena.results.stopping.anytime import rate_interval
+from isaaclab_arena.results.stopping.wording import verdict_in_words
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitLine
@@ -36,112 +40,6 @@ class JobResultStatus(StrEnum):
     SKIPPED = "skipped"
 
 
-JOB_COLUMNS: dict[str, str] = {
-    "name": "string",
-    "environment": "string",
-    "task": "string",
-    "embodiment": "string",
-    "object": "string",
-    "policy": "string",
-    "checkpoint": "string",
-    "policy_sha256": "string",
-    "seed": "Int64",
-    "status": "string",
-    "planned": "Int64",
-    "episodes": "Int64",
-    "successes": "Int64",
-    "success_rate": "Float64",
-    "success_low": "Float64",
-    "success_high": "Float64",
-    "clopper_pearson_low": "Float64",
-    "clopper_pearson_high": "Float64",
-    "success_rate_lower_bound": "Float64",
-    "success_rate_upper_bound": "Float64",
-    "mean_length": "Float64",
-    "std_length": "Float64",
-    "mean_return": "Float64",
-    "std_return": "Float64",
-    "failures": "Int64",
-    "timeouts": "Int64",
-    "errors": "Int64",
-    "retried": "Int64",
-    "rerun": "Int64",
-    "missing": "Int64",
-    "cut": "Int64",
-    "reproducible": "string",
-    "plan_because": "string",
-    "policy_batch": "Int64",
-    "error": "string",
-}
-"""Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
-
-After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.swept`.
-``docs/reference/results.md`` says what each column means.
-"""
-
-JOB_TIMING_COLUMNS: dict[str, str] = {
-    "attempts": "Int64",
-    "rank": "string",
-    "device": "string",
-    "wall_s": "Float64",
-    "build_s": "Float64",
-    "simulate_s": "Float64",
-    "policy_s": "Float64",
-    "render_s": "Float64",
-    "record_s": "Float64",
-    "idle_s": "Float64",
-    "import_s": "Float64",
-    "compile_s": "Float64",
-    "kernel_wait_s": "Float64",
-    "kernel_load_s": "Float64",
-    "build_environment_s": "Float64",
-    "build_policy_s": "Float64",
-    "first_reset_s": "Float64",
-    "first_step_s": "Float64",
-    "env_steps": "Int64",
-    "env_steps_per_s": "Float64",
-    "pictures_drawn": "Int64",
-    "pictures_looked_at": "Int64",
-    "traceback_file": "string",
-}
-"""Column to type of what differs from run to run: when and where a job ran, and how long it took."""
-
-PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
-"""Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
-
-EPISODE_COLUMNS: dict[str, str] = {
-    "job": "string",
-    "episode_index": "Int64",
-    "environment": "string",
-    "object": "string",
-    "policy": "string",
-    "seed": "Int64",
-    "episode_seed": "Int64",
-    "outcome": "string",
-    "success": "boolean",
-    "length": "Int64",
-    "return": "Float64",
-    "termination": "string",
-    "error": "string",
-    "language_instruction": "string",
-    "conditions": "string",
-    "metrics": "string",
-    "checksum": "Int64",
-}
-"""Column to type of the table of episodes, in order; conditions and metrics are JSON."""
-
-EPISODE_TIMING_COLUMNS: dict[str, str] = {
-    "attempt": "Int64",
-    "rank": "Int64",
-    "env_id": "Int64",
-    "episode_in_env": "Int64",
-    "timestamp": "string",
-    "wall_s": "Float64",
-    "dataset_file": "string",
-}
-"""Column to type of when and where an episode ran."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobEvidence:
     """Everything that the disk says about a job.
@@ -155,6 +53,10 @@ class JobEvidence:
         same_conditions: Whether all attempts of the run had the same versions and kind of machine.
         contents: What its episodes were made with, None where nobody wrote it down.
         times_rerun: How often its episodes were set aside and ran anew, because it evaluated something else.
+        answers: How far the questions are answered that are asked of the job.
+        needed: How many episodes they needed; then ``lines`` are those, and no other episode is missing. None for a job
+            that has to finish all that was planned.
+        beyond: How many episodes have finished beyond those.
     """
 
     job: PlanEntry
@@ -165,6 +67,13 @@ class JobEvidence:
     same_conditions: bool = True
     contents: Contents | None = None
     times_rerun: int = 0
+    answers: Sequence[Answer] = ()
+    needed: int | None = None
+    beyond: int = 0
+
+    def is_beyond(self, line: CommitLine) -> bool:
+        """Whether an episode of the job is one that its questions did not need."""
+        return self.needed is not None and line.episode_index >= self.needed
 
 
 def planned_episodes(evidence: JobEvidence) -> int | None:
@@ -180,7 +89,8 @@ def missing_episodes(evidence: JobEvidence) -> tuple[int, ...]:
     if planned is None or not evidence.job.is_to_run:
         return ()
     finished = {line.episode_index for line in evidence.lines}
-    return tuple(index for index in range(planned) if index not in finished)
+    owed = planned if evidence.needed is None else min(planned, evidence.needed)
+    return tuple(index for index in range(owed) if index not in finished)
 
 
 def all_episodes_finished(evidence: JobEvidence) -> bool:
@@ -252,6 +162,18 @@ def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
     }
 
 
+def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in a run that asks something of its jobs."""
+    answers = evidence.answers
+    is_decided = bool(answers) and all(answer.verdict is not None for answer in answers)
+    return {
+        "decision": "; ".join(f"{each.question.name}: {verdict_in_words(each)}" for each in answers) or None,
+        "decided_at": evidence.needed if is_decided else None,
+        "interval_kind": "anytime" if answers else "wilson",
+        "episodes_beyond": evidence.beyond,
+    }
+
+
 def _success(evidence: JobEvidence) -> dict[str, Any]:
     """Count. Errors and episodes whose success is not measured are not scored."""
     outcomes = Counter(line.outcome for line in evidence.lines)
@@ -261,6 +183,9 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
     missing = len(missing_episodes(evidence))
     wilson = wilson_interval(successes, len(scored))
     exact = clopper_pearson_interval(successes, len(scored))
+    if evidence.answers:
+        # The others take for granted that nobody looked before the end.
+        wilson, exact = rate_interval(successes, len(scored)) if scored else None, None
     # A job that does not measure success has no rate to bound, however many of its episodes are missing.
     bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)
     unknown_plan = planned_episodes(evidence) is None and status_of(evidence) is JobResultStatus.MISSING

@@ -9,6 +9,7 @@ from rich.text import Text
 from isaaclab_arena.config.loading import limit_in_words
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
 from isaaclab_arena.results.rows import JobResultStatus
+from isaaclab_arena.results.stopping.wording import in_words, what_does_not_count
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain
 
 _MAX_INDICES_SHOWN = 8
@@ -33,16 +34,16 @@ def print_summary(
     limit = merged.plan.settings.get("limit")
     if isinstance(limit, int):
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
-    for line in caveats(merged):
-        console.print(Text(plain(line), style="yellow"), soft_wrap=True)
-    for line in failures(merged):
-        console.print(Text(plain(line), style="red"), soft_wrap=True)
-    for line in map(describe_missing, merged.missing):
-        console.print(Text(plain(line), style="red"), soft_wrap=True)
-    for problem in merged.problems:
-        console.print(Text(plain(problem), style="yellow"), soft_wrap=True)
-    for line in elsewhere(merged):
-        console.print(Text(plain(line)), soft_wrap=True)
+    styled = (
+        ("bold", answers_in_words(merged)),
+        ("yellow", caveats(merged)),
+        ("red", [*failures(merged), *map(describe_missing, merged.missing)]),
+        ("yellow", merged.problems),
+        ("", elsewhere(merged)),
+    )
+    for style, lines in styled:
+        for line in lines:
+            console.print(Text(plain(line), style=style), soft_wrap=True)
     console.print(Text(plain(f"results in {output_directory}")), soft_wrap=True)
     if report is not None:
         console.print(Text(plain(f"report in {report}")), soft_wrap=True)
@@ -52,7 +53,7 @@ def print_summary(
 
 def caveats(merged: MergedResults) -> list[str]:
     """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
-    lines = []
+    lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
     for known in records(merged.jobs):
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
@@ -84,6 +85,17 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"if they are counted as failures, {100 * high:.1f} % as successes"
             )
     return lines
+
+
+def answers_in_words(merged: MergedResults) -> list[str]:
+    """Return one line per question of the run, and one that says what that means for the intervals."""
+    if not merged.answers:
+        return []
+    jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
+    shown = f"intervals of {jobs}: anytime-valid, that is right although the run looked after every episode"
+    beyond = sum(row["episodes_beyond"] for row in records(merged.jobs))
+    ahead = [f"{beyond} episodes had begun before the decision was known; they are kept and do not count"]
+    return [*map(in_words, merged.answers), shown, *(ahead if beyond else [])]
 
 
 def _times(number: int) -> str:

@@ -6,7 +6,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.arena.cameras import CameraOptions
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.results.rows import JOB_TIMING_COLUMNS
+from isaaclab_arena.results.columns import JOB_TIMING_COLUMNS
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 

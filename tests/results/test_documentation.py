@@ -3,12 +3,7 @@
 import re
 from pathlib import Path
 
-from isaaclab_arena.results.rows import (
-    EPISODE_COLUMNS,
-    EPISODE_TIMING_COLUMNS,
-    JOB_COLUMNS,
-    JOB_TIMING_COLUMNS,
-)
+from isaaclab_arena.results.columns import EPISODE_COLUMNS, EPISODE_TIMING_COLUMNS, JOB_COLUMNS, JOB_TIMING_COLUMNS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
 

@@ -3,17 +3,8 @@ import dataclasses
 import pytest
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.results.rows import (
-    EPISODE_COLUMNS,
-    EPISODE_TIMING_COLUMNS,
-    JOB_COLUMNS,
-    JOB_TIMING_COLUMNS,
-    JobEvidence,
-    episode_row,
-    job_row,
-    missing_episodes,
-    status_of,
-)
+from isaaclab_arena.results.columns import EPISODE_COLUMNS, EPISODE_TIMING_COLUMNS, JOB_COLUMNS, JOB_TIMING_COLUMNS
+from isaaclab_arena.results.rows import JobEvidence, episode_row, job_row, missing_episodes, status_of
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, StartUp
 from tests.results.evidence import commit_lines, planned, report
 

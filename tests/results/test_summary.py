@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from isaaclab_arena.results.columns import PICTURE_COLUMNS
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import stale_tables, write_tables
-from isaaclab_arena.results.rows import PICTURE_COLUMNS
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN
 from isaaclab_arena.storage.run.job_reports import ReportedStatus

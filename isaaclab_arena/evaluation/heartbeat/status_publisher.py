@@ -134,6 +134,10 @@ class StatusPublisher:
         )
         self._episodes_left = 0
 
+    def leave_the_rest(self) -> None:
+        """Say that no further episode is needed of those that the rank was given."""
+        self._update(episodes_total=self._status.episodes_done)
+
     def finish_job(self, *, failed: bool = False) -> None:
         """Count a job that has ended: its report is written. The next one may have begun."""
         with self._status_lock:

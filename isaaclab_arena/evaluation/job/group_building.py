@@ -1,5 +1,6 @@
 """Builds the environments and policies of a job, one of each for every group of its env slots."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -48,8 +49,9 @@ class GroupBuilder:
 
     def __init__(self, settings: RankSettings) -> None:
         self._settings = settings
-        self._environments: BuildCache[Environment] = BuildCache()
-        self._policies: BuildCache[PolicyBase] = BuildCache()
+        self._taking_turns: tuple[str, ...] = ()
+        self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
+        self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
         self._probed: dict[tuple[str, str, int], ProbeResult] = {}
         self._has_built = False
 
@@ -68,9 +70,10 @@ class GroupBuilder:
 
     def _build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         settings, num_envs = self._settings, job.config.num_envs
+        self._begin_turn(job)
         sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
         jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
-        environments = self._environments.get(
+        environments = self._environments[job.environment_key if self._taking_turns else ""].get(
             [each.environment_key for each in jobs],
             lambda built: jobs[len(built)].build_environment(device=settings.device, num_threads=settings.num_threads),
         )
@@ -100,8 +103,17 @@ class GroupBuilder:
 
     def clear(self) -> None:
         """Close everything that was built."""
+        for cache in (*self._policies.values(), *self._environments.values()):
+            cache.clear()
         self._policies.clear()
         self._environments.clear()
+
+    def _begin_turn(self, job: Job) -> None:
+        """Keep what was built for the jobs that take turns with this one, and nothing of other such jobs."""
+        taking_turns = self._settings.turns.get(job.config.name, ())
+        if taking_turns != self._taking_turns:
+            self.clear()
+            self._taking_turns = taking_turns
 
     def _make_policies(
         self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
@@ -111,7 +123,7 @@ class GroupBuilder:
         # A policy whose env slots never influence each other is asked as it is.
         fixed = None if job.policy_class.traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
-        policies = self._policies.get(
+        policies = self._policies[job.config.name if self._taking_turns else ""].get(
             [each.policy_key for each in jobs],
             lambda built: _new_policy(jobs[len(built)], built),
             are_lent=job.policy_class.traits.is_lent,

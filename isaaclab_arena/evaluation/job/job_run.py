@@ -24,7 +24,7 @@ from isaaclab_arena.evaluation.plan.episode_plan import (
     indices_that_start,
     with_length,
 )
-from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply
+from isaaclab_arena.evaluation.plan.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import environment_args
 from isaaclab_arena.evaluation.process.watchdog import Watchdog, allowed_silence_s
@@ -51,10 +51,8 @@ class JobRun:
 
     Args:
         job: The job.
-        supply: Which of its episodes to run.
         settings: What all jobs of the rank share.
         builder: Builds the job's environments and policies, or has them from the job before.
-        observers: Watch the job, beside its recorder.
         watchdog: Is told that the job goes on.
         stop_requested: Asked before every step; True ends the job there.
         start_up: Measures how the job begins.
@@ -66,19 +64,17 @@ class JobRun:
     def __init__(
         self,
         job: Job,
-        supply: EpisodeSupply,
         settings: RankSettings,
         builder: GroupBuilder,
-        observers: Sequence[Observer],
         watchdog: Watchdog,
         stop_requested: Callable[[], bool],
         start_up: StartUpClock,
     ) -> None:
         self._job = job
-        self._supply = supply
+        self._turn = _Turn()
         self._settings = settings
         self._builder = builder
-        self._observers = observers
+        self._observers: Sequence[Observer] = ()
         self._watchdog = watchdog
         self._stop_requested = stop_requested
         self._stopwatch = Stopwatch()
@@ -89,32 +85,65 @@ class JobRun:
         self._env_steps = _EnvStepCounter()
         self._pictures_drawn = 0
         self._built: BuiltGroups | None = None
+        self._files = JobFiles()
         self.unfinished: JobFiles | None = None
 
-    def run(self, directory: Path) -> None:
-        """Run every rebuild of the job in which this rank has something to do."""
-        seed_global_generators(self._job.config.seed)
-        files = JobFiles()
+    def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
+        """Run every rebuild of the job in which this rank has something to do, or one turn; `rest` or `end` is next.
+
+        Args:
+            directory: Directory of the job.
+            supply: Which of its episodes to run.
+            observers: Watch the job, beside its recorder.
+        """
+        self._turn.supply, self._observers = supply, observers
+        self._stopwatch.go_on()
+        if not self._results:
+            seed_global_generators(self._job.config.seed)
         try:
-            for rebuild in range(self._job.config.num_rebuilds):
-                indices = self._known_indices(rebuild)
-                if indices == ():
-                    continue
-                groups = self._build(directory, anew=bool(self._results))
-                self._prepare(files, directory, rebuild, [group.environment for group in groups])
-                self._run_rebuild(rebuild, indices, groups, files.observers())
-                if self._results[-1].interrupted:
-                    return
-            if not self._results:
-                # Everything had finished before. What is left is to say what the job promises.
-                self._build(directory, anew=False)
-            with self._stopwatch.measure(Phase.RECORD):
-                files.end_recording()
-            self.unfinished = None if files.recorder is None else files
+            self._run_rebuilds(directory)
+        except BaseException:
+            self.end(is_whole=False)
+            raise
+
+    def rest(self) -> None:
+        """Let others have their turn; the files stay open, and the time of the job stands still."""
+        self._stopwatch.rest()
+
+    def end(self, *, is_whole: bool) -> None:
+        """Close the job's files.
+
+        Args:
+            is_whole: Whether the job may have come to its end. If so, its files have yet to be finished.
+        """
+        self._stopwatch.go_on()
+        files, self._files = self._files, JobFiles()
+        is_whole = is_whole and files.recorder is not None and not any(each.interrupted for each in self._results)
+        try:
+            if is_whole:
+                with self._stopwatch.measure(Phase.RECORD):
+                    files.end_recording()
+                self.unfinished = files
         finally:
             if self.unfinished is None:
                 with self._stopwatch.measure(Phase.RECORD):
                     files.close()
+
+    def _run_rebuilds(self, directory: Path) -> None:
+        has_run = False
+        for rebuild in range(self._job.config.num_rebuilds):
+            indices = self._known_indices(rebuild)
+            if indices == ():
+                continue
+            groups = self._build(directory, anew=has_run)
+            self._prepare(directory, rebuild, [group.environment for group in groups])
+            self._run_rebuild(rebuild, indices, groups)
+            has_run = True
+            if self._results[-1].interrupted:
+                return
+        if not self._results:
+            # Everything had finished before. What is left is to say what the job promises.
+            self._build(directory, anew=False)
 
     def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
         """Return how the job went."""
@@ -155,7 +184,7 @@ class JobRun:
         config = self._job.config
         if config.num_episodes is None:
             return None
-        indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._supply)
+        indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._turn.supply)
         first = next(indices, None)
         return () if first is None else chain((first,), indices)
 
@@ -179,7 +208,8 @@ class JobRun:
         self._built = built
         return built.groups
 
-    def _prepare(self, files: "JobFiles", directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
+    def _prepare(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
+        files = self._files
         if files.recorder is None:
             files.recorder = self._new_recorder(directory, environments[0])
             files.videos = self._new_video_recorder(directory)
@@ -200,7 +230,7 @@ class JobRun:
             provenance={**settings.provenance, **environment.provenance(), **served, "policy_type": config.policy_type},
             contents=settings.contents.get(config.name),
         )
-        return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._supply.still_holds)
+        return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._turn.still_holds)
 
     def _new_video_recorder(self, directory: Path) -> "VideoRecorder | None":
         options = self._settings.video
@@ -222,13 +252,12 @@ class JobRun:
         rebuild: int,
         indices: Iterable[int] | None,
         groups: Sequence[EnvGroup],
-        writers: Sequence[Observer],
     ) -> None:
         job, policy = self._job, groups[0].policy
         config = with_length(job.config, policy)
         self._num_episodes = config.num_episodes
         if indices is None and config.num_episodes is not None:
-            indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._supply)
+            indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._turn.supply)
         elif indices is None:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
             indices = indices_that_start(job, policy, started=started)
@@ -240,7 +269,7 @@ class JobRun:
         with self._watchdog.watch(job.config.name, silence_s=silence_s), self._counting_pictures(groups):
             result = play(
                 (episode_of(job, index) for index in indices),
-                [self._start_up, *writers, self._env_steps, *self._observers, *eager],
+                [self._start_up, *self._files.observers(), self._env_steps, *self._observers, *eager],
                 language_instruction=job.config.language_instruction,
                 limits=self._limits(config),
                 stop_requested=self._must_stop,
@@ -273,9 +302,18 @@ class JobRun:
     def _limits(self, config: JobConfig) -> RolloutLimits:
         return RolloutLimits(
             max_steps=config.num_steps,
-            max_envs=self._supply.max_envs(config.num_envs),
+            max_envs=self._turn.supply.max_envs(config.num_envs),
             episode_timeout_s=config.episode_timeout_s,
         )
+
+
+class _Turn:
+    """What the job's current turn hands out; recorders know it and not the job, which may go before them."""
+
+    supply: EpisodeSupply = EVERYTHING
+
+    def still_holds(self, episode_index: int) -> bool:
+        return self.supply.still_holds(episode_index)
 
 
 class JobFiles:

@@ -3,7 +3,7 @@
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,11 +54,14 @@ class JobRunner:
         self._consolidations = consolidations
         self._ended = ended
         self._builder = GroupBuilder(settings)
+        self._open: dict[str, tuple[Job, JobRun]] = {}
         self._import_s = settings.import_s
         self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
 
     def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
-        """Run one job, or this rank's part of it, and write a report.
+        """Run one job, or this rank's part of it, and write a report; a job that takes turns is run turn by turn.
+
+        The reports of jobs that take turns are written when the next other job begins.
 
         A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run. With
         ``consolidations`` the report is written later, and may yet say that the dataset could not be made.
@@ -76,45 +79,79 @@ class JobRunner:
         if self._consolidations is not None:
             # The same job again, as happens where ranks take work over, writes where its episodes are taken from.
             self._consolidations.wait(job.config.name)
-        directory = job_directory(self._settings.output_directory, job.config.name)
+        name = job.config.name
+        taking_turns = self._settings.turns.get(name, ())
+        self._end_turns(of_all_but=taking_turns)
+        directory = self._directory(name)
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
-        start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
-        # Jobs after the first find everything imported.
-        self._import_s = None if self._import_s is None else 0.0
-        job_run = JobRun(
-            job, supply, self._settings, self._builder, observers, self._watchdog, self._stop_requested, start_up
-        )
-        error, traceback_file = self._failure(job_run, job, directory)
-        report = job_run.report(error=error, traceback_file=traceback_file)
-        # Not with `job_run`, whose environment and policy would stay in memory beside those of the next job.
-        return self._finish_or_begin_to(job, directory, job_run.unfinished, report)
+        _, job_run = self._open.pop(name, (job, None))
+        if job_run is None:
+            job_run = self._begun(job)
+        else:
+            self._tell(None)
+        failure = self._failure(partial(job_run.run, directory, supply, observers), name)
+        if failure is None and taking_turns and not self._stop_requested():
+            self._open[name] = (job, job_run)
+            job_run.rest()
+            return job_run.report(error=None, traceback_file=None)
+        return self._end(job, job_run, failure)
 
     def close(self) -> None:
         """Close the environment and the policy in use, and wait until the last job has its dataset and its report.
+
+        Jobs that take turns have had their last one.
 
         Raises:
             DiskUnusableError: See `run`.
             StorageError: See `run`.
         """
         try:
+            self._end_turns()
             self._builder.clear()
         finally:
             if self._consolidations is not None:
                 self._consolidations.close()
 
-    def _failure(self, job_run: JobRun, job: Job, directory: Path) -> tuple[str | None, str | None]:
-        """Run a job; return what went wrong, in one line, and the file with the traceback, None if nothing did."""
+    def _directory(self, name: str) -> Path:
+        return job_directory(self._settings.output_directory, name)
+
+    def _begun(self, job: Job) -> JobRun:
+        start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
+        # Jobs after the first find everything imported.
+        self._import_s = None if self._import_s is None else 0.0
+        return JobRun(job, self._settings, self._builder, self._watchdog, self._stop_requested, start_up)
+
+    def _end_turns(self, of_all_but: Collection[str] = ()) -> None:
+        """End the jobs that have had their last turn."""
+        for name in [name for name in self._open if name not in of_all_but]:
+            self._end(*self._open.pop(name), failure=None)
+
+    def _end(self, job: Job, job_run: JobRun, failure: tuple[str, str] | None) -> JobReport:
+        """Finish a job's files and write its report, or begin to."""
+        name = job.config.name
+        is_cut_short = name in self._settings.turns and self._stop_requested()
+        if failure is None:
+            failure = self._failure(partial(job_run.end, is_whole=not is_cut_short), name)
+        error, traceback_file = failure or (None, None)
+        report = job_run.report(error=error, traceback_file=traceback_file)
+        if is_cut_short and error is None:
+            report = replace(report, status=ReportedStatus.INTERRUPTED)
+        # Not with `job_run`, whose environment and policy would stay in memory beside those of the next job.
+        return self._finish_or_begin_to(job, self._directory(name), job_run.unfinished, report)
+
+    def _failure(self, act: Callable[[], object], name: str) -> tuple[str, str] | None:
+        """Do something for a job; return what went wrong, in one line, and the file with the traceback, or None."""
         try:
-            job_run.run(directory)
+            act()
         except DiskUnusableError:
             raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-            failure = describe(raised), self._write_traceback(job, directory)
+            failure = describe(raised), self._write_traceback(name)
             # What took part in a failure may be in any state, and the next job deserves better.
             self._builder.clear()
             return failure
-        return None, None
+        return None
 
     def _finish_or_begin_to(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
         finish = partial(self._finish, job, directory, files, report)
@@ -134,7 +171,7 @@ class JobRunner:
             except DiskUnusableError:
                 raise
             except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-                traceback_file = self._write_traceback(job, directory)
+                traceback_file = self._write_traceback(job.config.name)
                 report = replace(
                     report, status=ReportedStatus.FAILED, error=describe(raised), traceback_file=traceback_file
                 )
@@ -144,11 +181,11 @@ class JobRunner:
         self._ended(report)
         return report
 
-    def _write_traceback(self, job: Job, directory: Path) -> str:
-        path = directory / traceback_file_name(self._settings.rank, self._settings.attempt)
+    def _write_traceback(self, name: str) -> str:
+        path = self._directory(name) / traceback_file_name(self._settings.rank, self._settings.attempt)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
-        _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)
+        _LOG.error("job '%s' failed; its traceback is in %s", name, path)
         _LOG.debug("%s", traceback.format_exc())
         return str(path.relative_to(self._settings.output_directory))
 

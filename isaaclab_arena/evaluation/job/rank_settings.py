@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from isaaclab_arena.config.stopping.questions import Question, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.provenance.provenance import provenance_on
@@ -42,6 +43,7 @@ class RankSettings:
         contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
         planned_batches: Env slots that the policy of each job is asked for together, by the job's name, where an
             earlier start of the program settled that.
+        turns: The names of the jobs with which each compared job takes turns, its own included, by its name.
     """
 
     rank: int
@@ -61,6 +63,7 @@ class RankSettings:
     provenance: Mapping[str, str] = field(default_factory=dict)
     contents: Mapping[str, Contents] = field(default_factory=dict)
     planned_batches: Mapping[str, int] = field(default_factory=dict)
+    turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def rank_settings(
@@ -70,12 +73,13 @@ def rank_settings(
     output_directory: Path,
     attempt: Attempt,
     config_hash: str,
+    questions: tuple[Question, ...] = (),
     import_s: float | None = None,
 ) -> RankSettings:
     """Return what all jobs of a rank share.
 
     ``attempt`` is this start of the program on the run, with what it knows of each job; ``config_hash`` is that of the
-    run's jobs. For the others see `RankSettings`.
+    run's jobs, and ``questions`` are what is asked of them. For the others see `RankSettings`.
     """
     recording = RecordingOptions(
         write_dataset=not options.no_dataset,
@@ -100,4 +104,5 @@ def rank_settings(
         provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
         contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
         planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
+        turns={name: tuple(sorted(group)) for group in compared_groups(questions) for name in group},
     )

@@ -1,7 +1,8 @@
 """Hand out a rank's episodes of a job, one at a time as env slots become free."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, of_ranges
@@ -43,6 +44,9 @@ class FixedShare:
         """Yield the candidates that are this rank's and not finished."""
         finished = of_ranges(self.finished)
         share = None if self.share is None else of_ranges(self.share)
+        if share is not None:
+            end = max(share, default=-1)
+            candidates = takewhile(lambda index: index <= end, candidates)
         return (index for index in candidates if index not in finished and (share is None or index in share))
 
     def max_envs(self, num_envs: int) -> int:
@@ -53,6 +57,34 @@ class FixedShare:
         """Return True: nobody takes a fixed share away."""
         del episode_index
         return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntilAnswered:
+    """Hands out the episodes of another supply as long as they are needed. What has begun is finished all the same.
+
+    Attributes:
+        supply: The other one.
+        is_over: Whether no further episode of the job is needed.
+    """
+
+    supply: EpisodeSupply
+    is_over: Callable[[], bool]
+
+    def take(self, candidates: Iterable[int]) -> Iterator[int]:
+        """Yield what the other supply yields, until nothing more is needed."""
+        taken = self.supply.take(candidates)
+        # Asked before an episode is taken, because taking one may claim it.
+        while not self.is_over() and (index := next(taken, None)) is not None:
+            yield index
+
+    def max_envs(self, num_envs: int) -> int:
+        """Return what the other supply returns."""
+        return self.supply.max_envs(num_envs)
+
+    def still_holds(self, episode_index: int) -> bool:
+        """Return what the other supply returns."""
+        return self.supply.still_holds(episode_index)
 
 
 EVERYTHING = FixedShare()

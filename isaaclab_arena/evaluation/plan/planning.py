@@ -15,6 +15,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.turns import home_index, jobs_taking_turns
 from isaaclab_arena.evaluation.provenance import provenance
 from isaaclab_arena.interfaces.variation import spelled
 from isaaclab_arena.storage.contents import Contents
@@ -125,9 +126,10 @@ def plan_attempt(
 def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlanEntry, ...]:
     """Return the jobs as the plan holds them, each with its rank where that is settled before the start."""
     is_settled = request.options.mode is Assignment.ROUND_ROBIN
+    turns = jobs_taking_turns(request.jobs, request.questions)
+    ranks = [home_index(job.config.index, turns) % world_size if is_settled else None for job in request.jobs]
     return tuple(
-        _plan_entry(job, job.config.index % world_size if is_settled else None, contents.get(job.config.name))
-        for job in request.jobs
+        _plan_entry(job, rank, contents.get(job.config.name)) for job, rank in zip(request.jobs, ranks, strict=True)
     )
 
 

@@ -29,6 +29,7 @@ class Stopwatch:
         self.pictures_looked_at = 0
         self._seconds = dict.fromkeys(Phase, 0.0)
         self._started = time.perf_counter()
+        self._rests_since: float | None = None
 
     @contextmanager
     def measure(self, phase: Phase, environment: Environment | None = None) -> Iterator[None]:
@@ -56,10 +57,20 @@ class Stopwatch:
         """Return the seconds counted towards ``phase``."""
         return self._seconds[phase]
 
+    def rest(self) -> None:
+        """Stand still until `go_on`, because others have their turn."""
+        self._rests_since = time.perf_counter()
+
+    def go_on(self) -> None:
+        """Run again, as if no time had passed."""
+        if self._rests_since is not None:
+            self._started += time.perf_counter() - self._rests_since
+            self._rests_since = None
+
     def elapsed_s(self) -> float:
-        """Return the seconds since the stopwatch was made."""
-        return time.perf_counter() - self._started
+        """Return the seconds since the stopwatch was made in which it did not rest."""
+        return (self._rests_since or time.perf_counter()) - self._started
 
     def idle_s(self) -> float:
-        """Return the seconds since the stopwatch was made that belong to no phase."""
+        """Return the seconds of `elapsed_s` that belong to no phase."""
         return max(0.0, self.elapsed_s() - sum(self._seconds.values()))

@@ -84,6 +84,7 @@ class ClaimTable:
         rank: This rank.
         run_id: Which start of the program.
         lease_s: How long a rank may be silent [s].
+        is_over: Whether no further episode of a job is needed, by its name.
         clock: Monotonic time [s]; the one that ``watch`` has.
 
     Raises:
@@ -99,6 +100,7 @@ class ClaimTable:
         rank: int,
         run_id: str,
         lease_s: float,
+        is_over: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs = {divided.index: divided for divided in jobs}
@@ -107,6 +109,7 @@ class ClaimTable:
         self._rank = rank
         self._run_id = run_id
         self._lease_s = lease_s
+        self._is_over = is_over
         self._clock = clock
         self._measurements = Measurements({divided.index: divided.kind for divided in jobs})
         self._open = {divided.index: set(range(len(divided.pieces))) for divided in jobs}
@@ -149,10 +152,11 @@ class ClaimTable:
         self._order = order
         while order:
             work = order.pop(choose(order, built_environment))
-            pieces = self._open_pieces(work.job_index)
+            job_index = self._whose_turn(work.job_index)
+            pieces = self._open_pieces(job_index)
             if not pieces:
                 continue
-            claim = self.claim(work.job_index, min(pieces))
+            claim = self.claim(job_index, min(pieces))
             if self._open_pieces(work.job_index):
                 # Whoever has got the piece, one rank more is at work on this job.
                 order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
@@ -206,15 +210,30 @@ class ClaimTable:
 
     def num_unfinished_jobs(self) -> int:
         """Return how many jobs have pieces that are free or under way."""
-        free = {job_index for job_index, pieces in self._open.items() if pieces}
+        free = {job_index for job_index in self._open if self._open_pieces(job_index)}
         return len((free | {job_index for job_index, _ in self._claimed}) - self._failed)
 
     def pieces_of_others(self) -> int:
         """Return how many pieces other ranks work on, of jobs that have not failed."""
-        return sum(not claimed.is_held and key[0] not in self._failed for key, claimed in self._claimed.items())
+        return sum(
+            not claimed.is_held and key[0] not in self._failed and not (claimed.has_lapsed and self._ends_early(key[0]))
+            for key, claimed in self._claimed.items()
+        )
 
     def _open_pieces(self, job_index: int) -> set[int]:
-        return set() if job_index in self._failed else self._open[job_index]
+        return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
+
+    def _ends_early(self, job_index: int) -> bool:
+        return self._is_over(self._jobs[job_index].job.config.name)
+
+    def _whose_turn(self, job_index: int) -> int:
+        """Return the job with the earliest open round among those with which a job takes turns."""
+        open_rounds = [
+            (self._jobs[each].round_of(min(pieces)), each)
+            for each in self._jobs[job_index].takes_turns_with
+            if each in self._jobs and (pieces := self._open_pieces(each))
+        ]
+        return min(open_rounds)[1] if open_rounds else job_index
 
     def _open_work(self) -> Iterator[OpenWork]:
         ranks_at: dict[int, set[int | None]] = {}

@@ -9,6 +9,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import contain, of_ranges
@@ -35,6 +36,7 @@ class DynamicQueue:
         output_directory: The run's directory.
         attempt: Which start of the program it is.
         stop_requested: True once this process was told to stop; it ends the wait for others.
+        is_over: Whether no further episode of a job is needed, by its name.
         pause: Waits for a number of seconds.
         clock: Monotonic time [s].
     """
@@ -46,6 +48,7 @@ class DynamicQueue:
         attempt: Attempt,
         *,
         stop_requested: Callable[[], bool] = lambda: False,
+        is_over: Callable[[str], bool] = lambda _: False,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,6 +56,7 @@ class DynamicQueue:
         self._output_directory = output_directory
         self._attempt = attempt
         self._stop_requested = stop_requested
+        self._is_over = is_over
         self._pause = pause
         self._clock = clock
         self._built_environment: str | None = None
@@ -98,7 +102,14 @@ class DynamicQueue:
     def _assigned(self, claim: Claim) -> AssignedJob:
         """Return the job to run for the sake of a piece; if no episode of it is missing, its report may be."""
         divided = claim.divided
-        supply = ClaimedEpisodes(claim, self._table, self._output_directory, self._attempt, clock=self._clock)
+        supply = ClaimedEpisodes(
+            claim,
+            self._table,
+            self._output_directory,
+            self._attempt,
+            is_over=partial(self._is_over, divided.job.config.name),
+            clock=self._clock,
+        )
         missing = supply.num_missing
         if claim.generation > 1:
             _LOG.info(
@@ -132,6 +143,7 @@ class ClaimedEpisodes(Observer):
         table: What is known of the pieces of all jobs.
         output_directory: The run's directory.
         attempt: Which start of the program it is.
+        is_over: Whether no further episode of the job is needed.
         clock: Monotonic time [s].
     """
 
@@ -144,14 +156,17 @@ class ClaimedEpisodes(Observer):
         output_directory: Path,
         attempt: Attempt,
         *,
+        is_over: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._divided = first.divided
+        self._is_over = is_over
         self._table = table
         self._output_directory = output_directory
         self._attempt = attempt
         self._clock = clock
         self._begins = [piece[0][0] for piece in self._divided.pieces if piece]
+        self._round = first.divided.round_of(first.piece)
         self._held: dict[int, _HeldPiece] = {}
         self._num_running = 0
         self._episodes, self._env_steps, self._since = 0, 0, clock()
@@ -176,6 +191,11 @@ class ClaimedEpisodes(Observer):
             piece = self._piece_of(index)
             if piece is None:
                 continue
+            if self._divided.round_of(piece) != self._round:
+                # The jobs that are compared with this one come first.
+                continue
+            if self._is_over():
+                return
             held = self._held.get(piece) or self._claim(piece)
             if held is None or index in held.finished:
                 continue

@@ -1,16 +1,20 @@
 """Gives a rank the queue of its jobs, whether they are settled before the start or claimed on the way."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.options import Assignment
+from isaaclab_arena.evaluation.plan.answered import answer_watch
+from isaaclab_arena.evaluation.plan.episode_supply import UntilAnswered
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
 from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
-from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, JobQueue, jobs_of_rank
+from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob, FixedQueue, JobQueue, jobs_of_rank
 from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
+from isaaclab_arena.results.stopping.watch import AnswerWatch
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name
 from isaaclab_arena.storage.run.attempts import Attempt
 
@@ -55,28 +59,52 @@ def work_of_rank(
         StorageError: If claims cannot be made in the run's directory.
     """
     options = request.options
+    finished = {work.job: work.finished for work in attempt.jobs}
+    watch = answer_watch(output_directory, request.questions, finished, attempt=attempt.number)
     if options.mode is Assignment.DYNAMIC:
-        table = _claim_table(request, attempt, output_directory, rank)
+        table = _claim_table(request, attempt, output_directory, rank, watch.is_over)
         return RankWork(
-            queue=DynamicQueue(table, output_directory, attempt, stop_requested=stop_requested),
+            queue=DynamicQueue(
+                table, output_directory, attempt, stop_requested=stop_requested, is_over=watch.lets_stop
+            ),
             # Who will run what is open; the display adds up what ranks say, so each says its even part.
             num_jobs=0,
             num_episodes=len(range(rank, table.num_episodes, attempt.world_size)),
             stalled_after_s=options.lease_s,
             others_may_finish_jobs=True,
         )
-    split = options.mode is Assignment.SPLIT
-    assigned = jobs_of_rank(request.jobs, attempt, rank=rank, split=split)
-    num_episodes = sum(each.num_episodes or 0 for each in assigned)
-    return RankWork(queue=FixedQueue(assigned), num_jobs=0 if split else len(assigned), num_episodes=num_episodes)
+    return _settled_work(request, attempt, rank, watch)
 
 
-def _claim_table(request: RunRequest, attempt: Attempt, output_directory: Path, rank: int) -> ClaimTable:
+def _settled_work(request: RunRequest, attempt: Attempt, rank: int, watch: AnswerWatch) -> RankWork:
+    """Return the work of a rank where that is settled before the start."""
+    split = request.options.mode is Assignment.SPLIT
+    assigned = jobs_of_rank(request.jobs, attempt, rank=rank, split=split, questions=request.questions)
+    asked = {job for question in request.questions for job in question.jobs}
+    num_jobs = len({each.job.config.name for each in assigned})
+    return RankWork(
+        queue=FixedQueue([_until_answered(each, watch, asked) for each in assigned], partial(watch.is_over, now=True)),
+        num_jobs=0 if split else num_jobs,
+        num_episodes=sum(each.num_episodes or 0 for each in assigned),
+    )
+
+
+def _until_answered(assigned: AssignedJob, watch: AnswerWatch, asked: Set[str]) -> AssignedJob:
+    name = assigned.job.config.name
+    if name not in asked:
+        return assigned
+    return replace(assigned, supply=UntilAnswered(supply=assigned.supply, is_over=partial(watch.lets_stop, name)))
+
+
+def _claim_table(
+    request: RunRequest, attempt: Attempt, output_directory: Path, rank: int, is_over: Callable[[str], bool]
+) -> ClaimTable:
     return ClaimTable(
-        divided_jobs(request.jobs, attempt),
+        divided_jobs(request.jobs, attempt, request.questions),
         output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem,
         RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
         rank=rank,
         run_id=attempt.run_id,
         lease_s=request.options.lease_s,
+        is_over=is_over,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.evaluation.plan.answered import answer_watch
 from isaaclab_arena.evaluation.plan.planning import plan_differences
 from isaaclab_arena.evaluation.startup.content_check import set_aside_what_does_not_count
 from isaaclab_arena.evaluation.startup.output_directory import holds_no_run, named_directory
@@ -95,7 +96,10 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: 
         _LOG.warning("%s", note)
     batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory)[0])
     batches = {job: batch for job, batch in batches.items() if job not in anew}
-    jobs = tuple(replace(job, policy_batch=batches.get(job.job)) for job in recovery.left)
+    finished = {job.job: job.finished for job in recovery.left}
+    watch = answer_watch(output_directory, plan.questions, finished, attempt=number)
+    left = (job for job in recovery.left if job.job not in recovery.reported or not watch.is_over(job.job))
+    jobs = tuple(replace(job, policy_batch=batches.get(job.job)) for job in left)
     return Resumed(number=number, jobs=jobs)
 
 

@@ -46,6 +46,10 @@ from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_ru
 _LOG = logging.getLogger(__name__)
 _NOTHING_TO_DO = "nothing"
 _MAX_TOLD = 5
+_NEEDS_A_SHARED_DIRECTORY = (
+    "comparisons and bars need one directory that all ranks see, and these ranks write in several; name one on a disk "
+    "that all nodes share (--output_dir), or leave the comparisons and bars out and use isaaclab-arena compare"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,8 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     directories = directories_of_ranks(ranks, request.options, RunDirectory(path=Path(path), resumes=resumes))
     path = Path(directories[context.rank].directory)
     is_apart = not all(each.with_rank_zero for each in directories)
+    if is_apart and request.questions:
+        raise ConfigError(_NEEDS_A_SHARED_DIRECTORY)
     lock = make_own_directory(ranks, directories) if is_apart else None
     number = ""
     with ranks.keep_waiting():

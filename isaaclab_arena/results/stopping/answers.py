@@ -11,8 +11,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from isaaclab_arena.config.stopping.questions import Question
-from isaaclab_arena.results.stopping.anytime import log_e_value, log_e_value_of_difference, log_e_value_of_rate
 from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
+from isaaclab_arena.results.stopping.e_values import (
+    log_e_value_of_difference,
+    log_e_value_of_equality,
+    log_e_value_of_rate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ def _evidence(question: Question, counts: PairCounts | RateCounts) -> tuple[floa
         bar = question.at_least or 0.0
         return log_e_value_of_rate(counts, bar), counts.successes > bar * counts.trials
     if question.margin is None:
-        return log_e_value(counts.only_first, counts.only_second), counts.only_first > counts.only_second
+        return log_e_value_of_equality(counts), counts.only_first > counts.only_second
     evidence = log_e_value_of_difference(counts, -question.margin)
     return evidence, (counts.difference or 0.0) > -question.margin
 

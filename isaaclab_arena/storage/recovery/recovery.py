@@ -32,11 +32,13 @@ class Recovery:
     Attributes:
         jobs: Every job of the plan, in order, with the episodes that must not run again.
         complete: Names of the jobs with nothing left to do, not even a report.
+        reported: Names of the jobs that owe no report, whether or not episodes of theirs are left.
         notes: What was found and repaired, for the user.
     """
 
     jobs: tuple[AttemptEntry, ...]
     complete: frozenset[str]
+    reported: frozenset[str]
     notes: tuple[str, ...]
 
     @property
@@ -63,7 +65,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     notes = remove_temporary_files(output_directory, plan)
     begun, damaged = read_attempts(output_directory)
     notes += damaged
-    jobs, complete = [], set()
+    jobs, complete, reported = [], set(), set()
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
         expected = PlannedEpisodes(
             name=job.name,
@@ -73,13 +75,29 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
             retry_errors=retry_errors,
             retries_begun=tuple(_retries_begun(begun, job.name)),
         )
-        finished, is_complete, job_notes = _recover_job(
-            job_directory(output_directory, job.name), job, expected, attempt
-        )
-        jobs.append(AttemptEntry(job=job.name, finished=finished))
-        complete.update({job.name} if is_complete else ())
-        notes += job_notes
-    return Recovery(jobs=tuple(jobs), complete=frozenset(complete), notes=tuple(notes))
+        found = _recover_job(job_directory(output_directory, job.name), job, expected, attempt)
+        jobs.append(AttemptEntry(job=job.name, finished=found.finished))
+        complete.update({job.name} if found.is_complete else ())
+        reported.update({job.name} if found.is_reported else ())
+        notes += found.notes
+    return Recovery(jobs=tuple(jobs), complete=frozenset(complete), reported=frozenset(reported), notes=tuple(notes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecoveredJob:
+    """The state of a job after its recovery.
+
+    Attributes:
+        finished: Episodes that must not run again.
+        is_complete: Whether nothing is left to do.
+        is_reported: Whether its last attempt says that it ended well.
+        notes: What was repaired.
+    """
+
+    finished: EpisodeRanges = ()
+    is_complete: bool = False
+    is_reported: bool = False
+    notes: Sequence[str] = ()
 
 
 def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int, EpisodeRanges]]:
@@ -89,12 +107,9 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
             yield from ((attempt.number, work.finished) for work in attempt.jobs if work.job == job)
 
 
-def _recover_job(
-    directory: Path, job: PlanEntry, expected: PlannedEpisodes, attempt: int
-) -> tuple[EpisodeRanges, bool, list[str]]:
-    """Return the finished episodes of a job, whether nothing is left to do, and what was repaired."""
+def _recover_job(directory: Path, job: PlanEntry, expected: PlannedEpisodes, attempt: int) -> _RecoveredJob:
     if not job.is_to_run:
-        return (), True, []
+        return _RecoveredJob(is_complete=True, is_reported=True)
     log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
     notes = [*log.problems, *_torn_lines(directory)]
     readable = [report for _, report in reports if report is not None]
@@ -110,9 +125,11 @@ def _recover_job(
     if _is_limited_by_steps(job, readable) and not is_complete:
         # The episodes of such a job depend on when it ends, so a part of it is useless.
         notes += set_job_aside(directory, job.name, attempt=attempt - 1)
-        return (), False, notes
+        return _RecoveredJob(notes=notes)
     notes += repair_job(directory, job.name, diagnosis)
-    return as_ranges(diagnosis.finished), is_complete, notes
+    return _RecoveredJob(
+        finished=as_ranges(diagnosis.finished), is_complete=is_complete, is_reported=ended_well, notes=notes
+    )
 
 
 def _read_reports(directory: Path) -> list[tuple[Path, JobReport | None]]:

@@ -215,13 +215,10 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
             known = by_index.setdefault(index, line)
             if known is line:
                 continue
-            earlier, later = sorted((known, line), key=lambda each: each.attempt)
-            if earlier.outcome is Outcome.ERROR and later.attempt > earlier.attempt:
+            by_index[index] = line if counts_before(line, known) else known
+            if _gives_way(known, line) or _gives_way(line, known):
                 retried.add(index)
-                by_index[index] = later
-                continue
-            by_index[index] = earlier
-            if not _equal_results(earlier, later):
+            elif not _equal_results(known, line):
                 unequal.add(index)
     return CommitLog(
         lines=tuple(by_index[index] for index in sorted(by_index)),
@@ -229,6 +226,16 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
         unequal_episodes=tuple(sorted(unequal)),
         retried_episodes=tuple(sorted(retried)),
     )
+
+
+def counts_before(line: CommitLine, known: CommitLine) -> bool:
+    """Whether a line counts instead of another one of the same episode that was read before it; see `read_commits`."""
+    return _gives_way(known, line) or (line.attempt < known.attempt and not _gives_way(line, known))
+
+
+def _gives_way(line: CommitLine, other: CommitLine) -> bool:
+    """Whether a line is an error, and the other one a later attempt at its episode."""
+    return line.outcome is Outcome.ERROR and other.attempt > line.attempt
 
 
 def parse_line(text: bytes | str) -> CommitLine:

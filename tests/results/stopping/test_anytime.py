@@ -5,8 +5,20 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import beta
 
-from isaaclab_arena.results.stopping.anytime import difference_interval, log_e_value, rate_interval
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.stopping.anytime import (
+    difference_interval,
+    log_e_value,
+    log_e_values,
+    log_e_values_of_difference,
+    log_e_values_of_rate,
+    rate_interval,
+)
+from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
+from isaaclab_arena.results.stopping.e_values import (
+    log_e_value_of_difference,
+    log_e_value_of_equality,
+    log_e_value_of_rate,
+)
 
 
 def density(chance: float, wins: int, losses: int) -> float:
@@ -86,3 +98,22 @@ def test_the_interval_of_a_difference_is_that_of_a_search_through_all_distributi
 def test_a_level_that_is_no_chance_is_refused():
     with pytest.raises(ValueError, match="alpha must be between 0 and 1, got 1"):
         rate_interval(1, 2, alpha=1.0)
+
+
+def test_many_streams_at_once_have_the_evidence_that_each_has_alone():
+    generator = np.random.default_rng(2)
+    wins, losses, alike = generator.integers(0, 40, size=(3, 50))
+    streams = list(zip(wins.tolist(), losses.tolist(), alike.tolist(), strict=True))
+    pairs = [PairCounts(both=same, only_first=won, only_second=lost, neither=0) for won, lost, same in streams]
+    assert log_e_values(wins, losses) == pytest.approx([log_e_value_of_equality(each) for each in pairs])
+    for difference in (-0.2, 0.0, 0.1):
+        assert log_e_values_of_difference(wins, losses, alike, difference) == pytest.approx(
+            [log_e_value_of_difference(each, difference) for each in pairs]
+        )
+    rates = [RateCounts(successes=won, trials=won + lost) for won, lost, _ in streams]
+    assert log_e_values_of_rate(wins, losses, 0.8) == pytest.approx([log_e_value_of_rate(each, 0.8) for each in rates])
+
+
+def test_nothing_is_more_than_evidence_against_what_cannot_be():
+    assert log_e_value_of_rate(RateCounts(successes=1, trials=1), 0.0) == math.inf
+    assert log_e_value_of_rate(RateCounts(successes=0, trials=0), 0.0) == 0.0

@@ -1,0 +1,115 @@
+"""The columns of the tables and their types: what came out, and apart from it when, where and how fast."""
+
+JOB_COLUMNS: dict[str, str] = {
+    "name": "string",
+    "environment": "string",
+    "task": "string",
+    "embodiment": "string",
+    "object": "string",
+    "policy": "string",
+    "checkpoint": "string",
+    "policy_sha256": "string",
+    "seed": "Int64",
+    "status": "string",
+    "planned": "Int64",
+    "episodes": "Int64",
+    "successes": "Int64",
+    "success_rate": "Float64",
+    "success_low": "Float64",
+    "success_high": "Float64",
+    "clopper_pearson_low": "Float64",
+    "clopper_pearson_high": "Float64",
+    "success_rate_lower_bound": "Float64",
+    "success_rate_upper_bound": "Float64",
+    "mean_length": "Float64",
+    "std_length": "Float64",
+    "mean_return": "Float64",
+    "std_return": "Float64",
+    "failures": "Int64",
+    "timeouts": "Int64",
+    "errors": "Int64",
+    "retried": "Int64",
+    "rerun": "Int64",
+    "missing": "Int64",
+    "cut": "Int64",
+    "reproducible": "string",
+    "plan_because": "string",
+    "policy_batch": "Int64",
+    "error": "string",
+}
+"""Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
+
+After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.swept`.
+``docs/reference/results.md`` says what each column means.
+"""
+
+JOB_TIMING_COLUMNS: dict[str, str] = {
+    "attempts": "Int64",
+    "rank": "string",
+    "device": "string",
+    "wall_s": "Float64",
+    "build_s": "Float64",
+    "simulate_s": "Float64",
+    "policy_s": "Float64",
+    "render_s": "Float64",
+    "record_s": "Float64",
+    "idle_s": "Float64",
+    "import_s": "Float64",
+    "compile_s": "Float64",
+    "kernel_wait_s": "Float64",
+    "kernel_load_s": "Float64",
+    "build_environment_s": "Float64",
+    "build_policy_s": "Float64",
+    "first_reset_s": "Float64",
+    "first_step_s": "Float64",
+    "env_steps": "Int64",
+    "env_steps_per_s": "Float64",
+    "pictures_drawn": "Int64",
+    "pictures_looked_at": "Int64",
+    "traceback_file": "string",
+}
+"""Column to type of what differs from run to run: when and where a job ran, and how long it took."""
+
+PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
+"""Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
+
+QUESTION_JOB_COLUMNS: dict[str, str] = {"decision": "string", "decided_at": "Int64", "interval_kind": "string"}
+"""Column to type of the last columns of the table of jobs, in runs that ask something of their jobs."""
+
+QUESTION_JOB_TIMING_COLUMNS: dict[str, str] = {"episodes_beyond": "Int64"}
+"""Column to type of what differs from run to run in those: ranks that run ahead finish what they have begun."""
+
+QUESTION_EPISODE_COLUMNS: dict[str, str] = {"beyond_decision": "boolean"}
+"""Column to type of the last column of the table of episodes in those."""
+
+EPISODE_COLUMNS: dict[str, str] = {
+    "job": "string",
+    "episode_index": "Int64",
+    "environment": "string",
+    "object": "string",
+    "policy": "string",
+    "seed": "Int64",
+    "episode_seed": "Int64",
+    "outcome": "string",
+    "success": "boolean",
+    "length": "Int64",
+    "return": "Float64",
+    "termination": "string",
+    "error": "string",
+    "language_instruction": "string",
+    "conditions": "string",
+    "metrics": "string",
+    "checksum": "Int64",
+}
+"""Column to type of the table of episodes, in order; conditions and metrics are JSON."""
+
+EPISODE_TIMING_COLUMNS: dict[str, str] = {
+    "attempt": "Int64",
+    "rank": "Int64",
+    "env_id": "Int64",
+    "episode_in_env": "Int64",
+    "timestamp": "string",
+    "wall_s": "Float64",
+    "dataset_file": "string",
+}
+"""Column to type of when and where an episode ran."""

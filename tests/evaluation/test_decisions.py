@@ -1,0 +1,202 @@
+"""Tests of runs that stop as soon as the answer is in: policies of known skill, truly run in this process."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.results.merge import records
+from isaaclab_arena.results.stopping.answers import Verdict
+from isaaclab_arena.storage.run.commits import read_commits
+from tests.evaluation.contests import ASKED, ContestBuilder, SkilledPolicy, contest, contestant, new_and_old
+from tests.fakes import CoinConfig
+
+
+def decision(merged) -> tuple[Verdict | None, int]:
+    (answer,) = merged.answers
+    return answer.verdict, answer.episodes
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory):
+    return contest(tmp_path_factory.mktemp("decided"), new_and_old(), [ASKED])
+
+
+def test_a_comparison_stops_both_jobs_when_the_answer_is_in(decided):
+    verdict, episodes = decision(decided)
+    assert verdict is Verdict.BETTER
+    assert 7 < episodes < 60
+    jobs = decided.jobs.set_index("name")
+    assert jobs["episodes"].tolist() == jobs["decided_at"].tolist() == [episodes] * 2
+    assert jobs["planned"].tolist() == [200, 200]
+    assert jobs["status"].tolist() == ["completed", "completed"]
+    assert jobs["missing"].tolist() == [0, 0]
+    assert decided.complete
+
+
+def test_the_table_shows_the_episodes_of_the_decision_and_the_rest_is_marked(decided):
+    _, episodes = decision(decided)
+    beyond = decided.episodes[decided.episodes["beyond_decision"]]
+    assert (beyond["episode_index"] >= episodes).all()
+    # A rank does not begin a round after the decision, and does not know it before the end of the round's episodes.
+    assert decided.jobs["episodes_beyond"].sum() == len(beyond) <= 2 * 2 * 4
+    of_decision = decided.episodes[~decided.episodes["beyond_decision"]]
+    rates = of_decision.groupby("job", sort=False)["success"].mean()
+    assert decided.jobs["success_rate"].tolist() == pytest.approx(rates.tolist())
+    assert decided.jobs["interval_kind"].tolist() == ["anytime", "anytime"]
+    assert decided.jobs["clopper_pearson_low"].isna().all()
+
+
+@pytest.mark.parametrize("num_envs", [1, 7, 32])
+@pytest.mark.parametrize("assignment", ["round_robin", "split", "dynamic"])
+def test_env_slots_and_assignment_change_nothing(tmp_path, decided, num_envs, assignment):
+    merged = contest(tmp_path, new_and_old(num_envs=num_envs), [ASKED], assignment=assignment)
+    assert decision(merged) == decision(decided)
+    columns = ["name", "episodes", "successes", "success_low", "success_high", "mean_length", "decision", "decided_at"]
+    assert records(merged.jobs.filter(columns)) == records(decided.jobs.filter(columns))
+
+
+def test_a_decision_goes_by_the_index_and_not_by_who_is_first_to_end(tmp_path):
+    """Of 64 episodes that begin together those that succeed end first, which looks like a rate of 100 %."""
+    job = contestant("new", 0.5, index=0, num_envs=64)
+    bar = Question(name="bar", jobs=("new",), max_episodes=200, at_least=0.75)
+    merged = contest(tmp_path, [job], [bar])
+    assert decision(merged)[0] is Verdict.MISSED
+    committed = read_commits(tmp_path / "new", "new").lines
+    first_to_end = sorted(committed, key=lambda line: line.timestamp)[:20]
+    assert all(line.success for line in first_to_end)
+
+
+def test_a_bar_that_is_reached_stops_the_job(tmp_path):
+    bar = Question(name="bar", jobs=("new",), max_episodes=200, at_least=0.5)
+    merged = contest(tmp_path, [contestant("new", 0.95, index=0)], [bar])
+    verdict, episodes = decision(merged)
+    assert verdict is Verdict.REACHED
+    assert merged.jobs["episodes"].tolist() == [episodes]
+    assert episodes < 40
+
+
+def test_equal_policies_run_to_the_end_and_nothing_is_said(tmp_path):
+    merged = contest(tmp_path, new_and_old(0.7, 0.7, num_episodes=30), [replace(ASKED, max_episodes=30)])
+    assert decision(merged) == (None, 30)
+    assert merged.jobs["episodes"].tolist() == [30, 30]
+    assert merged.jobs["decided_at"].isna().tolist() == [True, True]
+    assert merged.jobs["decision"].tolist() == ["new-vs-old: undecided"] * 2
+    assert merged.complete
+
+
+def test_a_job_goes_on_as_long_as_one_of_its_questions_is_open(tmp_path):
+    bar = Question(name="bar", jobs=("new",), max_episodes=60, at_least=0.9)
+    jobs = new_and_old(0.9, 0.3, num_episodes=60)
+    merged = contest(tmp_path, jobs, [replace(ASKED, max_episodes=60), bar])
+    comparison = merged.answers[0]
+    assert comparison.verdict is Verdict.BETTER
+    assert merged.jobs["episodes"].tolist() == [60, comparison.episodes]
+
+
+def test_jobs_that_nothing_is_asked_of_run_as_ever(tmp_path):
+    merged = contest(tmp_path, [*new_and_old(), contestant("other", 0.5, index=2, num_episodes=12)], [ASKED])
+    other = merged.jobs.set_index("name").loc["other"]
+    assert other["episodes"] == 12
+    assert other["interval_kind"] == "wilson"
+    assert pd.isna(other["decision"])
+
+
+def test_the_environment_of_jobs_that_take_turns_is_built_once_and_each_policy_too(tmp_path):
+    class Counted(SkilledPolicy):
+        built = 0
+
+        def __init__(self, config=None):
+            super().__init__(config)
+            Counted.built += 1
+
+    jobs = new_and_old(policy_class=Counted)
+    contest(tmp_path, jobs, [ASKED])
+    assert len(jobs[0].builder.built) == 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert Counted.built == 2
+
+
+def test_a_job_that_took_turns_leaves_one_report_and_one_commit_file(tmp_path):
+    contest(tmp_path, new_and_old(), [ASKED])
+    for job in ("new", "old"):
+        assert len(list((tmp_path / job).glob("job_report_*.json"))) == 1
+        assert len(list((tmp_path / job).glob("episode_results_*.jsonl"))) == 1
+
+
+def test_a_run_that_is_decided_runs_nothing_when_it_is_resumed(tmp_path):
+    before = contest(tmp_path, new_and_old(), [ASKED])
+    jobs = new_and_old()
+    again = contest(tmp_path, jobs, [ASKED], resume="")
+    assert jobs[0].builder.built == []  # pyright: ignore[reportAttributeAccessIssue]
+    assert again.answers == before.answers
+    assert not (tmp_path / "attempts" / "attempt_2.json").exists()
+
+
+@pytest.mark.parametrize("lost", [30, 12, 3])
+def test_episodes_that_are_lost_run_again_and_the_decision_is_the_same(tmp_path, decided, lost):
+    before = contest(tmp_path, new_and_old(), [ASKED])
+    for path in (tmp_path / "old").glob("episode_results_*.jsonl"):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:lost]))
+    again = contest(tmp_path, new_and_old(), [ASKED], resume="")
+    assert decision(again) == decision(before) == decision(decided)
+
+
+def test_a_run_with_another_question_is_another_run(tmp_path, caplog):
+    contest(tmp_path, new_and_old(), [ASKED])
+    with pytest.raises(Exception, match="comparisons and bars: are others than when the run began"):
+        contest(tmp_path, new_and_old(), [replace(ASKED, alpha=0.2)], resume="")
+
+
+def test_an_arm_that_fails_is_not_begun_again_and_the_other_goes_on(tmp_path):
+    class Broken(ContestBuilder):
+        def build(self, config, *, num_envs, device, num_threads):
+            raise RuntimeError("the mint is closed")
+
+    new, _ = new_and_old(num_episodes=20)
+    old = contestant("old", 0.6, index=1, builder=Broken(), num_episodes=20, num_envs=3)
+    merged = contest(tmp_path, [new, old], [replace(ASKED, max_episodes=20)], code=1)
+    assert merged.jobs["status"].tolist() == ["completed", "failed"]
+    assert merged.jobs["episodes"].tolist() == [20, 0]
+    assert len(list((tmp_path / "old").glob("job_report_*.json"))) == 1
+
+
+def test_errors_are_no_pairs_and_are_counted(tmp_path):
+    merged = contest(tmp_path, new_and_old(environment=CoinConfig(diverge_every=5)), [ASKED])
+    (answer,) = merged.answers
+    assert answer.verdict is Verdict.BETTER
+    assert answer.left_out > 0
+
+
+def test_jobs_that_do_not_say_whether_they_succeed_fail_at_once(tmp_path):
+    jobs = new_and_old(environment=CoinConfig(measures_success=False, failure_step=5))
+    merged = contest(tmp_path, jobs, [ASKED], code=1)
+    assert merged.jobs["status"].tolist() == ["failed", "failed"]
+    assert all("leave out the comparisons and bars that name it" in error for error in merged.jobs["error"])
+    assert max(merged.jobs["episodes"]) < 20
+
+
+def test_the_tables_say_what_was_decided_and_a_run_without_questions_has_no_such_columns(tmp_path, decided, capsys):
+    contest(tmp_path / "asked", new_and_old(), [ASKED])
+    shown = capsys.readouterr().out
+    verdict, episodes = decision(decided)
+    assert verdict is Verdict.BETTER
+    assert f"new-vs-old: decided after {episodes} of 200: new is better than old (e = " in shown
+    assert "intervals of new, old: anytime-valid" in shown
+    assert f"{episodes}/200" in shown
+    results = pd.read_csv(tmp_path / "asked" / "results.csv")
+    assert list(results.columns[-3:]) == ["decision", "decided_at", "interval_kind"]
+    (answer,) = json.loads((tmp_path / "asked" / "results.json").read_text())["answers"]
+    assert (answer["verdict"], answer["episodes"]) == ("better", episodes)
+    contest(tmp_path / "plain", new_and_old(num_episodes=4), [])
+    plain = pd.read_csv(tmp_path / "plain" / "results.csv")
+    assert not {"decision", "decided_at", "interval_kind"} & {*plain.columns}
+    assert "answers" not in json.loads((tmp_path / "plain" / "results.json").read_text())
+
+
+def test_a_rank_says_at_its_end_that_nothing_is_left(tmp_path):
+    contest(tmp_path, new_and_old(), [ASKED])
+    status = json.loads((tmp_path / "logs" / "rank0.status.json").read_text())
+    assert status["episodes_total"] == status["episodes_done"] < 150
+    assert status["jobs_done"] == status["jobs_total"] == 2
