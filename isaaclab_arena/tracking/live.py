@@ -16,8 +16,9 @@ from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun, track
 
 _DIRECTORY = "logs"
 _INTERVAL_S = 10.0
-_LOOKS_PER_TIME = 0.01
-"""The most of a processor's time that looking may take."""
+_LONGEST_INTERVAL_S = 60.0
+_SHARE_OF_A_CORE = 0.01
+"""What looking may take, as long as that makes no interval longer than a minute."""
 
 _LONGEST_CLOSE_S = 120.0
 _LOG = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class LiveTracking:
         output_directory: The run's directory.
         plan: What the run set out to do.
         names: The trackers.
-        interval_s: Time between two looks [s]; longer where looking takes more than a hundredth of it.
+        interval_s: Time between two looks [s]; up to a minute where looking takes more than a hundredth of it.
         longest_close_s: How long the end of the run may wait for services [s].
         opened: Makes a tracker of a name.
     """
@@ -68,11 +69,14 @@ class LiveTracking:
 
     def _watch(self) -> None:
         try:
+            for tracker in self._trackers:
+                tracker.open()
             pause_s = 0.0
             while not self._closing.wait(pause_s):
                 began_s = time.thread_time()
                 self._watched.look()
-                pause_s = max(self._interval_s, (time.thread_time() - began_s) / _LOOKS_PER_TIME)
+                wanted_s = (time.thread_time() - began_s) / _SHARE_OF_A_CORE
+                pause_s = max(self._interval_s, min(wanted_s, _LONGEST_INTERVAL_S))
             self._watched.finish()
         except Exception as error:  # noqa: BLE001  the results are on disk, whatever becomes of what is told of them
             _LOG.warning("tracking has stopped, and the run goes on: %s", first_line(error))

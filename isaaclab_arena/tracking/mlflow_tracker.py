@@ -38,8 +38,9 @@ class MlflowTracker(Tracker):
         self._on_this_machine = not library.is_tracking_uri_set()
         store, files = run.directory / "mlflow" / "mlflow.db", run.directory / "mlflow" / "artifacts"
         if self._on_this_machine:
-            # It says so of every table that it makes.
-            logging.getLogger("alembic").setLevel(logging.WARNING)
+            # They speak of every table that they make.
+            for name in ("alembic", "mlflow.store"):
+                logging.getLogger(name).setLevel(logging.WARNING)
             store.parent.mkdir(parents=True, exist_ok=True)
         self._uri = f"sqlite:///{store.absolute()}" if self._on_this_machine else library.get_tracking_uri()
         self._client: Any = library.MlflowClient(tracking_uri=self._uri)

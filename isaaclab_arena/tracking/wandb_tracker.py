@@ -17,6 +17,7 @@ from isaaclab_arena.tracking.tracker import (
 
 _STEP = "checkpoint_step"
 _EPISODES = "episodes"
+_LONGEST_START_S = 30
 
 
 class WandbTracker(Tracker):
@@ -45,7 +46,7 @@ class WandbTracker(Tracker):
             mode=mode,
             config={**run.settings, "jobs": {name: dict(settings) for name, settings in run.jobs.items()}},
             reinit="create_new",
-            settings=self._library.Settings(**quiet),
+            settings=self._library.Settings(**quiet, init_timeout=_LONGEST_START_S),
         )
         self._run.define_metric(_STEP, hidden=True)
         self._run.define_metric(f"{CHECKPOINTS}/*", step_metric=_STEP)

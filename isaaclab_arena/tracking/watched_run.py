@@ -61,6 +61,10 @@ class OpenedTracker:
             self.failure = first_line(error)
             _LOG.warning("%s gets no more results of this run, which goes on: %s", self.name, self.failure)
 
+    def open(self) -> None:
+        """Open it now, which may take seconds."""
+        self.tell(lambda _: None)
+
     def close(self) -> None:
         """Finish, and keep where the results are."""
 
