@@ -1,8 +1,10 @@
 """Make trackers by their names."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from isaaclab_arena.config.schema import TrackerName
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.registry import check_optional_library, imported
 from isaaclab_arena.tracking.tracker import TrackedRun, Tracker
 
@@ -14,18 +16,25 @@ _CLASSES = {
 }
 
 
-def check_trackers(names: Iterable[str], *, key: str) -> None:
+def check_trackers(names: Iterable[str], *, key: str, file: str | None = None) -> None:
     """Refuse trackers whose library is not installed; none is loaded.
 
     Args:
         names: Those that were asked for.
         key: What they were asked for with, for the message.
+        file: The job file that asks for them.
 
     Raises:
-        ConfigError: With the extra to install.
+        ConfigError: With the extra to install for each.
     """
+    problems: list[Problem] = []
     for name in names:
-        check_optional_library(TrackerName(name), key=key)
+        try:
+            check_optional_library(TrackerName(name), key=key)
+        except ConfigError as error:
+            problems += [replace(problem, file=file) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
 
 
 def open_tracker(name: str, run: TrackedRun) -> Tracker:

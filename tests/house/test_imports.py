@@ -20,6 +20,9 @@ def loaded_after(statement: str) -> set[str]:
         ("isaaclab_arena.cli.main", {"torch", "mujoco", "h5py", "pandas"}),
         ("isaaclab_arena.results.statistics", {"torch", "mujoco", "h5py", "pandas"}),
         ("isaaclab_arena.evaluation.eval_runner", {"pandas", "statsmodels", "warp", "mujoco_warp", "transformers"}),
+        ("isaaclab_arena.evaluation.eval_runner", {"wandb", "tensorboard", "mlflow", "rerun"}),
+        ("isaaclab_arena.tracking.exporting", {"wandb", "tensorboard", "mlflow", "rerun"}),
+        ("isaaclab_arena.results.exports.rerun_recordings", {"rerun"}),
     ],
 )
 def test_a_module_does_not_load_what_it_may_never_need(module, heavy):

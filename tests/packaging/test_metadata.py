@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from isaaclab_arena.config.schema import TrackerName
 from tests.packaging.wheels import ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -57,6 +58,15 @@ def test_the_workflow_runs_the_checks_and_tests_that_contributors_run_on_every_p
 def test_the_gate_of_every_landing_builds_the_site_before_the_tests_look_at_it():
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     assert lines.index("make check") < lines.index("make docs") < lines.index("make test")
+
+
+def test_the_workflow_runs_the_tests_of_services_with_their_libraries():
+    commands = " ".join(step["run"] for step in WORKFLOW["jobs"]["services"]["steps"] if "run" in step)
+    assert f"[{','.join([*TrackerName, 'rerun'])}]" in commands
+    assert {*TrackerName, "rerun"} <= set(PROJECT["optional-dependencies"])
+    tests = [word for word in commands.split() if word.startswith("tests/")]
+    assert tests
+    assert all((ROOT / name).exists() for name in tests)
 
 
 def test_the_workflow_may_only_read():

@@ -94,7 +94,7 @@ def _checked(
                 policy_batch=options.policy_batch if options.deterministic else None,
                 may_import=not options.no_import,
             )
-            check_trackers(jobs_file.tracking, key="tracking")
+            check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
         except ConfigError as error:
             problems.extend(error.problems)
         else:
