@@ -68,8 +68,9 @@ def evaluate(
 ) -> Results:
     """Evaluate the jobs of a file, or one policy in one environment, and return the results.
 
-    The tables are those of the command line, byte for byte. What the process shares is left as it was; see `left_alone`
-    and `PolicyLike`. All ranks of an open process group must call this; they share the episodes and get equal results.
+    The tables are those of the command line, byte for byte. What the process shares is left as it was: random numbers,
+    threads, logging, the working directory. All ranks of an open process group must call this; they share the episodes
+    and get equal results.
 
     Args:
         jobs: The job file; without it ``environment`` and ``policy`` are needed.
