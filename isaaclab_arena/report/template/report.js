@@ -256,6 +256,8 @@
     player.querySelectorAll("video").forEach((video) => video.play().catch(() => {}));
   };
   player.addEventListener("close", () => {
+    // The event comes late: by then the next film may be shown.
+    if (player.open) return;
     byId("player-body").replaceChildren();
     addresses.forEach((address) => URL.revokeObjectURL(address));
     addresses = [];

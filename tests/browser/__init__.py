@@ -1,0 +1,1 @@
+"""What report.html does in a browser."""
