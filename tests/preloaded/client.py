@@ -12,7 +12,7 @@ from typing import NoReturn
 
 _PROGRAMS = (
     "isaaclab_arena.", "isaaclab_arena_gr00t.", "eval_runner", "torch.distributed.run", "gr00t.",
-    "tests.training.", "tests.gr00t.",
+    "tests.training.", "tests.gr00t.", "pytest",
 )  # fmt: skip
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -27,7 +27,9 @@ def main(interpreter: str, address: str, at_start: dict[str, str | None]) -> NoR
     """
     options = [word for word in sys.argv[1:3] if word == "-u"]
     words = sys.argv[1 + len(options) :]
-    is_program = len(words) > 1 and words[0] == "-m" and words[1].startswith(_PROGRAMS)
+    is_module = len(words) > 1 and words[0] == "-m" and words[1].startswith(_PROGRAMS)
+    is_script = bool(words) and words[0].endswith(".py")
+    is_program = is_module or is_script
     if not is_program or any(os.environ.get(name) != value for name, value in at_start.items()):
         _become(interpreter)
     server = socket.socket(socket.AF_UNIX)
@@ -44,7 +46,7 @@ def main(interpreter: str, address: str, at_start: dict[str, str | None]) -> NoR
     umask = os.umask(0)
     os.umask(umask)
     directory = os.getcwd()  # noqa: PTH109  likewise
-    asked = (words[1:], bool(options), dict(os.environ), directory, umask, ignored, descriptors, os.getppid())
+    asked = (words[is_module:], bool(options), dict(os.environ), directory, umask, ignored, descriptors, os.getppid())
     request = marshal.dumps(asked)
     socket.send_fds(server, [len(request).to_bytes(8, "big")], descriptors)
     server.sendall(request)

@@ -34,7 +34,7 @@ _MAX_DESCRIPTORS = 64
 
 
 class Program(NamedTuple):
-    """What was asked for: a module and its arguments, and what its process is to have."""
+    """What was asked for: a module, or the file of a script, and its arguments, and what its process is to have."""
 
     words: list[str]
     is_unbuffered: bool
@@ -129,24 +129,32 @@ def _take_over(program: Program, opened: list[int]) -> None:
 
 
 def be(program: Program, interpreter: str) -> None:
-    """Run a program as ``python -m`` would."""
+    """Run a program as ``python`` would with a file, and ``python -m`` with a module."""
     sys.argv = program.words
     sys.executable = interpreter
     sys.stdin = sys.__stdin__ = _stream(program, 0, "r")
     sys.stdout = sys.__stdout__ = _stream(program, 1, "w")
     sys.stderr = sys.__stderr__ = _stream(program, 2, "w", errors="backslashreplace")
     paths = [path for path in program.variables.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [program.directory, *paths, *(path for path in sys.path if path not in _OWN_PATHS)]
+    first = Path(program.words[0]).resolve().parent if _is_script(program.words[0]) else program.directory
+    sys.path[:] = [str(first), *paths, *(path for path in sys.path if path not in _OWN_PATHS)]
     importlib.invalidate_caches()
     # As it would be: a module that runs as the program is not the one that is imported by its name.
     sys.modules.pop(program.words[0], None)
     _leave(_exit_code(program.words[0]))
 
 
-def _exit_code(module: str) -> int:
-    """Run a module to its end, and return what the interpreter would make of how it ended."""
+def _is_script(name: str) -> bool:
+    return name.endswith(".py")
+
+
+def _exit_code(name: str) -> int:
+    """Run a module or a script to its end, and return what the interpreter would make of how it ended."""
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if _is_script(name):
+            runpy.run_path(name, run_name="__main__")
+        else:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")

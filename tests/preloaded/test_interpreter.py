@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.skipif(preloaded_python() == sys.executable, reason="Li
 
 TELLING = """
 import json, os, sys, tempfile
-told = {"words": sys.argv[1:], "variable": os.environ.get("MINE"), "directory": os.getcwd(), "read": sys.stdin.read(),
+told = {"words": sys.argv[1:], "file": sys.argv[0], "variable": os.environ.get("MINE"), "directory": os.getcwd(),
+        "read": sys.stdin.read(),
         "temporary": tempfile.gettempdir(), "name": __name__, "umask": os.umask(0), "loaded": "torch" in sys.modules,
         "descriptors": len(os.listdir("/proc/self/fd"))}
 json.dump(told, sys.stdout)
@@ -39,9 +41,14 @@ def a_program(directory: Path, text: str) -> list[str]:
 
 
 def run(
-    directory: Path, text: str, *words: str, python: str | None = None, **options
+    directory: Path,
+    text: str,
+    *words: str,
+    python: str | None = None,
+    asked_for: Callable[[Path, str], list[str]] = a_program,
+    **options,
 ) -> subprocess.CompletedProcess[str]:
-    command = [python or preloaded_python(), *a_program(directory, text), *words]
+    command = [python or preloaded_python(), *asked_for(directory, text), *words]
     return subprocess.run(
         command, cwd=directory, capture_output=True, text=True, check=False, timeout=60,
         **{"env": environment({"PYTHONPATH": ""}), **options},
@@ -61,11 +68,19 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_program_has_what_it_would_have_had(tmp_path):
+def a_script(directory: Path, text: str) -> list[str]:
+    (directory / "scripts").mkdir(exist_ok=True)
+    (directory / "scripts" / "neighbour.py").write_text("")
+    (directory / "scripts" / "program.py").write_text(f"import neighbour\n{text}")
+    return ["scripts/program.py"]
+
+
+@pytest.mark.parametrize("asked_for", [a_program, a_script])
+def test_a_program_has_what_it_would_have_had(tmp_path, asked_for):
     variables = {"PYTHONPATH": "", "MINE": "yes", "TMPDIR": str(tmp_path)}
     options = {"input": "some text", "env": environment(variables), "umask": 0o27}
     quick, usual = (
-        run(tmp_path, TELLING, "--one", "two words", python=python, **options)
+        run(tmp_path, TELLING, "--one", "two words", python=python, asked_for=asked_for, **options)
         for python in (preloaded_python(), sys.executable)
     )
     told, expected = json.loads(quick.stdout), json.loads(usual.stdout)
