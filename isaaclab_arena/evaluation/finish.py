@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -82,13 +83,27 @@ def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool 
 
 def _written_report(output_directory: Path, merged: "MergedResults") -> Path | None:
     """Write the page of a run. That it cannot be written is no failure of the run: the tables hold the results."""
-    from isaaclab_arena.report.writing import ReportedRun, write_page  # noqa: PLC0415  pandas, see merge_and_show
-
+    writing = _writing()
     try:
-        return write_page([ReportedRun(directory=output_directory, merged=merged)])
+        return writing.write_page([writing.ReportedRun(directory=output_directory, merged=merged)])
     except (ArenaError, OSError, ValueError, TypeError, LookupError) as error:
         _LOG.warning("there is no page of this run: %s", error)
         return None
+
+
+def write_live_report(output_directory: Path) -> None:
+    """Write the page of a run that goes on, with paths of its films: they would have to be read anew every time.
+
+    Raises:
+        ArenaError: If a file of the run cannot be read, or the page cannot be written.
+    """
+    _writing().write_report([output_directory], embed_mb=0.0, running=True)
+
+
+def _writing() -> ModuleType:
+    from isaaclab_arena.report import writing  # noqa: PLC0415  pandas, see merge_and_show
+
+    return writing
 
 
 def consolidate_what_others_left(plan: RunPlan, output_directory: Path) -> None:

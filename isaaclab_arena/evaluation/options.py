@@ -214,7 +214,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             value = getattr(self, name)
             wrong = value is not None and plain_text(value) != value
             yield name, wrong, f"{value!a} holds a character that steers a terminal; name it without"
-        yield from self.contradictions(records_datasets=not self.no_dataset)
+        yield from self.contradictions(records_datasets=not self.no_dataset, writes_report=not self.no_report)
         known = did_you_mean(self.assignment, Assignment)
         yield "assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"
         yield (

@@ -15,7 +15,7 @@ from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
-from isaaclab_arena.evaluation.finish import Ending, consolidate_what_others_left, merge_and_show
+from isaaclab_arena.evaluation.finish import Ending, consolidate_what_others_left, merge_and_show, write_live_report
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
 from isaaclab_arena.evaluation.heartbeat.rank_watch import lowest_live_rank, wait_for_ranks
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
@@ -36,6 +36,7 @@ from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.long_work import heard_by
 from isaaclab_arena.registry import imported
+from isaaclab_arena.report.live import LiveReport
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus
@@ -185,7 +186,7 @@ class _RankRun:
             episodes_total=self._work.num_episodes,
         )
         with self._result_sync, self._tracking(), StatusPublisher(self._output_directory, status) as publisher:
-            with self._display():
+            with self._display(), self._live_report():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
             if self._conduct.is_whole_program and state is RankState.FAILED:
@@ -208,6 +209,12 @@ class _RankRun:
         if not names or not self._context.is_rank_zero:
             return nullcontext()
         return imported(_LIVE_TRACKING)(self._output_directory, self._started.plan, names)
+
+    def _live_report(self) -> AbstractContextManager[object]:
+        """Return what writes the page of the run while it goes, which only rank 0 does."""
+        if not self._context.is_rank_zero or not _writes_report(self._request, self._conduct):
+            return nullcontext()
+        return LiveReport(partial(write_live_report, self._output_directory))
 
     def _run_jobs(self, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""

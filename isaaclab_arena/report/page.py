@@ -11,7 +11,9 @@ import pandas as pd
 
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.films import Film, chosen_films, films_of_job
+from isaaclab_arena.report.groups import Curve, Matrix, curves, matrix
 from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page
+from isaaclab_arena.report.pairs import PairOnPage, pairs_on_page
 from isaaclab_arena.report.texts import texts
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.summary import caveats, describe_missing, elsewhere
@@ -95,6 +97,9 @@ class Page:
         checkpoints: What was evaluated.
         films: Films of their episodes.
         texts: What can be copied, each with its name.
+        curves: Success as a swept key grows.
+        matrix: Policies against tasks, None where there is one of either.
+        pairs: Jobs of one task side by side; none while a run goes on.
         error_texts: What episodes that ended in an error said: the job, the first line, and how many.
         reloads: Whether a run goes on, and the page loads itself again.
     """
@@ -106,6 +111,9 @@ class Page:
     checkpoints: tuple[Checkpoint, ...]
     films: tuple[Film, ...]
     texts: tuple[tuple[str, str], ...] = ()
+    curves: tuple[Curve, ...] = ()
+    matrix: Matrix | None = None
+    pairs: tuple[PairOnPage, ...] = ()
     error_texts: tuple[tuple[str, str, int], ...] = ()
     reloads: bool = False
 
@@ -142,6 +150,7 @@ def page_of(
             most = MOST_CONDITION_VALUES * len(episodes) // total
             jobs.append(job_on_page(row, episodes, run=number, label=label, most_values=most))
             errors += [(jobs[-1].name, text, count) for text, count in error_lines(episodes)]
+    positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
     failed = {number: job.failed for number, job in enumerate(jobs)}
     return Page(
         title=", ".join(map(_name, runs)),
@@ -151,6 +160,9 @@ def page_of(
         checkpoints=checkpoints(jobs),
         films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes)),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs]),
+        curves=curves(jobs),
+        matrix=matrix(jobs),
+        pairs=() if running else pairs_on_page([run.directory for run in runs], positions),
         error_texts=tuple(errors),
         reloads=running,
     )

@@ -5,6 +5,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from isaaclab_arena.config.options import Count
 
@@ -23,8 +26,6 @@ DATAGEN = "pictures are recorded by --record_observations all with --enable_came
 """Why data for training on pictures is not collected as Arena does, and the way out."""
 
 REFUSED = {
-    "serve_evaluation_report": "this version writes tables, no report to serve",
-    "evaluation_report_port": "this version writes tables, no report to serve",
     "external_environment_class_path": (
         "classes for Isaac Lab cannot be built without it; an environment of your own is declared by the entry point "
         "isaaclab_arena.environments, or named gym:<module>:<id>"
@@ -75,17 +76,24 @@ class FlagsWithoutEffect:
     """Accepted for Isaac Lab Arena's command lines; memory is let go of after every job, in one process."""
     env_spacing: float | None = None
     """Accepted for Isaac Lab Arena's command lines; environments here are not laid out in one world."""
+    serve_evaluation_report: bool = False
+    """Accepted for Isaac Lab Arena's command lines; report.html needs no server, and its path is shown last."""
+    evaluation_report_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """Accepted for Isaac Lab Arena's command lines; report.html needs no server."""
     disable_fabric: bool = False
     """Accepted for Isaac Lab Arena's command lines; there is no USD stage here."""
     disable_pinocchio: bool = False
     """Accepted for Isaac Lab Arena's command lines; nothing here needs it."""
 
-    def contradictions(self, *, records_datasets: bool) -> Iterator[tuple[str, bool, str]]:
+    def contradictions(self, *, records_datasets: bool, writes_report: bool) -> Iterator[tuple[str, bool, str]]:
         """Yield, for every check, the option, whether it is wrong, and what is.
 
         Args:
             records_datasets: Whether the run records any.
+            writes_report: Whether its page is written.
         """
         yield "record_trajectories", self.record_trajectories and not records_datasets, "contradicts --no_dataset"
+        served = self.serve_evaluation_report and not writes_report
+        yield "serve_evaluation_report", served, "contradicts --no_report"
         wrong = self.presets is not None and is_other_physics(self.presets)
         yield "presets", wrong, f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"

@@ -1,0 +1,159 @@
+"""Jobs together: success as a swept key grows, over checkpoints of a training, and policies against tasks."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.report.jobs import JobOnPage
+from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.swept import PREFIX
+
+MOST_CURVES = 24
+_MOST_CELLS = 40
+_STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
+_NO_STRENGTH = frozenset({"seed", "placement_seed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledRate:
+    """Jobs whose episodes are counted together.
+
+    Attributes:
+        label: What they have in common.
+        x: Where it lies on the axis, 0 to 1.
+        successes: Scored episodes that succeeded.
+        scored: Scored episodes.
+        rate: Their share.
+        interval: Its Wilson interval.
+        jobs: How many jobs they are.
+    """
+
+    label: str
+    x: float
+    successes: int
+    scored: int
+    rate: float
+    interval: Interval
+    jobs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Success as a swept key grows.
+
+    Attributes:
+        key: The key.
+        of: What else the jobs have in common.
+        over_checkpoints: Whether the key is a checkpoint, so that this is a learning curve.
+        points: One per value, in their order.
+    """
+
+    key: str
+    of: str
+    over_checkpoints: bool
+    points: tuple[PooledRate, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Policies against tasks.
+
+    Attributes:
+        tasks: The columns.
+        lines: Each policy with its cell per task, None where it was not evaluated on that.
+    """
+
+    tasks: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[PooledRate | None, ...]], ...]
+
+
+def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
+    """Return success by each swept key that is a number or the checkpoint of a training, for jobs alike otherwise."""
+    keys = dict.fromkeys(name.removeprefix(PREFIX) for job in jobs for name in job.row if name.startswith(PREFIX))
+    found = [curve for key in keys if key not in _NO_STRENGTH for curve in _curves_of(key, jobs)]
+    return tuple(found[:MOST_CURVES])
+
+
+def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
+    """Return policies against tasks; None for one policy or one task, and for too many."""
+    cells: dict[tuple[str, str], list[JobOnPage]] = {}
+    for job in jobs:
+        if job.row["success_rate"] is not None:
+            cells.setdefault((_policy(job), _task(job)), []).append(job)
+    policies = list(dict.fromkeys(policy for policy, _ in cells))
+    tasks = tuple(dict.fromkeys(task for _, task in cells))
+    if not (2 <= len(policies) <= _MOST_CELLS and 2 <= len(tasks) <= _MOST_CELLS):
+        return None
+    return Matrix(
+        tasks=tasks,
+        lines=tuple(
+            (policy, tuple(_pooled(cells.get((policy, task), ()), label=task) for task in tasks)) for policy in policies
+        ),
+    )
+
+
+def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
+    named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
+    series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
+    for job in jobs:
+        value = _strength(job.row.get(PREFIX + key), named_checkpoint=named_checkpoint)
+        if value is not None and job.row["success_rate"] is not None:
+            series.setdefault((job.run, _rest(job.row, key)), {}).setdefault(value, []).append(job)
+    for (_, rest), by_value in series.items():
+        values = sorted(by_value)
+        if len(values) < 2:
+            continue
+        width = values[-1] - values[0]
+        points = (_pooled(by_value[value], label=f"{value:g}", x=(value - values[0]) / width) for value in values)
+        kept = tuple(point for point in points if point is not None)
+        yield Curve(key=plain_text(key), of=rest, over_checkpoints=named_checkpoint, points=kept)
+
+
+def _strength(value: Any, *, named_checkpoint: bool) -> float | None:
+    if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
+        return float(step[1])
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _rest(row: Mapping[str, Any], key: str) -> str:
+    """Return what a job is besides a key and its seed: jobs that are alike in it belong to one curve."""
+    told = [
+        row["environment"],
+        row["object"],
+        row["embodiment"],
+        str(row["policy"]).replace(":", ".").rpartition(".")[2],
+    ]
+    own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
+    for name, value in row.items():
+        if name.startswith(PREFIX) and name not in own and value is not None and value not in told:
+            told.append(f"{name.rpartition('.')[2]} {value}")
+    return plain_text(", ".join(str(each) for each in told if each))
+
+
+def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0) -> PooledRate | None:
+    successes = sum(job.row["successes"] for job in jobs)
+    scored = sum(job.num_scored for job in jobs)
+    interval = wilson_interval(successes, scored)
+    if interval is None:
+        return None
+    return PooledRate(
+        label=plain_text(label),
+        x=x,
+        successes=successes,
+        scored=scored,
+        rate=successes / scored,
+        interval=interval,
+        jobs=len(jobs),
+    )
+
+
+def _policy(job: JobOnPage) -> str:
+    name = job.keys["policy"].replace(":", ".").rpartition(".")[2]
+    checkpoint = job.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]
+    return f"{name}, {checkpoint}" if checkpoint else name
+
+
+def _task(job: JobOnPage) -> str:
+    return ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)

@@ -1,0 +1,62 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.comparison import Question
+from isaaclab_arena.analysis.comparison_files import write_comparison
+from isaaclab_arena.analysis.report import compare_with_job
+from isaaclab_arena.report.pairs import PairOnPage, pairs_on_page
+from isaaclab_arena.results.stopping.anytime import log_e_value
+from tests.analysis.recorded_runs import write_run
+
+NEW, OLD = "s" * 14 + "sfsf", "f" * 14 + "sffs"
+
+
+def pairs_of(directory: Path, **jobs: str) -> tuple[PairOnPage, ...]:
+    run = write_run(directory, jobs)
+    return pairs_on_page([run], {(0, name): number for number, name in enumerate(jobs)})
+
+
+def test_a_pair_says_what_compare_says(tmp_path: Path):
+    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    (task,) = compare_with_job(read_run(tmp_path / "run"), "old", Question()).tasks
+    assert (pair.first, pair.second) == (1, 0)
+    assert pair.difference == task.difference
+    assert pair.interval == task.interval
+    assert pair.mid_p == task.mid_p
+    assert pair.verdict is None
+
+
+def test_evidence_ends_at_the_e_value_of_all_pairs(tmp_path: Path):
+    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    assert pair.evidence[0].evidence == 0.0
+    assert pair.evidence[-1].pairs == 18
+    assert pair.evidence[-1].evidence == pytest.approx(log_e_value(15, 1) / math.log(10))
+    assert pair.line.startswith("0.00,")
+
+
+def test_the_episodes_that_came_out_differently_are_named(tmp_path: Path):
+    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    assert pair.discordant == (*range(14), 16, 17)
+
+
+def test_a_comparison_that_lies_there_decides_what_is_shown_and_its_verdict(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW, "other": OLD})
+    report = compare_with_job(read_run(run), "old", Question())
+    write_comparison(run, report)
+    positions = {(0, "old"): 0, (0, "new"): 1, (0, "other"): 2}
+    verdicts = {(pair.first, pair.second): pair.verdict for pair in pairs_on_page([run], positions)}
+    assert verdicts == {(1, 0): "better", (2, 0): "undecided"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"tasks": [1]}', '{"tasks": [{"candidate": {}}]}'])
+def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
+    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW})
+    (run / "comparison.json").write_text(content)
+    assert len(pairs_on_page([run], {(0, "old"): 0, (0, "new"): 1})) == 1
+
+
+def test_jobs_without_a_pair_are_left_out(tmp_path: Path):
+    assert pairs_of(tmp_path / "run", old="ee", new="sf") == ()
