@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from isaaclab_arena.report.groups import curves, matrix
@@ -13,7 +14,7 @@ from tests.analysis.recorded_runs import write_run
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[JobOnPage]:
     merged = merge_results(write_run(tmp_path / "run", {"a": "ssss", "b": "sfff", "c": "sssf"}))
-    parts = [merged.episodes[merged.episodes["job"] == name] for name in ("a", "b", "c")]
+    parts = [pd.DataFrame(merged.episodes[merged.episodes["job"] == name]) for name in ("a", "b", "c")]
     rows = records(merged.jobs)
     return [job_on_page(row, part, run=0, label=row["name"]) for row, part in zip(rows, parts, strict=True)]
 
