@@ -64,6 +64,7 @@ def verdikts(directory: Path) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_others_come_to_the_same_verdict_or_use_the_exact_test(tmp_path):
     pytest.importorskip("orbit_eval", reason="orbit-eval is not installed: pip install --no-deps orbit-eval==0.17")
     pytest.importorskip("verdikt", reason="verdikt-eval is not installed: pip install --no-deps verdikt-eval==0.3.1")

@@ -75,6 +75,10 @@ def main(argv: Sequence[str]) -> int:
         print(plain_text(reason), file=sys.stderr)
         return NOT_COMPARABLE
     replay = replay_decision(question, arms, num_questions=num_questions, num_orders=_NUM_ORDERS)
+    if replay.left_out == replay.num_episodes:
+        names = plain_text(" and ".join(question.jobs))
+        print(f"{names}: every episode is an error, or started from other conditions", file=sys.stderr)
+        return NOT_COMPARABLE
     written = _write(options.output_dir or options.run, replay)
     if options.json:
         print_json(document(replay))

@@ -91,9 +91,13 @@ def test_a_run_that_compares_nothing_says_how_to_ask(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("new", "message"),
-    [("uuu", "new does not measure success"), ("-ss", "its first episode is not finished")],
+    [
+        ("uuu", "new does not measure success"),
+        ("-ss", "its first episode is not finished"),
+        ("s--", "new and old: every episode is an error, or started from other conditions"),
+    ],
 )
 def test_what_cannot_be_compared_has_an_exit_code_of_its_own(new, message, tmp_path, capsys):
-    run = run_that_asks(tmp_path, QUESTION, new=new, old="sss")
+    run = run_that_asks(tmp_path, QUESTION, new=new, old="ess")
     assert main(["replay-decision", str(run)]) == 3
     assert message in capsys.readouterr().err
