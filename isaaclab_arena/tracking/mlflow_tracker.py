@@ -33,7 +33,6 @@ class MlflowTracker(Tracker):
 
     def __init__(self, run: TrackedRun) -> None:
         library = optional_library("mlflow", key="--mlflow")
-        optional_library("mlflow.tracking", key="--mlflow")
         self._run = run
         self._on_this_machine = not library.is_tracking_uri_set()
         store, files = run.directory / "mlflow" / "mlflow.db", run.directory / "mlflow" / "artifacts"
@@ -62,8 +61,8 @@ class MlflowTracker(Tracker):
         self._log(self._whole, values, measures.step)
 
     def log_film(self, film: FailureFilm) -> None:
-        """Keep the video among the job's files, in ``failures``."""
-        self._client.log_artifact(self._job(film.job), str(film.path), "failures")
+        """Keep the video among the job's files, in ``films``."""
+        self._client.log_artifact(self._job(film.job), str(film.path), "films")
 
     def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep the table as the file ``jobs.json``, in the form that MLflow shows as a table."""

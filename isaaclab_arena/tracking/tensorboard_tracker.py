@@ -52,11 +52,11 @@ class TensorboardTracker(Tracker):
         self._add(f"{CHECKPOINTS}/{measures.series}", measures.values, measures.step)
 
     def log_film(self, film: FailureFilm) -> None:
-        """Add a picture that moves to ``<job>/failures``."""
+        """Add a picture that moves to ``<job>/films``."""
         moving, size = moving_picture(film.path)
         summary = imported("tensorboard.compat.proto.summary_pb2:Summary")
         picture = summary.Image(encoded_image_string=moving, width=size[0], height=size[1], colorspace=3)
-        tag = f"{film.job}/failures/episode {film.episode_index} {film.outcome}/{film.path.stem}"
+        tag = f"{film.job}/films/episode {film.episode_index} {film.outcome}/{film.path.stem}"
         writer: Any = self._writer.file_writer
         writer.add_summary(summary(value=[summary.Value(tag=tag, image=picture)]), film.episode_index)
 

@@ -69,9 +69,9 @@ class WandbTracker(Tracker):
         self._run.log({**values, _STEP: measures.step})
 
     def log_film(self, film: FailureFilm) -> None:
-        """Add a video to ``<job>/failures``."""
+        """Add a video to ``<job>/films``."""
         video = self._library.Video(str(film.path), caption=film.caption, format="mp4")
-        self._run.log({f"{film.job}/failures": video})
+        self._run.log({f"{film.job}/films": video})
 
     def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show the jobs as the table ``jobs``."""

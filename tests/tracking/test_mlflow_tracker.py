@@ -68,7 +68,7 @@ def test_checkpoints_are_a_curve_over_training_steps(client):
 
 def test_films_of_failures_and_the_table_are_files(client):
     found = runs(client)
-    [film] = client.list_artifacts(found["early"].info.run_id, "failures")
-    assert film.path == "failures/viewport-env1-episode-1.mp4"
+    [film] = client.list_artifacts(found["early"].info.run_id, "films")
+    assert film.path == "films/viewport-env1-episode-1.mp4"
     table = json.loads(Path(client.download_artifacts(found["run"].info.run_id, "jobs.json")).read_text())
     assert [row[table["columns"].index("name")] for row in table["data"]] == ["early", "late.v2"]

@@ -51,7 +51,7 @@ def test_the_table_and_the_settings_are_texts(shown):
 
 def test_a_film_of_a_failure_is_a_picture_that_moves(shown):
     [tag] = shown.Tags()["images"]
-    assert tag.startswith("early/failures/episode 1 failure/")
+    assert tag.startswith("early/films/episode 1 failure/")
     [picture] = shown.Images(tag)
     moving = Image.open(io.BytesIO(picture.encoded_image_string))
     assert (moving.format, moving.size, getattr(moving, "n_frames", 1)) == ("GIF", (64, 48), 3)

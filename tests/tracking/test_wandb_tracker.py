@@ -111,7 +111,7 @@ def test_checkpoints_have_an_axis_of_their_own(shown):
 
 
 def test_a_film_of_a_failure_is_kept_with_what_it_shows(shown):
-    [(kind, path, caption)] = shown.points("early/failures/_type", "early/failures/path", "early/failures/caption")
+    [(kind, path, caption)] = shown.points("early/films/_type", "early/films/path", "early/films/caption")
     assert kind == "video-file"
     assert (shown.directory / "files" / path).stat().st_size > 0
     assert caption == "early, episode 1: failure (viewport-env1-episode-1)"

@@ -1,0 +1,202 @@
+"""Tests of what W&B and MLflow are told, by fakes of their surface, where the libraries are not installed."""
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.tracking.exporting import export_wandb
+from tests.tracking.runs import finished_run
+
+
+class Service(ModuleType):
+    """A library that is not installed here, with what is used of it."""
+
+    def __init__(self, name: str, **surface: Any) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+        vars(self).update(surface)
+
+
+class WandbRun:
+    """Keeps what is logged in a run of W&B."""
+
+    url = None
+    settings = SimpleNamespace(sync_dir="offline-run")
+
+    def __init__(self) -> None:
+        self.axes: dict[str, str | None] = {}
+        self.history: list[dict[str, Any]] = []
+        self.is_finished = False
+
+    def define_metric(self, name: str, step_metric: str | None = None, *, hidden: bool = False) -> None:
+        del hidden
+        self.axes[name] = step_metric
+
+    def log(self, values: dict[str, Any]) -> None:
+        self.history.append(values)
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+class Wandb:
+    """Keeps how W&B's runs were begun."""
+
+    def __init__(self, *, has_key: bool, mode: str = "online", error: str | None = None) -> None:
+        self.run, self.begun = WandbRun(), {}
+        self._has_key, self._mode, self._error = has_key, mode, error
+
+    def setup(self, settings: Any) -> Any:
+        del settings
+        return SimpleNamespace(settings=SimpleNamespace(mode=self._mode, project=None))
+
+    def login(self, *, prompt: bool, verify: bool) -> bool:
+        assert not prompt, "a run has nobody who types a key"
+        assert not verify, "a server that is away must not stop a run"
+        return self._has_key
+
+    def init(self, **begun: Any) -> WandbRun:
+        if self._error is not None:
+            raise RuntimeError(self._error)
+        self.begun = begun
+        return self.run
+
+    def module(self) -> Service:
+        kept = {"Settings": dict, "Video": lambda path, **said: path, "Table": lambda **said: said}
+        return Service("wandb", setup=self.setup, login=self.login, init=self.init, **kept)
+
+
+class MlflowClient:
+    """Keeps the runs of an MLflow store."""
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.uri, self.runs = tracking_uri, {}
+        self.metrics: list[tuple[str, str, float, int]] = []
+        self.files: list[tuple[str, str]] = []
+        self.ended: list[str] = []
+
+    def get_experiment_by_name(self, name: str) -> None:
+        del name
+
+    def create_experiment(self, name: str, location: str | None) -> str:
+        del location
+        return name
+
+    def search_runs(self, experiments: Sequence[str], *, filter_string: str) -> list[Any]:
+        del experiments, filter_string
+        return list(self.runs.values())
+
+    def create_run(self, experiment: str, *, tags: dict[str, str], run_name: str) -> Any:
+        data = SimpleNamespace(tags={**tags, "experiment": experiment}, params={})
+        self.runs[run_name] = SimpleNamespace(info=SimpleNamespace(run_id=run_name), data=data)
+        return self.runs[run_name]
+
+    def log_param(self, run: str, key: str, value: str) -> None:
+        self.runs[run].data.params[key] = value
+
+    def log_metric(self, run: str, name: str, value: float, *, step: int) -> None:
+        self.metrics.append((run, name, value, step))
+
+    def log_artifact(self, run: str, path: str, directory: str) -> None:
+        self.files.append((run, f"{directory}/{path.rpartition('/')[2]}"))
+
+    def log_dict(self, run: str, table: dict[str, Any], name: str) -> None:
+        assert set(table) == {"columns", "data"}
+        self.files.append((run, name))
+
+    def set_tag(self, run: str, key: str, value: str) -> None:
+        self.runs[run].data.tags[key] = value
+
+    def set_terminated(self, run: str) -> None:
+        self.ended.append(run)
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def put(module: Service) -> None:
+        if importlib.util.find_spec(module.__name__) is not None:
+            pytest.skip(f"{module.__name__} itself is installed here, and tested")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("has_key", "asked", "mode"),
+    [
+        (True, "online", "online"),
+        (False, "online", "offline"),
+        (True, "offline", "offline"),
+        (False, "disabled", "disabled"),
+    ],
+)
+def test_wandb_sends_only_with_a_key_and_as_its_user_asked(install, tmp_path, has_key, asked, mode):
+    service = Wandb(has_key=has_key, mode=asked)
+    install(service.module())
+    assert export_wandb(finished_run(tmp_path / "run"), tmp_path / "there") == ["wandb sync offline-run"]
+    assert (service.begun["mode"], service.begun["id"]) == (mode, "run")
+    assert service.begun["resume"] == ("allow" if mode == "online" else None)
+    assert service.run.is_finished
+
+
+def test_wandb_gets_rates_films_and_the_table(install, tmp_path):
+    service = Wandb(has_key=False)
+    install(service.module())
+    export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
+    told = service.run.history
+    [early] = [line for line in told if "early/success_rate" in line]
+    assert (early["early/success_rate"], early["early/episodes"]) == (pytest.approx(2 / 3), 4)
+    steps = [line["checkpoint_step"] for line in told if "checkpoint_step" in line]
+    assert steps == [100, 200]
+    assert [line["early/films"].rpartition("/")[2] for line in told if "early/films" in line] == [
+        "viewport-env1-episode-1.mp4"
+    ]
+    assert "success_rate" in told[-1]["jobs"]["columns"]
+    assert service.run.axes["early/*"] == "early/episodes"
+    assert "hush" not in str(service.begun)
+
+
+def test_an_export_that_the_service_refuses_is_an_error(install, tmp_path, capsys):
+    install(Wandb(has_key=True, error="the project is read-only").module())
+    with pytest.raises(ArenaError, match="wandb did not take the run: the project is read-only"):
+        export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
+    assert main(["export", str(tmp_path / "run"), "--wandb"]) == 1
+    assert "wandb did not take the run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("server", [None, "http://mlflow.example"])
+def test_mlflow_gets_a_run_for_each_job_below_that_of_the_whole(install, tmp_path, capsys, server):
+    clients: list[MlflowClient] = []
+
+    def connect(tracking_uri: str) -> MlflowClient:
+        clients.append(MlflowClient(tracking_uri))
+        return clients[-1]
+
+    experiment = SimpleNamespace(MLFLOW_EXPERIMENT_NAME=SimpleNamespace(get=lambda: None))
+    install(
+        Service(
+            "mlflow",
+            is_tracking_uri_set=lambda: server is not None,
+            get_tracking_uri=lambda: server,
+            environment_variables=experiment,
+            MlflowClient=connect,
+        )
+    )
+    assert main(["export", str(finished_run(tmp_path / "run")), "--mlflow", "--output", str(tmp_path / "there")]) == 0
+    [client] = clients
+    store = f"sqlite:///{tmp_path / 'there' / 'mlflow' / 'mlflow.db'}"
+    assert client.uri == (server or store)
+    assert client.uri in capsys.readouterr().out
+    assert [run.data.tags.get("mlflow.parentRunId") for run in client.runs.values()] == [None, "run", "run"]
+    assert client.runs["early"].data.params["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
+    assert ("early", "success_rate", pytest.approx(2 / 3), 4) in client.metrics
+    assert ("run", "checkpoints/lift_object/success_rate", 1.0, 200) in client.metrics
+    assert client.files == [("early", "films/viewport-env1-episode-1.mp4"), ("run", "jobs.json")]
+    assert sorted(client.ended) == ["early", "late.v2", "run"]
