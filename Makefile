@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
-.PHONY: help install eval test test-slow test-gpu gpu-check mutants check format floors docs bench clean
+.PHONY: help install eval test test-slow test-benchmarks test-gpu gpu-check mutants check format floors docs bench clean
 
 install: $(INSTALLED)
 	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs in twenty seconds and shows their table;"
@@ -18,6 +18,7 @@ help:
 	@echo "make eval       run jobs/quickstart.json on the CPU and show the table"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
+	@echo "make test-benchmarks  make an interpreter with robosuite, and run the tests that need it"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
 	@echo "make mutants    put small faults into a copy of the code, and say which of them the tests notice; half an hour"
@@ -43,6 +44,16 @@ test: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not gpu"
+
+# Each benchmark has an interpreter with the MuJoCo that it was made for; none of them needs torch.
+$(VENV)-robosuite/.installed: tests/outsiders/robosuite_requirements.txt
+	$(PYTHON) -m venv $(VENV)-robosuite
+	$(VENV)-robosuite/bin/python -m pip install --quiet --requirement tests/outsiders/robosuite_requirements.txt
+	$(VENV)-robosuite/bin/python -m pip install --quiet --no-deps robosuite==1.5.2
+	@touch $@
+
+test-benchmarks: $(INSTALLED) $(VENV)-robosuite/.installed
+	ROBOSUITE_PYTHON=$(VENV)-robosuite/bin/python $(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu
@@ -107,4 +118,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.gr00t.pipeline
 
 clean:
-	rm -rf $(VENV) $(VENV)-docs outputs build site *.egg-info
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-robosuite outputs build site *.egg-info

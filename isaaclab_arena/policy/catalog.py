@@ -13,7 +13,8 @@ POLICIES = Registry(
     {
         "zero_action": "isaaclab_arena.policy.zero_action_policy:ZeroActionPolicy",
         "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
-        "metaworld_expert": "isaaclab_arena.policy.metaworld_expert:MetaWorldExpertPolicy",
+        "metaworld_expert": "isaaclab_arena.policy.experts.meta_world:MetaWorldExpertPolicy",
+        "robosuite_expert": "isaaclab_arena.policy.experts.robosuite:RobosuiteExpertPolicy",
         "replay": "isaaclab_arena.policy.replay:ReplayPolicy",
         "rsl_rl": "isaaclab_arena.policy.rsl_rl:RslRlPolicy",
         "scripted": "isaaclab_arena.policy.scripted:ScriptedPolicy",

@@ -23,7 +23,9 @@ TEXT = (ROOT / "docs" / "how_to" / "external_environments.md").read_text()
 JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("body", JOB_FILES, ids=["gymnasium", "meta_world", "meta_world_in_workers", "aloha"])
+@pytest.mark.parametrize(
+    "body", JOB_FILES, ids=["gymnasium", "meta_world", "meta_world_in_workers", "robosuite", "aloha"]
+)
 def test_a_job_file_of_the_document_can_be_read(tmp_path, body):
     (tmp_path / "jobs.yaml").write_text(body)
     assert load_jobs_file(tmp_path / "jobs.yaml").jobs

@@ -72,6 +72,15 @@ class GymConfig(WorkerOptions):
     seeded: bool = True
     enable_cameras: bool = False
 
+    def maker_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for the environment's maker."""
+        return self.make_kwargs
+
+    def problems_with(self, found: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield what is wrong with the options, given what the environment's source says of it; nothing by default."""
+        del found
+        yield from ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetaWorldConfig(GymConfig):
@@ -175,7 +184,7 @@ class GymBuilder:
             return [Problem(str(error), key="python")]
         if found["max_episode_length"] is None and config.max_episode_length is None:
             return [Problem(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")]
-        return []
+        return list(config.problems_with(found))
 
     def _find(self, config: GymConfig) -> Mapping[str, Any]:
         """Return what the source says, with the errors of a worker as if it had been asked here."""
@@ -205,7 +214,7 @@ class GymBuilder:
         return SlotSource(
             kind=self.kind,
             name=self.name,
-            make_kwargs=config.make_kwargs,
+            make_kwargs=config.maker_arguments(),
             max_episode_length=config.max_episode_length,
             info_keys=(*success_keys, *config.metric_keys),
             instruction_key=config.instruction_key,

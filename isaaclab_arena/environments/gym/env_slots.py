@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.config.options import Positive
-from isaaclab_arena.environments.gym.worker import meta_world, registered
+from isaaclab_arena.environments.gym.worker import meta_world, registered, robosuite_tasks
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStart, SlotStep
 from isaaclab_arena.environments.gym.worker.versions import versions_of
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 
-SOURCES: Mapping[str, ModuleType] = {"gym": registered, "metaworld": meta_world}
+SOURCES: Mapping[str, ModuleType] = {"gym": registered, "metaworld": meta_world, "robosuite": robosuite_tasks}
 """Where single environments come from: modules with `find` and `make`."""
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}

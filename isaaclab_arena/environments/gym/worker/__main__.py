@@ -35,7 +35,11 @@ drawing = importlib.import_module("drawing")
 frames = importlib.import_module("frames")
 slot_module = importlib.import_module("env_slot")
 versions = importlib.import_module("versions")
-sources = {"gym": importlib.import_module("registered"), "metaworld": importlib.import_module("meta_world")}
+sources = {
+    "gym": importlib.import_module("registered"),
+    "metaworld": importlib.import_module("meta_world"),
+    "robosuite": importlib.import_module("robosuite_tasks"),
+}
 sys.path.pop(0)
 
 

@@ -13,6 +13,9 @@ from gymnasium import spaces, wrappers
 HOOK = "draw_pictures"
 """The method, of an environment or a wrapper, that is told whether the pictures of what comes next are wanted."""
 
+ROBOSUITE_HOOK = "robosuite_cameras"
+"""The method of an environment around one of robosuite that returns it, and which observables it shows as pictures."""
+
 Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
 """Around a reset or a step: whether the pictures that it returns are wanted."""
 
@@ -29,10 +32,16 @@ def drawing_of(environment: gymnasium.Env) -> Drawing | None:
         layer = layer.env
     if callable(getattr(type(layer), HOOK, None)):
         return functools.partial(_telling, layer)
+    if callable(getattr(type(layer), ROBOSUITE_HOOK, None)):
+        return _on_demand(*getattr(layer, ROBOSUITE_HOOK)())
     if not _is_robosuite(layer) or not isinstance(layer.observation_space, spaces.Dict):
         return None
     names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
-    cameras = RobosuiteCameras(layer.unwrapped, names)
+    return _on_demand(layer.unwrapped, names)
+
+
+def _on_demand(environment: typing.Any, names: typing.Sequence[str]) -> Drawing | None:
+    cameras = RobosuiteCameras(environment, names)
     return cameras.drawing if cameras.names else None
 
 

@@ -24,7 +24,9 @@ def versions_of(environment: gymnasium.Env) -> dict[str, str]:
 
     Packages that are not installed are left out.
     """
-    made_by = type(environment.unwrapped)
+    inner = environment.unwrapped
+    # One that only passes on what another does names the class of that.
+    made_by = getattr(inner, "made_by", type(inner))
     package = made_by.__module__.partition(".")[0]
     found = {"python": platform.python_version()}
     for name in ("gymnasium", "numpy", "mujoco", package):

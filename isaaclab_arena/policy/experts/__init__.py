@@ -1,0 +1,1 @@
+"""Scripted experts of benchmarks made elsewhere, which see nothing but observations."""

@@ -1,0 +1,155 @@
+"""Scripted experts for robosuite's Lift, Stack and PickPlaceCan, which see nothing but the observation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+
+ACTION_DIM = 7
+"""Three of the gripper's place, three of its turn, and one for its fingers."""
+
+OPEN, CLOSE = -1.0, 1.0
+
+_OPENED_M = 0.07
+_STILL_M_S = 0.02
+_UP_M = np.array([0.0, 0.0, 0.1])
+
+# OSC_POSE goes 5 cm or 0.5 rad in one control step at most; it lags behind, so more is asked for than is missing.
+_ASKED_PER_M = 1.5 / 0.05
+_ASKED_PER_RAD = 1.5 / 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is picked in a task, and where it is put.
+
+    Attributes:
+        thing: What is picked.
+        has_corners: Whether the fingers have to turn to its sides.
+        onto: What it is put onto, None where it is put at a place or only lifted.
+        place: Where it is put, from ``onto`` if there is one, else in the world [m]; None if it is only lifted.
+        tolerance_m: How far off it may be put down [m].
+        clearance_m: How far above the place it is carried [m].
+    """
+
+    thing: str
+    has_corners: bool = True
+    onto: str | None = None
+    place: tuple[float, float, float] | None = None
+    tolerance_m: float = 0.008
+    clearance_m: float = 0.08
+
+
+PLANS: Mapping[str, Plan] = {
+    "Lift": Plan(thing="cube"),
+    "Stack": Plan(thing="cubeA", onto="cubeB", place=(0.0, 0.0, 0.0465)),
+    "PickPlaceCan": Plan(
+        thing="Can", has_corners=False, place=(0.1975, 0.4025, 0.88), tolerance_m=0.03, clearance_m=0.15
+    ),
+}
+"""The tasks for which there is an expert."""
+
+
+def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return what the expert does in one env slot; it remembers nothing between steps.
+
+    Args:
+        plan: That of the task.
+        observed: Terms of the observation by name, of robosuite's first robot and of the things.
+
+    Returns:
+        Shape: (7,), float32, -1 to 1.
+    """
+    gripper, thing = observed["robot0_eef_pos"], observed[f"{plan.thing}_pos"]
+    left, right = observed["robot0_gripper_qpos"]
+    opening_m, is_still = left - right, bool(np.abs(observed["robot0_gripper_qvel"]).max() < _STILL_M_S)
+    off_m, above_m = float(np.linalg.norm(gripper[:2] - thing[:2])), float(gripper[2] - thing[2])
+    is_around = off_m < 0.02 and abs(above_m) < 0.02
+    is_held = is_around and is_still and opening_m < 0.075
+    if plan.place is not None:
+        place = np.asarray(plan.place) + (observed[f"{plan.onto}_pos"] if plan.onto else 0.0)
+        if _is_placed(plan, thing, place):
+            return _towards(_UP_M if opening_m > _OPENED_M else np.zeros(3), fingers=OPEN)
+        if is_held:
+            return _towards(_carried_to(plan, thing, place), fingers=CLOSE)
+    elif is_held:
+        return _towards(_UP_M, fingers=CLOSE)
+    if is_around and off_m < 0.012:
+        return _towards(thing - gripper, fingers=CLOSE)
+    turn = _quarter_turn(_yaw(observed[f"{plan.thing}_quat"]) - _yaw(observed["robot0_eef_quat"]))
+    turn = turn if plan.has_corners else 0.0
+    # Above the thing as long as the fingers are not open, and lower the better they are placed.
+    funnel_m = float(np.clip(8 * (off_m - 0.008) + 0.3 * abs(turn) - 0.01, 0.0, 0.12))
+    height_m = funnel_m if opening_m > _OPENED_M else max(above_m, 0.06)
+    return _towards(thing + np.array([0.0, 0.0, height_m]) - gripper, turn=turn, fingers=OPEN)
+
+
+class RobosuiteExpertPolicy(PolicyBase):
+    """Does what the expert of the environment's task does."""
+
+    name: ClassVar[str] = "robosuite_expert"
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the expert's actions. Shape: (num_envs, 7).
+
+        Raises:
+            ConfigError: If there is no expert for the environment, or it takes other actions.
+        """
+        task = str(getattr(env, "task_name", env.task_description))
+        terms = observation["policy"]
+        if task not in PLANS or "robot0_eef_pos" not in terms:
+            tasks = ", ".join(f"robosuite:{name}" for name in PLANS)
+            raise ConfigError(f"robosuite_expert acts in {tasks}, and this is {task}")
+        if env.action_spec.shape != (ACTION_DIM,):
+            raise ConfigError(
+                f"robosuite_expert moves one arm by OSC_POSE, {ACTION_DIM} numbers; '{task}' takes "
+                f"{env.action_spec.shape[0]} with these robots and controllers"
+            )
+        seen = {name: term.to("cpu", torch.float64).numpy() for name, term in terms.items()}
+        slots = range(env.num_envs)
+        actions = [expert_action(PLANS[task], {name: term[slot] for name, term in seen.items()}) for slot in slots]
+        return torch.from_numpy(np.stack(actions)).to(env.device)
+
+
+def _is_placed(plan: Plan, thing: np.ndarray, place: np.ndarray) -> bool:
+    return bool(np.linalg.norm(thing[:2] - place[:2]) < 1.5 * plan.tolerance_m and thing[2] - place[2] < 0.005)
+
+
+def _carried_to(plan: Plan, thing: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Return how a thing that is held moves: up, then over its place, then down. Shape: (3,) [m]."""
+    off_m, height_m = float(np.linalg.norm(thing[:2] - place[:2])), float(thing[2] - place[2])
+    wanted = place.copy()
+    if off_m > 2 * plan.tolerance_m:
+        wanted[2] += plan.clearance_m
+        if height_m < 0.6 * plan.clearance_m:
+            wanted[:2] = thing[:2]
+    else:
+        wanted[2] = max(wanted[2] - 0.01, thing[2] - 0.03) if off_m < plan.tolerance_m else thing[2]
+    return wanted - thing
+
+
+def _towards(way: np.ndarray, *, turn: float = 0.0, fingers: float) -> np.ndarray:
+    action = np.zeros(ACTION_DIM, np.float32)
+    action[:3] = np.clip(way * _ASKED_PER_M, -1.0, 1.0)
+    action[5] = np.clip(turn * _ASKED_PER_RAD, -1.0, 1.0)
+    action[6] = fingers
+    return action
+
+
+def _yaw(quaternion: np.ndarray) -> float:
+    """Return the turn of a body's first axis about the vertical [rad]. Order: x, y, z, w."""
+    x, y, z, w = quaternion
+    return float(np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)))
+
+
+def _quarter_turn(angle: float) -> float:
+    """Return an angle up to whole quarter turns, which leave a cube as it is [rad]."""
+    return (angle + np.pi / 4) % (np.pi / 2) - np.pi / 4

@@ -1,0 +1,68 @@
+"""Experts pick what their task is about and put it where it belongs, in a stand-in for robosuite."""
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.policy.experts.robosuite import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
+from tests.environments.gym.gym_running import build, run
+from tests.environments.gym.test_robosuite import IN_ROBOSUITE
+from tests.fakes import CoinConfig, CoinEnvironment
+
+
+def seen(**changed) -> dict[str, np.ndarray]:
+    """Return what is seen of a gripper that is open around a cube on the table."""
+    place = np.array([0.01, 0.0, 0.82])
+    still = {
+        "robot0_eef_pos": place,
+        "robot0_eef_quat": np.array([1.0, 0.0, 0.0, 0.0]),
+        "robot0_gripper_qpos": np.array([0.04, -0.04]),
+        "robot0_gripper_qvel": np.zeros(2),
+        "cube_pos": place,
+        "cube_quat": np.array([0.0, 0.0, 0.0, 1.0]),
+    }
+    return {**still, **changed}
+
+
+@pytest.mark.parametrize("task", PLANS)
+def test_the_expert_solves_its_task(task):
+    records = run(f"robosuite:{task}", num_envs=2, num_episodes=4, policy=RobosuiteExpertPolicy(), **IN_ROBOSUITE)
+    assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 4
+
+
+def test_fingers_close_around_the_thing_and_lift_it_when_they_rest():
+    plan = PLANS["Lift"]
+    closing = expert_action(plan, seen())
+    assert (closing[2], closing[6]) == (0.0, CLOSE)
+    gripped = {"robot0_gripper_qpos": np.array([0.02, -0.02])}
+    assert expert_action(plan, seen(**gripped, robot0_gripper_qvel=np.array([-0.1, 0.1])))[2] == 0.0
+    lifting = expert_action(plan, seen(**gripped))
+    assert (lifting[2], lifting[6]) == (1.0, CLOSE)
+
+
+def test_fingers_open_above_the_thing_and_turn_to_the_nearest_side():
+    eighth = np.array([0.0, 0.0, np.sin(0.2), np.cos(0.2)])
+    high = seen(robot0_eef_pos=np.array([0.01, 0.0, 0.88]), cube_quat=eighth, robot0_gripper_qpos=np.zeros(2))
+    action = expert_action(PLANS["Lift"], high)
+    assert action[2] >= 0.0
+    assert action[5] == pytest.approx(1.0)
+    assert action[6] == OPEN
+    quarter = np.array([0.0, 0.0, np.sin(np.pi / 4), np.cos(np.pi / 4)])
+    assert expert_action(PLANS["Lift"], {**high, "cube_quat": quarter})[5] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_an_environment_that_has_no_expert_is_told():
+    environment = CoinEnvironment(CoinConfig(), 1)
+    observation = environment.reset(torch.tensor([0]), [environment.draw_conditions(np.random.default_rng(0))])
+    with pytest.raises(ConfigError, match="acts in robosuite:Lift, robosuite:Stack, robosuite:PickPlaceCan, and"):
+        RobosuiteExpertPolicy().get_action(environment, observation)
+
+
+def test_robots_with_other_actions_are_told():
+    environment = build("robosuite:Lift", robots=("Panda", "Panda"), **IN_ROBOSUITE)
+    observation = environment.reset(torch.tensor([0]), [{"gym.seed": 1}])
+    with pytest.raises(ConfigError, match="moves one arm by OSC_POSE, 7 numbers; 'Lift' takes 14"):
+        RobosuiteExpertPolicy().get_action(environment, observation)
+    environment.close()
