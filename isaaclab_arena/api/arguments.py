@@ -47,7 +47,9 @@ class RunKeywords(TypedDict, total=False):
     record_viewport_video: bool
     video_episodes: str
     video_fps: float
+    no_report: bool
     save_conditions: "str | PathLike[str] | None"
+    tracking: tuple[str, ...]
     fail_fast: bool
     continue_on_error: bool
     assignment: Literal["round_robin", "split", "dynamic"]
