@@ -76,6 +76,7 @@ class Arm:
         provenance: What ran it.
         episodes: Its finished episodes.
         planned: How many episodes it should have, None where steps decide.
+        asked: Names of the comparisons and bars of its run, which could stop it at any episode.
     """
 
     directory: Path
@@ -84,6 +85,7 @@ class Arm:
     provenance: Provenance
     episodes: EpisodeColumns
     planned: int | None
+    asked: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -139,14 +141,20 @@ class ReadRun:
                 provenance=self.plan.provenance,
                 episodes=self.episodes.get(entry.name, _NONE),
                 planned=self.planned[entry.name],
+                asked=tuple(each.name for each in self.plan.questions if entry.name in each.jobs),
             )
             for entry in self.plan.jobs
             if entry.is_to_run
         }
 
 
-def read_run(directory: Path) -> ReadRun:
+def read_run(directory: Path, *, beyond_decisions: bool = False) -> ReadRun:
     """Read a run: its tables, or where these are old what its ranks have written.
+
+    Args:
+        directory: The run's directory.
+        beyond_decisions: Whether all finished episodes are wanted of a job that stopped because the answer was in;
+            otherwise those that the answer rests on.
 
     Raises:
         ConfigError: If there is no run.
@@ -154,7 +162,8 @@ def read_run(directory: Path) -> ReadRun:
     """
     plan = read_run_plan(directory)
     attempts, _ = read_attempts(directory)
-    jobs, episodes = _tables(directory)
+    tables = _tables(directory, plan)
+    jobs, episodes = tables if beyond_decisions or not plan.questions else _of_decisions(tables)
     return ReadRun(
         directory=directory,
         plan=plan,
@@ -180,6 +189,14 @@ def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
     return arms[name]
 
 
+def _of_decisions(merged: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables without the episodes beyond decisions, and with as many planned as the decisions needed."""
+    jobs, episodes = merged
+    needed = jobs["episodes"] + jobs["missing"]
+    planned = jobs["planned"].mask(jobs["decision"].notna(), needed)
+    return jobs.assign(planned=planned), pd.DataFrame(episodes[~episodes["beyond_decision"]])
+
+
 def _planned(jobs: pd.DataFrame) -> dict[str, int | None]:
     numbers = jobs["planned"].to_numpy(float, na_value=np.nan)
     return {
@@ -203,15 +220,22 @@ def _columns(episodes: pd.DataFrame) -> EpisodeColumns:
     ).at(order)
 
 
-def _tables(directory: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    if tables_are_current(directory):
-        try:
-            return (
-                pd.read_parquet(directory / "results.parquet", columns=["name", "planned"]),
-                pd.read_parquet(directory / "episodes.parquet", columns=_COLUMNS),
-            )
-        except (OSError, ValueError, KeyError):
-            # Tables can be rebuilt, so a damaged one is no reason to give up.
-            pass
-    merged = merge_results(directory)
-    return merged.jobs, merged.episodes
+def _tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame]:
+    tables = _stored_tables(directory, asks=bool(plan.questions)) if tables_are_current(directory) else None
+    if tables is None:
+        merged = merge_results(directory)
+        tables = merged.jobs, merged.episodes
+    return tables
+
+
+def _stored_tables(directory: Path, *, asks: bool) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    of_jobs = ["name", "planned", *(["episodes", "missing", "decision"] if asks else [])]
+    of_episodes = [*_COLUMNS, *(["beyond_decision"] if asks else [])]
+    try:
+        return (
+            pd.read_parquet(directory / "results.parquet", columns=of_jobs),
+            pd.read_parquet(directory / "episodes.parquet", columns=of_episodes),
+        )
+    except (OSError, ValueError, KeyError):
+        # Tables can be rebuilt, so a damaged one is no reason to give up.
+        return None

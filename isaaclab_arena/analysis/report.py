@@ -308,6 +308,11 @@ def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:
         if each.first.entry.backend != each.second.entry.backend:
             simulated = f"{each.second.entry.backend} for the baseline and by {each.first.entry.backend}"
             yield f"{_jobs(each.first, each.second)} was simulated by {simulated} for the candidate"
+    for arm in (arm for each in tasks for arm in (each.first, each.second) if arm.asked):
+        yield (
+            f"'{arm.entry.name}' could stop at any episode because of {', '.join(arm.asked)}: p-values and intervals "
+            "here take a fixed number for granted; the run's own table and replay-decision have those that hold"
+        )
 
 
 def _is_same_policy(first: Arm, second: Arm) -> bool:

@@ -4,6 +4,7 @@ import pytest
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.errors import ConfigError
 from tests.analysis.recorded_runs import arm_of, run_of, write_all_tables, write_run
+from tests.evaluation.contests import ASKED, contest, new_and_old
 
 
 def test_a_run_is_read_from_its_tables_and_without_them_alike(tmp_path):
@@ -31,6 +32,18 @@ def test_tables_that_are_old_are_not_read(tmp_path):
     commits = directory / "lift" / "episode_results_rank0.jsonl"
     commits.write_text("".join(commits.read_text().splitlines(keepends=True)[:1]))
     assert read_run(directory).arms()["lift"].episodes.success.tolist() == [1.0]
+
+
+def test_of_a_job_that_was_stopped_only_the_episodes_of_its_decision_are_there(tmp_path):
+    contest(tmp_path, new_and_old(), [ASKED])
+    from_tables = read_run(tmp_path).arms()["new"]
+    (tmp_path / "results.json").unlink()
+    without = read_run(tmp_path).arms()["new"]
+    assert from_tables.num_missing == without.num_missing == 0
+    assert (
+        from_tables.episodes.index.tolist() == without.episodes.index.tolist() == list(range(from_tables.planned or 0))
+    )
+    assert from_tables.asked == ("new-vs-old",)
 
 
 def test_what_is_missing_is_counted(tmp_path):

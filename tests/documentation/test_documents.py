@@ -86,7 +86,7 @@ def test_make_does_what_a_target_is_named_for(target, command):
     assert command in planned.stdout
 
 
-@pytest.mark.parametrize("name", ["sweep.yaml", "variations.yaml", "arena_legacy.json"])
+@pytest.mark.parametrize("name", ["sweep.yaml", "variations.yaml", "compare.yaml", "arena_legacy.json"])
 def test_a_job_file_that_ships_completes(tmp_path, name):
     """The quickstart is among the README's commands."""
     job_file = str(ROOT / "jobs" / name)

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.plan.episode_supply import FixedShare
+from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.evaluation.plan.episode_supply import FixedShare, UntilAnswered
 from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, jobs_of_rank
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from tests.evaluation.jobs import coin_job
@@ -68,6 +69,56 @@ def test_the_queue_ends_after_its_last_job():
         names.append(assigned.job.config.name)
         queue.job_ended(assigned.job, failed=False)
     assert names == ["job0", "job2", "job4"]
+
+
+ASKED = (Question(name="q", jobs=("job3", "job1"), max_episodes=10),)
+
+
+def turns_of(rank, work=ALL, *, split=False, world_size=2):
+    start = attempt(2, world_size=world_size, jobs=work)
+    assigned = jobs_of_rank(JOBS, start, rank=rank, split=split, questions=ASKED)
+    return [(each.job.config.name, list(each.supply.take(range(10)))) for each in assigned]
+
+
+def test_compared_jobs_take_turns_on_the_rank_of_the_first_of_them():
+    assert [name for name, _ in turns_of(0)] == ["job0", "job2", "job4"]
+    assert turns_of(1) == [
+        ("job1", [0, 1, 2, 3]),
+        ("job3", [0, 1, 2, 3]),
+        ("job1", [4, 5, 6, 7]),
+        ("job3", [4, 5, 6, 7]),
+        ("job1", [8, 9]),
+        ("job3", [8, 9]),
+    ]
+
+
+def test_ranks_that_split_jobs_share_each_round():
+    work = (ALL[1], ALL[3])
+    first, second = (turns_of(rank, work, split=True) for rank in range(2))
+    assert first == [("job1", [4, 5, 6, 7]), ("job3", [4, 5, 6, 7]), ("job1", [9]), ("job3", [9])]
+    assert second == [("job1", [0, 1, 2, 3]), ("job3", [0, 1, 2, 3]), ("job1", [8]), ("job3", [8])]
+
+
+def test_a_compared_job_that_owes_only_its_report_gets_a_turn_without_episodes():
+    work = (AttemptEntry(job="job1", finished=((0, 10),)), AttemptEntry(job="job3", finished=((0, 7),)))
+    assert turns_of(1, work) == [("job1", []), ("job3", [7]), ("job3", [8, 9])]
+
+
+def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
+    start = attempt(2, world_size=1, jobs=ALL)
+    over = {"job3"}
+    queue = FixedQueue(jobs_of_rank(JOBS, start, rank=0, split=False, questions=ASKED), over.__contains__)
+    names = []
+    while (assigned := queue.next_job()) is not None:
+        names.append(assigned.job.config.name)
+        queue.job_ended(assigned.job, failed=names == ["job0", "job1", "job3", "job1"])
+    assert names == ["job0", "job1", "job3", "job1", "job2", "job4"]
+
+
+def test_a_supply_hands_out_nothing_once_its_job_is_over():
+    answers = iter([False, False, True])
+    supply = UntilAnswered(supply=FixedShare(), is_over=lambda: next(answers))
+    assert list(supply.take(range(10))) == [0, 1]
 
 
 def test_a_share_without_an_end_is_handed_out_lazily():

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         StorageError: If a file cannot be read or written.
     """
     options = tyro.cli(ReplayDecisionOptions, args=argv, prog="isaaclab-arena replay-decision", use_underscores=True)
-    run = read_run(options.run)
+    run = read_run(options.run, beyond_decisions=True)
     question, num_questions = _question(run, options)
     arms = [named_arm(run.arms(), job, option="--jobs") for job in question.jobs]
     if reason := _reason_against(arms):
