@@ -49,7 +49,10 @@ HERE = (
 )
 # How a command begins that no test types as it stands, and why.
 NOT_RUN = {
-    "how_to/cameras.md": {"isaaclab-arena view pick_and_place --object can": "opens a window"},
+    "how_to/cameras.md": {
+        "isaaclab-arena view pick_and_place --object can": "opens a window",
+        "isaaclab-arena film": "tests/cli/commands/files/test_film.py films such runs; those of the page take minutes",
+    },
     "how_to/distributed.md": {
         "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --gpu_ids 0 1": "needs two GPUs",
         "python -m torch.distributed.run --nnodes=2": "needs two nodes; tests/end_to_end has ranks of several nodes",
