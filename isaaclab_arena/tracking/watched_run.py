@@ -91,7 +91,8 @@ class WatchedRun:
         self._contents = contents_in_effect(plan.jobs, attempts)
         self._times_rerun = times_rerun(attempts)
         self._sizes: Mapping[str, int] = {}
-        self._episodes: dict[str, int] = {}
+        self._told: dict[str, JobMeasures] = {}
+        self._curves: dict[str, CheckpointMeasures] = {}
         self._failed: dict[str, dict[int, Outcome]] = {}
         self._filmed: dict[str, set[Path]] = {}
         self._rows: dict[str, dict[str, Any]] = {}
@@ -109,7 +110,11 @@ class WatchedRun:
         for name in self._failed:
             # The last films are complete after the last commit line.
             self._tell_films(name)
-        self._tell_table(records(merge_results(self._output_directory).jobs))
+        rows = records(merge_results(self._output_directory).jobs)
+        for row in rows:
+            # Where jobs stop as soon as a question is answered, the table alone knows which episodes count.
+            self._tell_row(self._jobs[str(row["name"])], row)
+        self._tell_table(rows)
         for tracker in self._trackers:
             tracker.close()
 
@@ -124,18 +129,13 @@ class WatchedRun:
     def _look_at(self, job: PlanEntry) -> None:
         evidence = self._evidence(job)
         row = job_row(evidence)
-        values = {name: float(row[name]) for name in _MEASURES if row.get(name) is not None}
-        if self._episodes.get(job.name, 0) != row["episodes"]:
-            self._episodes[job.name] = row["episodes"]
-            measures = JobMeasures(job=job.name, episodes=row["episodes"], values=values)
-            self._tell(lambda tracker: tracker.log_job(measures))
         self._failed[job.name] = {
             line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in _FAILED
         }
         self._tell_films(job.name)
-        if row["status"] in _ENDED and self._rows.get(job.name) != row:
+        self._tell_row(job, row)
+        if row["status"] in _ENDED:
             self._rows[job.name] = row
-            self._tell_checkpoint(job, values)
 
     def _evidence(self, job: PlanEntry) -> JobEvidence:
         evidence = read_evidence(self._output_directory, job, [], same_conditions=True)
@@ -144,6 +144,16 @@ class WatchedRun:
     def _tell(self, say: Callable[[Tracker], None]) -> None:
         for tracker in self._trackers:
             tracker.tell(say)
+
+    def _tell_row(self, job: PlanEntry, row: Mapping[str, Any]) -> None:
+        """Tell what is known of a job, and of its checkpoint once it has ended, unless it has been told."""
+        values = {name: float(row[name]) for name in _MEASURES if row.get(name) is not None}
+        measures = JobMeasures(job=job.name, episodes=int(row["episodes"]), values=values)
+        if measures.episodes and self._told.get(job.name) != measures:
+            self._told[job.name] = measures
+            self._tell(lambda tracker: tracker.log_job(measures))
+        if row["status"] in _ENDED:
+            self._tell_checkpoint(job, values)
 
     def _tell_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._tell(lambda tracker: tracker.log_table(rows))
@@ -154,7 +164,9 @@ class WatchedRun:
             key, step = found
             series = series_name(job.config.environment, job.config.swept, key)
             measures = CheckpointMeasures(series=series, step=step, values=values)
-            self._tell(lambda tracker: tracker.log_checkpoint(measures))
+            if self._curves.get(job.name) != measures:
+                self._curves[job.name] = measures
+                self._tell(lambda tracker: tracker.log_checkpoint(measures))
 
     def _tell_films(self, job: str) -> None:
         filmed, failed = self._filmed.setdefault(job, set()), self._failed[job]

@@ -1,11 +1,16 @@
 """Runs for tests of trackers, and a tracker that keeps what it is told."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.recording.video_file import VideoFile
-from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, video_file_name
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, VIDEOS_DIRECTORY, video_file_name
+from isaaclab_arena.storage.run.run_plan import read_run_plan
 from isaaclab_arena.tracking.tracker import Tracker
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
@@ -68,3 +73,14 @@ def write_film(directory: Path, job: str, index: int, *, num_frames: int = 3) ->
         video.add(np.full((48, 64, 3), number * 255 // num_frames, dtype=np.uint8))
     video.finish()
     return path
+
+
+def stopped_run(directory: Path) -> None:
+    """Write a run of two jobs that go on for a while after it is known that the first is better."""
+    better = Question(name="better", jobs=("new", "old"), alpha=0.05, max_episodes=12)
+    write_plan(directory, planned("new", num_episodes=12), planned("old", index=1, num_episodes=12))
+    path = directory / RUN_PLAN_FILE
+    write_text(path, json_text(replace(read_run_plan(directory), questions=(better,))), overwrite=True)
+    for name, letter in (("new", "s"), ("old", "f")):
+        write_lines(directory, commit_lines(letter * 12, job=name))
+        write_report(directory, report(name))

@@ -10,7 +10,7 @@ from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from isaaclab_arena.storage.run.run_plan import read_run_plan
 from isaaclab_arena.tracking.watched_run import MAX_FILMS_OF_A_JOB, OpenedTracker, WatchedRun, tracked_run
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
-from tests.tracking.runs import NotingTracker, finished_run, write_film
+from tests.tracking.runs import NotingTracker, finished_run, stopped_run, write_film
 
 
 def watched(directory, *trackers) -> WatchedRun:
@@ -121,3 +121,15 @@ def test_the_table_that_is_told_equals_the_file_of_the_run(tmp_path):
     assert list(table["name"]) == [row["name"] for row in tracker.tables[-1]]
     told = [[row[name] for name in numbers] for row in tracker.tables[-1]]
     assert table[numbers].to_numpy(dtype=float) == pytest.approx(np.array(told, dtype=float))
+
+
+def test_a_job_that_stopped_at_its_answer_ends_with_the_rate_of_its_row(tmp_path):
+    stopped_run(tmp_path)
+    tracker = NotingTracker()
+    watched(tmp_path, tracker).finish()
+    rows = {row["name"]: row for row in tracker.tables[-1]}
+    assert rows["new"]["decided_at"] < 12
+    for name, row in rows.items():
+        last = [each for each in tracker.jobs if each.job == name][-1]
+        assert last.episodes == row["episodes"] == row["decided_at"]
+        assert (last.values["success_low"], last.values["success_high"]) == (row["success_low"], row["success_high"])

@@ -97,12 +97,16 @@ def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[
     wall_s = {str(row["name"]): row["wall_s"] for row in records(merged.jobs)}
     tasks: dict[str, EvaluatedTask] = {}
     sizes: Counter[str] = Counter()
+    beyond = _beyond_decisions(merged)
     for job in merged.plan.jobs:
         directory, group = job_directory(run, job.name), job.config.environment
         lines = read_commits(directory, job.name).lines
-        scored = [line for line in lines if line.success is not None and line.outcome is not Outcome.ERROR]
-        if len(scored) < len(lines):
-            left_out = f"{len(lines) - len(scored)} of {len(lines)} episodes left out"
+        counted = [line for line in lines if (job.name, line.episode_index) not in beyond]
+        scored = [line for line in counted if line.success is not None and line.outcome is not Outcome.ERROR]
+        if len(counted) < len(lines):
+            told.append(f"job '{job.name}': {len(lines) - len(counted)} episodes beyond its decision left out")
+        if len(scored) < len(counted):
+            left_out = f"{len(counted) - len(scored)} of {len(counted)} episodes left out"
             told.append(f"job '{job.name}': {left_out}, whose success is not known")
         if scored:
             tasks[job.name] = EvaluatedTask(
@@ -114,6 +118,14 @@ def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[
             )
             sizes[group] += 1
     return tasks
+
+
+def _beyond_decisions(merged: MergedResults) -> set[tuple[str, int]]:
+    """Return the episodes that the table of jobs does not count, because their question had been answered before."""
+    if not merged.plan.questions:
+        return set()
+    rows = records(merged.episodes)
+    return {(str(row["job"]), int(row["episode_index"])) for row in rows if row.get("beyond_decision")}
 
 
 def _episodes(directory: Path, job: str, lines: Iterable[CommitLine]) -> list[dict[str, Any]]:

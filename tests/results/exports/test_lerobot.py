@@ -10,9 +10,11 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports.lerobot import export_lerobot
+from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.tracking.runs import stopped_run
 
 SCHEMAS = json.loads(Path(__file__).with_name("eval_info_schemas.json").read_text())
 SINGLE_TASK = next(name for name in SCHEMAS if "0.3.3" in name)
@@ -128,3 +130,12 @@ def test_a_run_without_a_measured_success_is_refused(run):
     write_lines(run, commit_lines("u"))
     with pytest.raises(ConfigError, match="no episode whose success is measured"):
         export(run)
+
+
+def test_the_rate_of_a_job_that_stopped_at_its_answer_is_that_of_its_row(run):
+    stopped_run(run)
+    lines = export_lerobot(run, run.parent / "exported")
+    rows = {row["name"]: row for row in records(merge_results(run).jobs)}
+    for name, row in rows.items():
+        assert read(run.parent / "exported" / name)["overall"]["n_episodes"] == row["episodes"] < 12
+    assert lines[1] == f"job 'new': {12 - rows['new']['episodes']} episodes beyond its decision left out"
