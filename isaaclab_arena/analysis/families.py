@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.stats import bootstrap, kurtosis, norm, skew, wilcoxon
+import scipy
 
 from isaaclab_arena.results.statistics import Interval
 
@@ -38,7 +38,7 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
         return Interval(low=values[0], high=values[0])
     if len(values) >= _DRAWN_BELOW:
         return _interval_from_moments(np.asarray(values, float), confidence)
-    result = bootstrap(
+    result = scipy.stats.bootstrap(
         (np.asarray(values, float),),
         np.mean,
         confidence_level=confidence,
@@ -52,7 +52,7 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
 
 def signed_rank_p(differences: Sequence[float]) -> float:
     """Return the two-sided p-value of Wilcoxon's signed-rank test; 1 where no pair differs."""
-    return float(np.asarray(wilcoxon(differences), float)[1]) if any(differences) else 1.0
+    return float(np.asarray(scipy.stats.wilcoxon(differences), float)[1]) if any(differences) else 1.0
 
 
 def mean_of_tasks_interval(
@@ -81,13 +81,13 @@ def mean_of_tasks_interval(
 def _interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
     """Return the BCa interval of a mean by Cornish and Fisher's expansion (Hall 1992, The Bootstrap, chapter 3)."""
     # Skewness and excess kurtosis of the mean of a resample.
-    skewness = float(skew(values)) / math.sqrt(len(values))
-    excess = float(kurtosis(values)) / len(values)
+    skewness = float(scipy.stats.skew(values)) / math.sqrt(len(values))
+    excess = float(scipy.stats.kurtosis(values)) / len(values)
     # For a mean, the correction of the bias and the acceleration are both a sixth of its skewness.
     correction = skewness / 6.0
 
     def end(probability: float) -> float:
-        plain = correction + float(norm.ppf(probability))
+        plain = correction + float(scipy.stats.norm.ppf(probability))
         normal = correction + plain / (1.0 - correction * plain)
         cubic = excess * (normal**3 - 3.0 * normal) / 24.0 - skewness**2 * (2.0 * normal**3 - 5.0 * normal) / 36.0
         quantile = normal + skewness * (normal**2 - 1.0) / 6.0 + cubic

@@ -2,7 +2,7 @@
 
 import math
 
-from scipy.stats import boschloo_exact
+import scipy
 
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 
@@ -15,7 +15,7 @@ def boschloo_p(first_successes: int, first_trials: int, second_successes: int, s
     if min(first_trials, second_trials) == 0:
         return None
     failures = (first_trials - first_successes, second_trials - second_successes)
-    result = boschloo_exact([[first_successes, second_successes], list(failures)])
+    result = scipy.stats.boschloo_exact([[first_successes, second_successes], list(failures)])
     # Where nobody fails, or nobody succeeds, the test has nothing to compare.
     return 1.0 if math.isnan(result.pvalue) else min(1.0, float(result.pvalue))
 

@@ -2,7 +2,7 @@
 
 import math
 
-from scipy.stats import binom
+import scipy
 
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 from isaaclab_arena.results.stopping.counts import PairCounts
@@ -18,7 +18,7 @@ def mcnemar_exact_p(only_first: int, only_second: int) -> float:
     discordant = only_first + only_second
     if discordant == 0:
         return 1.0
-    return min(1.0, 2.0 * float(binom.cdf(min(only_first, only_second), discordant, 0.5)))
+    return min(1.0, 2.0 * float(scipy.stats.binom.cdf(min(only_first, only_second), discordant, 0.5)))
 
 
 def mcnemar_mid_p(only_first: int, only_second: int) -> float:
@@ -30,7 +30,7 @@ def mcnemar_mid_p(only_first: int, only_second: int) -> float:
     discordant = only_first + only_second
     if discordant == 0:
         return 1.0
-    mass = float(binom.pmf(only_first, discordant, 0.5))
+    mass = float(scipy.stats.binom.pmf(only_first, discordant, 0.5))
     # An even split is its own mirror image, and half of its mass goes.
     return 1.0 - mass / 2.0 if only_first == only_second else mcnemar_exact_p(only_first, only_second) - mass
 

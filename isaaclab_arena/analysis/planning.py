@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom, hypergeom
+import scipy
 
 from isaaclab_arena.results.stopping.anytime import log_e_values
 
@@ -59,26 +59,28 @@ def paired_power(num_pairs: int, chances: PairChances, *, alpha: float = 0.05) -
     if discordant == 0.0:
         return 0.0
     # By the number of pairs that differ, which decides how uneven they must be. The rest never comes up.
-    first, last = binom.ppf([_NEVER, 1.0 - _NEVER], num_pairs, discordant).astype(int)
+    first, last = scipy.stats.binom.ppf([_NEVER, 1.0 - _NEVER], num_pairs, discordant).astype(int)
     numbers = np.arange(first, last + 1)
     limits = _largest_rejected(numbers, alpha)
     share = chances.only_first / discordant
-    rejected = binom.cdf(limits, numbers, share) + binom.sf(numbers - limits - 1, numbers, share)
-    return float(binom.pmf(numbers, num_pairs, discordant) @ np.where(limits >= 0, rejected, 0.0))
+    rejected = scipy.stats.binom.cdf(limits, numbers, share) + scipy.stats.binom.sf(
+        numbers - limits - 1, numbers, share
+    )
+    return float(scipy.stats.binom.pmf(numbers, num_pairs, discordant) @ np.where(limits >= 0, rejected, 0.0))
 
 
 def independent_power(num_episodes: int, first_rate: float, second_rate: float, *, alpha: float = 0.05) -> float:
     """Return the chance that Boschloo's test finds a difference with so many episodes of either policy, exactly."""
     rejected = boschloo_region(num_episodes, alpha=alpha)
     counts = np.arange(num_episodes + 1)
-    first, second = (binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
+    first, second = (scipy.stats.binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
     return float(first @ rejected @ second)
 
 
 def fisher_power(num_episodes: int, first_rate: float, second_rate: float, *, alpha: float = 0.05) -> float:
     """Return the same for Fisher's exact test, which other tools plan with."""
     counts = np.arange(num_episodes + 1)
-    first, second = (binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
+    first, second = (scipy.stats.binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
     return float(first @ (fisher_p_values(num_episodes) <= alpha) @ second)
 
 
@@ -94,7 +96,7 @@ def fisher_p_values(num_episodes: int) -> np.ndarray:
     p_values = np.ones((num_episodes + 1, num_episodes + 1))
     for successes in range(2 * num_episodes + 1):
         first = np.arange(max(0, successes - num_episodes), min(num_episodes, successes) + 1)
-        masses = hypergeom.pmf(first, 2 * num_episodes, num_episodes, successes)
+        masses = scipy.stats.hypergeom.pmf(first, 2 * num_episodes, num_episodes, successes)
         order = np.argsort(masses, kind="stable")
         below = np.cumsum(masses[order])
         # Outcomes as likely as the one observed count too; the two masses may differ in their last bits.
@@ -118,10 +120,10 @@ def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
     counts = np.arange(num_episodes + 1)
     first, second = counts[:, None], counts[None, :]
     # Outcomes that mirror each other are equally extreme, and must not differ in their last bits.
-    p_values = np.round(hypergeom.sf(first - 1, 2 * num_episodes, num_episodes, first + second), 12)
-    masses = binom.pmf(counts, num_episodes, _NUISANCE_RATES[:, None])
+    p_values = np.round(scipy.stats.hypergeom.sf(first - 1, 2 * num_episodes, num_episodes, first + second), 12)
+    masses = scipy.stats.binom.pmf(counts, num_episodes, _NUISANCE_RATES[:, None])
     # By k, the chance of at least k successes. Shape: (number of rates, num_episodes + 2).
-    at_least = binom.sf(np.arange(-1, num_episodes + 1), num_episodes, _NUISANCE_RATES[:, None])
+    at_least = scipy.stats.binom.sf(np.arange(-1, num_episodes + 1), num_episodes, _NUISANCE_RATES[:, None])
     bounds = np.unique(p_values)
 
     def level(bound: float) -> float:
@@ -197,6 +199,6 @@ def _settled(power_of: Callable[[int], float], power: float, *, start: int) -> i
 def _largest_rejected(discordant: np.ndarray, alpha: float) -> np.ndarray:
     """Return the largest count of the rarer outcome at which mid-p rejects, -1 if it never does, by number of pairs."""
     # With one more than this the test does not reject: two neighbouring values of the distribution are too large.
-    most = binom.ppf(alpha / 2.0, discordant, 0.5).astype(int)
-    mid_p = 2.0 * binom.cdf(most, discordant, 0.5) - binom.pmf(most, discordant, 0.5)
+    most = scipy.stats.binom.ppf(alpha / 2.0, discordant, 0.5).astype(int)
+    mid_p = 2.0 * scipy.stats.binom.cdf(most, discordant, 0.5) - scipy.stats.binom.pmf(most, discordant, 0.5)
     return np.where((mid_p <= alpha) & (2 * most < discordant), most, most - 1)
