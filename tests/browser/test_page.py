@@ -173,6 +173,18 @@ def test_the_filter_leaves_the_episodes_that_were_asked_for(page, report):
     )
 
 
+def test_the_longest_episodes_come_first_where_that_was_asked_for(page, report):
+    page.open(report)
+    page.run("document.querySelector('#filter [name=order]').value = 'long'")
+    page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
+    steps = page.run(
+        "[...document.querySelectorAll('.tile')].map(each => Number(/(\\d+) steps/.exec(each.textContent)[1]))"
+    )
+    assert len(steps) == 6
+    assert steps == sorted(steps, reverse=True)
+    assert len(set(steps)) > 1
+
+
 def test_films_that_are_not_embedded_lie_beside_the_page(page, run, tmp_path):
     assert main(["report", str(run), "--output", str(run / "small.html"), "--embed_mb", "0"]) == 0
     page.open(run / "small.html")

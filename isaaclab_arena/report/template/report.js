@@ -125,9 +125,9 @@
       return kinds.flat();
     }
     if (fields.order.value === "long") {
-      const lengths = new Float64Array(total);
-      for (const id of ids) lengths[id] = number(DATA.jobs[jobOf[id]].length, positionOf[id]) || 0;
-      ids.sort((a, b) => lengths[b] - lengths[a] || a - b);
+      // Length and episode in one number: arrays of numbers are sorted many times as fast as by a function.
+      const keys = Float64Array.from(ids, (id) => id - (number(DATA.jobs[jobOf[id]].length, positionOf[id]) || 0) * total);
+      return Array.from(keys.sort(), (key) => ((key % total) + total) % total);
     }
     return ids;
   };

@@ -1,0 +1,151 @@
+"""Make the documentation's pictures of report.html: of the quickstart, of a sweep of variations and of a comparison.
+
+Each run is evaluated, some of its episodes are filmed, and a Chromium without a window shows its page. Look at what
+comes out before it is committed.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from PIL import Image
+
+from benchmarks.harness.pages import run
+from isaaclab_arena.errors import ArenaError
+
+ROOT = Path(__file__).parents[2]
+WIDTH = 1200
+MOST_BYTES = 150_000
+
+_COLOURS = 160
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+COMPARISON = {
+    "defaults": {
+        "num_episodes": 60,
+        "policy_type": "scripted",
+        "arena_env_args": {"environment": "lift_object", "object": "cube", "num_envs": 10},
+        "variations": {
+            "cube": {"mass": {"enabled": True}, "friction": {"enabled": True}, "size": {"enabled": True}},
+            "action.noise": {"enabled": True, "sampler_cfg": {"low": 0.0, "high": 0.04}},
+        },
+    },
+    "jobs": [
+        {"name": "full-speed", "policy_config_dict": {"speed": 1.0}},
+        {"name": "half-speed", "policy_config_dict": {"speed": 0.5}},
+    ],
+}
+"""Two speeds of one script, whose actions are disturbed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where to write."""
+
+    output: Path = ROOT / "docs" / "images"  # Directory of report_<run>.png.
+    runs: Path | None = None  # Directory of the runs; those that are there are not run again.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A run whose page is shown.
+
+    Attributes:
+        name: Its name, which is the page's title.
+        jobs: Its job file.
+        height: Pixels of the page that are shown, from the top.
+        films: Arguments of ``isaaclab-arena film``.
+        baseline: The job that the others are compared with, None for none.
+    """
+
+    name: str
+    jobs: Path
+    height: int
+    films: tuple[str, ...]
+    baseline: str | None = None
+
+
+def main(options: Options) -> None:
+    """Make the pictures."""
+    with tempfile.TemporaryDirectory(prefix="report_pictures_") as directory:
+        runs = options.runs or Path(directory)
+        runs.mkdir(parents=True, exist_ok=True)
+        comparison = runs / "comparison.yaml"
+        comparison.write_text(yaml.safe_dump(COMPARISON, sort_keys=False))
+        for shown in shown_runs(comparison):
+            picture = options.output / f"report_{shown.name}.png"
+            photograph(page_of(shown, runs / shown.name), picture, height=shown.height)
+            print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
+
+
+def shown_runs(comparison: Path) -> tuple[Shown, ...]:
+    """Return the runs.
+
+    Args:
+        comparison: The job file of two policies.
+    """
+    return (
+        Shown(name="quickstart", jobs=ROOT / "jobs" / "quickstart.json", height=2330, films=("--episodes", "0-1")),
+        Shown(name="variations", jobs=ROOT / "jobs" / "variations.yaml", height=1540, films=("--episodes", "failures")),
+        Shown(
+            name="comparison",
+            jobs=comparison,
+            height=1600,
+            films=("--episodes", "discordant", "--baseline", "half-speed"),
+            baseline="half-speed",
+        ),
+    )
+
+
+def page_of(shown: Shown, directory: Path) -> Path:
+    """Evaluate a run, film it, compare it, and return its page."""
+    if not directory.is_dir():
+        command("run", "--eval_jobs_config", str(shown.jobs), "--output_dir", str(directory), "--no_report")
+        command("film", str(directory), *shown.films)
+    if shown.baseline is not None:
+        # Its exit code is the verdict.
+        command("compare", str(directory), "--baseline", shown.baseline, codes=(0, 1, 4))
+    command("report", str(directory))
+    return directory / "report.html"
+
+
+def photograph(page: Path, picture: Path, *, height: int) -> None:
+    """Write the upper part of a page as PNG.
+
+    Raises:
+        ArenaError: If there is no Chromium, or the picture is larger than the documentation's may be.
+    """
+    browser = next((path for path in map(shutil.which, _BROWSERS) if path is not None), None)
+    if browser is None:
+        raise ArenaError(f"none of {', '.join(_BROWSERS)} is installed")
+    flags = ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=4000")
+    size = f"--window-size={WIDTH},{height}"
+    subprocess.run(
+        [browser, *flags, size, f"--screenshot={picture}", page.absolute().as_uri()], check=True, capture_output=True
+    )
+    with Image.open(picture) as image:
+        image.convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).save(
+            picture, optimize=True
+        )
+    if picture.stat().st_size > MOST_BYTES:
+        raise ArenaError(f"{picture} has {picture.stat().st_size} bytes; at most {MOST_BYTES} are wanted")
+
+
+def command(*arguments: str, codes: Sequence[int] = (0,)) -> None:
+    """Run a command of isaaclab-arena.
+
+    Raises:
+        ArenaError: If its exit code is another one than those wanted.
+    """
+    finished = subprocess.run([sys.executable, "-m", "isaaclab_arena.cli", *arguments], cwd=ROOT, check=False)
+    if finished.returncode not in codes:
+        raise ArenaError(f"isaaclab-arena {arguments[0]} ended with {finished.returncode}")
+
+
+if __name__ == "__main__":
+    run(main, Options)
