@@ -117,11 +117,12 @@
         ids.push(id);
       }
     });
-    if (fields.order.value === "failures") {
-      // Films first, then by how bad it ended; within these the order of the jobs.
+    const films = fields.order.value === "films";
+    if (films || fields.order.value === "failures") {
+      // By how bad it ended, after films where these come first; within that the order of the jobs.
       const kinds = [[], [], [], [], [], [], [], [], [], []];
       const rankOf = [3, 1, 2, 0, 4];
-      for (const id of ids) kinds[rankOf[outcomeOf[id]] + (filmed(id) ? 0 : 5)].push(id);
+      for (const id of ids) kinds[films ? rankOf[outcomeOf[id]] + (filmed(id) ? 0 : 5) : 2 * rankOf[outcomeOf[id]] + (filmed(id) ? 0 : 1)].push(id);
       return kinds.flat();
     }
     if (fields.order.value === "long") {
@@ -150,7 +151,7 @@
       type: "button", class: `tile c${outcomeOf[id]}`, "data-place": place, "data-film": filmed(id) ? "yes" : "no",
       tabindex: place === active ? 0 : -1, title: hover(id), "aria-label": `${job.name}, episode ${episodeIndex(id)}, ${outcome}`,
     });
-    if (withPictures) node.append(film ? make("img", { src: "data:image/webp;base64," + film.poster, alt: "" }) : make("div", { class: "no" }));
+    if (withPictures) node.append(film ? make("img", { src: "data:image/webp;base64," + film.poster, alt: "" }) : make("div", { class: "no" }, filmed(id) ? "" : "not filmed"));
     node.append(make("span", { class: "how" }, outcome), make("span", {}, DATA.jobs.length > 1 && withPictures ? `${about} · ${job.name}` : about));
     node.style.left = GAP + (place % columns) * (tileWidth + GAP) + "px";
     node.style.top = GAP + Math.floor(place / columns) * (tileHeight + GAP) + "px";
