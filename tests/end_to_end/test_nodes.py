@@ -132,6 +132,18 @@ def test_directories_that_are_put_into_one_merge_to_the_same_tables(on_two_disks
     assert not recover_run(together, merged.plan, retry_errors=False, attempt=2).left
 
 
+@pytest.mark.slow
+def test_comparisons_are_refused_where_machines_share_no_disk(tmp_path):
+    compared = [{**JOBS[0], "name": name, "num_episodes": 4} for name in ("new", "old")]
+    asked = {"name": "new-vs-old", "jobs": ["new", "old"], "stop": {}}
+    jobs = write_jobs(tmp_path / "jobs.json", compared, comparisons=[asked])
+    outputs = [tmp_path / "first" / "out", tmp_path / "second" / "out"]
+    codes = exit_codes(launch_by_torchrun(jobs, outputs, tmp_path))
+    assert all(codes)
+    assert "comparisons and bars need one directory that all ranks see" in (tmp_path / "launcher0.log").read_text()
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
 def long_job(name: str, num_episodes: int) -> dict[str, object]:
     environment = {"environment": "lift_object", "num_envs": 2}
     return {"name": name, "arena_env_args": environment, "policy_type": "random_action", "num_episodes": num_episodes}

@@ -110,6 +110,7 @@ def _facts(jobs_file: JobsFile) -> dict[str, Any]:
         "environments": sorted({job.environment for job in jobs_file.jobs}),
         "policies": sorted({job.policy_type for job in jobs_file.jobs}),
         "config_hash": jobs_file.config_hash,
+        **({"questions": [question.name for question in jobs_file.questions]} if jobs_file.questions else {}),
     }
 
 
@@ -118,8 +119,9 @@ def _summary(jobs_file: JobsFile, limit: int | None) -> str:
     num_jobs = len(facts["jobs"])
     noun = "job" if num_jobs == 1 else "jobs"
     at_most = "" if limit is None else f", {limit_in_words(limit)}"
+    asked = f", asked: {', '.join(facts['questions'])}" if jobs_file.questions else ""
     return (
         f"{jobs_file.path}: {num_jobs} {noun}, {facts['episodes']} episodes, "
         f"environments {', '.join(facts['environments'])}, policies {', '.join(facts['policies'])}, "
-        f"hash {jobs_file.config_hash}{at_most}"
+        f"hash {jobs_file.config_hash}{asked}{at_most}"
     )
