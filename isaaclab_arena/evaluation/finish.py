@@ -86,7 +86,7 @@ def _written_report(output_directory: Path, merged: "MergedResults") -> Path | N
     writing = _writing()
     try:
         return writing.write_page([writing.ReportedRun(directory=output_directory, merged=merged)])
-    except (ArenaError, OSError, ValueError, TypeError, LookupError) as error:
+    except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         _LOG.warning("there is no page of this run: %s", error)
         return None
 

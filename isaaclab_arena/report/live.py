@@ -53,6 +53,6 @@ class LiveReport:
             began = self._cost_clock()
             try:
                 self._write()
-            except (ArenaError, OSError, ValueError, TypeError, LookupError) as error:
+            except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
                 _LOG.debug("no page of the run so far: %s", error)
             pause_s = max(INTERVAL_S, (self._cost_clock() - began) / SHARE)

@@ -23,6 +23,7 @@ DECISIVE = math.log10(1 / 0.05)
 """The logarithm of the e-value that decides at 5 %."""
 
 _MOST_EPISODES = 60
+_MOST_DIGITS = 100
 _MOST_POINTS = 240
 
 
@@ -69,6 +70,12 @@ class PairOnPage:
     def highest(self) -> float:
         """The strongest evidence on the way."""
         return max((point.evidence for point in self.evidence), default=0.0)
+
+    @property
+    def e_value(self) -> str:
+        """The e-value after all pairs; as a power of ten where that is beyond what a number holds."""
+        evidence = self.evidence[-1].evidence if self.evidence else 0.0
+        return f"{10.0**evidence:.3g}" if evidence < _MOST_DIGITS else f"10^{evidence:.0f}"
 
     @property
     def line(self) -> str:

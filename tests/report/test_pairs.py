@@ -60,3 +60,10 @@ def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
 
 def test_jobs_without_a_pair_are_left_out(tmp_path: Path):
     assert pairs_of(tmp_path / "run", old="ee", new="sf") == ()
+
+
+def test_evidence_beyond_what_a_number_holds_is_a_power_of_ten(tmp_path: Path):
+    (pair,) = pairs_of(tmp_path / "run", old="f" * 2_000, new="s" * 2_000)
+    assert pair.e_value == "10^600"
+    (weak,) = pairs_of(tmp_path / "other", old="sf", new="sf")
+    assert weak.e_value == "1"
