@@ -81,6 +81,11 @@ class JobOnPage:
         return rate_text(self.row)
 
     @property
+    def is_anytime(self) -> bool:
+        """Whether its interval is the one that holds at every look, because a question could end the job."""
+        return self.row.get("interval_kind") == "anytime"
+
+    @property
     def num_scored(self) -> int:
         """Episodes whose success is known."""
         return scored_episodes(self.row) if self.row["success_rate"] is not None else 0

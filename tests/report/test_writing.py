@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -5,7 +6,8 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.report.columns import unpacked_numbers
-from isaaclab_arena.report.writing import safe_json, write_report
+from isaaclab_arena.report.writing import ReportedRun, safe_json, write_page, write_report
+from isaaclab_arena.results.merge import merge_results
 from tests.analysis.recorded_runs import write_all_tables, write_run
 from tests.report.reading import Reader
 from tests.report.test_films import write_films
@@ -41,6 +43,16 @@ def test_every_episode_of_the_script_is_that_of_the_tables(tmp_path: Path):
         decimals = job["return"]["decimals"]
         found = unpacked_numbers(job["return"], len(own))
         assert [f"{each:.{decimals}f}" for each in found] == [f"{each:.{decimals}f}" for each in own["return"]]
+
+
+def test_a_job_that_was_decided_says_so_and_which_kind_its_interval_is(tmp_path: Path):
+    write_run(tmp_path / "run", {"lift": "sssf"})
+    merged = merge_results(tmp_path / "run")
+    asked = {"decision": "new-vs-old: better", "decided_at": 53, "interval_kind": "anytime"}
+    merged = replace(merged, jobs=merged.jobs.assign(**asked))
+    html = write_page([ReportedRun(directory=tmp_path / "run", merged=merged)]).read_text(encoding="utf-8")
+    assert "new-vs-old: better, after 53 episodes" in html
+    assert "the interval that holds at every look" in html
 
 
 def test_hostile_words_stay_words():
