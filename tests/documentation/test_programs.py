@@ -38,6 +38,7 @@ HERE = (
     "how_to/cameras.md",
     "how_to/distributed.md",
     "how_to/policies.md",
+    "how_to/report.md",
     "how_to/resuming.md",
     "how_to/variations.md",
     "reference/jobs.md",
