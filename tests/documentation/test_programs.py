@@ -54,6 +54,9 @@ NOT_RUN = {
         "isaaclab-arena view pick_and_place --object can": "opens a window",
         "isaaclab-arena film": "tests/cli/commands/files/test_film.py films such runs; those of the page take minutes",
     },
+    "how_to/report.md": {
+        "isaaclab-arena report": "tests/cli/commands/look/test_report.py writes pages of runs like these",
+    },
     "how_to/distributed.md": {
         "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --gpu_ids 0 1": "needs two GPUs",
         "python -m torch.distributed.run --nnodes=2": "needs two nodes; tests/end_to_end has ranks of several nodes",
