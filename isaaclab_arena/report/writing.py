@@ -51,14 +51,15 @@ def write_report(
 def write_page(
     runs: Sequence[ReportedRun], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
 ) -> Path:
-    """Write the page of runs that were read already; see `write_report`.
+    """Write the page of runs that were read already; see `write_report`. A file that holds that page stays as it is.
 
     Raises:
         StorageError: If it cannot be written.
     """
     path = runs[0].directory / REPORT_FILE if output is None else output
-    page = page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running)
-    write_text(path, html_of(page, path.parent), overwrite=True)
+    html = html_of(page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
+    if not (path.is_file() and path.read_bytes() == html.encode()):
+        write_text(path, html, overwrite=True)
     return path
 
 

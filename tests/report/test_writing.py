@@ -78,6 +78,14 @@ def test_films_are_inside_of_the_page_and_nothing_is_fetched(tmp_path: Path):
     assert "https://" not in html
 
 
+def test_a_page_that_lies_there_already_is_not_written_again(tmp_path: Path):
+    write_run(tmp_path / "run", {"lift": "s"})
+    path = write_report([tmp_path / "run"])
+    before = path.stat().st_ino, path.stat().st_mtime_ns
+    write_report([tmp_path / "run"])
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
+
+
 def test_a_page_is_written_where_it_is_wanted_and_nowhere_else(tmp_path: Path):
     write_run(tmp_path / "run", {"lift": "s"})
     path = write_report([tmp_path / "run"], tmp_path / "pages" / "mine.html")
