@@ -99,6 +99,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.simulation.camera_throughput
 	$(BIN)/python -m benchmarks.simulation.ant_throughput
 	$(BIN)/python -m benchmarks.simulation.varied_steps
+	$(BIN)/python -m benchmarks.simulation.worker_overhead
 	$(BIN)/python -m benchmarks.runs.recording_overhead
 	$(BIN)/python -m benchmarks.runs.films
 	$(BIN)/python -m benchmarks.runs.episode_writing

@@ -42,7 +42,7 @@ def encode(message: typing.Mapping[str, typing.Any], arrays: typing.Mapping[str,
 
 
 def decode(
-    read_exactly: typing.Callable[[int], bytes],
+    read_exactly: typing.Callable[[int], bytes | bytearray],
 ) -> tuple[dict[str, typing.Any], dict[str, np.ndarray]]:
     """Return the message and the arrays of the next frame.
 
