@@ -100,7 +100,7 @@ def test_mistakes_are_told(run, tmp_path, capsys):
     assert main(["export", str(run)]) == 2
     assert "give the one format to write: --arena or --robomimic" in capsys.readouterr().err
     assert main(["export", str(run), "--arena", "--job", "reach"]) == 2
-    assert "--job: is for --robomimic alone" in capsys.readouterr().err
+    assert "--job: is for --robomimic and --rerun alone" in capsys.readouterr().err
     assert main(["export", str(run), "--robomimic", "--job", "raech", "--output", str(tmp_path / "none")]) == 2
     assert "the run has no job 'raech'; did you mean 'reach'" in capsys.readouterr().err
     assert main(["export", str(run), "--robomimic"]) == 2

@@ -111,3 +111,23 @@ def _leave(signal_number: int, frame: FrameType | None) -> None:
     if os.isatty(2):
         os.write(2, b"\x1b[?25h\n")
     os._exit(128 + signal_number)
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Let signals that come during a ``with`` block act at its end; for what must not be left half done.
+
+    Only the main thread hears signals, so elsewhere nothing is held back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    earlier = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

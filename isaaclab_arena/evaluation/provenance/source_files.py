@@ -7,6 +7,7 @@ same whatever else a process has loaded.
 import ast
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,8 @@ from types import ModuleType
 _OWN = frozenset({"isaaclab_arena", "isaaclab_arena_gr00t"})
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+# Python 3.11 counts the depth of all syntax trees in one place, so threads that parse at once fail now and then.
+_PARSER = threading.Lock()
 
 
 def modules_of_class(found: type) -> list[str]:
@@ -92,7 +95,8 @@ def _beside(root: Path, module: str) -> Path | None:
 def _imports(module: str, file: Path) -> Iterator[str]:
     """Yield every dotted name that a file may import, and the packages above it, whose code runs first."""
     try:
-        tree = ast.parse(file.read_bytes())
+        with _PARSER:
+            tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, OSError):
         # Whatever it is, its own content counts.
         return

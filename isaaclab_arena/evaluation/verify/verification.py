@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
+from isaaclab_arena.evaluation.process.interruption import signals_held_back
 from isaaclab_arena.evaluation.rollout.endings import BROKEN_OFF
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.verify.plan import plan_sample, read_contents
@@ -167,20 +168,23 @@ def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> 
 
 def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> int:
     """Run a program to its end and return its exit code; it is ended, too, by what ends the wait for it."""
-    with (
-        log.open("wb") as stream,
-        subprocess.Popen(  # noqa: S603  this Python, and a module of this package
-            command, cwd=directory, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-        ) as process,
-    ):
+    process = None
+    with log.open("wb") as stream:
         try:
+            # A program that nobody knows of yet could not be ended.
+            with signals_held_back():
+                process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
+                    command, cwd=directory, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+                )
             return process.wait()
         except BaseException:
-            # A launcher ends its ranks when it is asked to end, not when it is killed.
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_MAX_ENDING_S)
-            process.kill()
+            if process is not None:
+                # A launcher ends its ranks when it is asked to end, not when it is killed.
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=_MAX_ENDING_S)
+                process.kill()
+                process.wait()
             raise
 
 

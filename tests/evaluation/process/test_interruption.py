@@ -7,7 +7,12 @@ import time
 
 import pytest
 
-from isaaclab_arena.evaluation.process.interruption import Interruption, watch_as_guest, watch_for_interruption
+from isaaclab_arena.evaluation.process.interruption import (
+    Interruption,
+    signals_held_back,
+    watch_as_guest,
+    watch_for_interruption,
+)
 
 STUBBORN_LOOP = """
 import sys, time
@@ -129,3 +134,18 @@ def test_a_guest_in_another_thread_listens_for_nothing():
     thread.start()
     thread.join()
     assert told == [False]
+
+
+def test_a_signal_that_is_held_back_acts_at_the_end():
+    done = []
+
+    def work() -> None:
+        with signals_held_back():
+            signal.raise_signal(signal.SIGINT)
+            done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["all"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

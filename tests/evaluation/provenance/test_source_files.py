@@ -1,6 +1,8 @@
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,33 @@ def test_an_object_is_its_class_and_the_functions_that_it_is_made_of():
 def test_installed_packages_are_told_from_ones_own_files():
     assert is_installed(torch.__name__)
     assert not is_installed("tests.fakes")
+
+
+class Lingering:
+    """Part of a cycle, so that garbage collection runs Python in the middle of whatever a thread does."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        """Take long enough for another thread to have its turn."""
+        for _ in range(50):
+            pass
+
+
+def test_threads_may_look_for_sources_at_once():
+    before, interval = gc.get_threshold(), sys.getswitchinterval()
+
+    def look(_: int) -> list[str]:
+        Lingering()
+        return list(source_files(["tests.fakes"]))
+
+    try:
+        gc.set_threshold(20)
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(3) as threads:
+            found = list(threads.map(look, range(60)))
+    finally:
+        gc.set_threshold(*before)
+        sys.setswitchinterval(interval)
+    assert all(each == found[0] for each in found)

@@ -28,7 +28,7 @@ def completed(script: str, *words: str) -> list[str]:
     [
         (["li"], ["list"]),
         (["fine"], ["finetune"]),
-        (["run", "--eval"], ["--eval_jobs_config"]),
+        (["run", "--eval_"], ["--eval_jobs_config"]),
         (["run", "--assignment", "d"], ["dynamic"]),
         (["list", "env"], ["environments"]),
         (["policy", "--policy_type", "scr"], ["scripted"]),
