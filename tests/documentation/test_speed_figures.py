@@ -33,8 +33,6 @@ NO_FIGURES = (
     "twice a second",
     "took a second or more",
     "may use 60 s of processor time",
-    # A line of the README's table that has no page yet; the sentence before the table names its command.
-    "94,000 physics steps of 2 ms per second",
 )
 # Results that no clock has part in.
 WITHOUT_DATE = {"makespan.md", "slot_occupancy.md"}
