@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.harness.environments import Tally, build, success_rate, tally
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
-from isaaclab_arena.environments.gym.worker.meta_world import task_names
+from isaaclab_arena.environments.gym.worker.sources.meta_world import task_names
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts.meta_world import MetaWorldExpertPolicy
 

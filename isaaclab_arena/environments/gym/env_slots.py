@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.config.options import Positive
-from isaaclab_arena.environments.gym.worker import meta_world, registered, robosuite_tasks
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStart, SlotStep
+from isaaclab_arena.environments.gym.worker.sources import meta_world, registered, robosuite_tasks
 from isaaclab_arena.environments.gym.worker.versions import versions_of
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line

@@ -36,9 +36,9 @@ frames = importlib.import_module("frames")
 slot_module = importlib.import_module("env_slot")
 versions = importlib.import_module("versions")
 sources = {
-    "gym": importlib.import_module("registered"),
-    "metaworld": importlib.import_module("meta_world"),
-    "robosuite": importlib.import_module("robosuite_tasks"),
+    "gym": importlib.import_module("sources.registered"),
+    "metaworld": importlib.import_module("sources.meta_world"),
+    "robosuite": importlib.import_module("sources.robosuite_tasks"),
 }
 sys.path.pop(0)
 
