@@ -1,0 +1,40 @@
+"""Stand-ins for the files that a LIBERO checkout lacks are what MuJoCo reads, and stand in for visual files only."""
+
+import mujoco
+import numpy as np
+import pytest
+
+from tests.outsiders.libero_stand_ins import main
+
+MODEL = """<mujoco>
+  <asset>
+    <texture name="t" type="2d" file="texture.png"/>
+    <material name="m" texture="t"/>
+    <mesh name="bowl" file="visual/bowl_vis.msh"/>
+    <mesh name="mug" file="mug.obj"/>
+  </asset>
+  <worldbody>
+    <geom type="mesh" mesh="bowl" material="m"/>
+    <geom type="mesh" mesh="mug"/>
+  </worldbody>
+</mujoco>"""
+
+
+def test_a_checkout_with_stand_ins_builds_and_is_as_large_as_its_collision_meshes(tmp_path):
+    thing = tmp_path / "checkout" / "bowl"
+    thing.mkdir(parents=True)
+    (thing / "bowl.xml").write_text(MODEL)
+    (thing / "bowl_col.obj").write_text("v 0 0 0\nv 0.2 0 0\nv 0.2 0.4 0\nv 0 0 0.6\nf 1 2 3\n")
+    missing = ["bowl/texture.png", "bowl/visual/bowl_vis.msh", "bowl/mug.obj", "bowl.zip", ""]
+    main(tmp_path / "checkout", missing, tmp_path / "copy")
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "copy" / "bowl" / "bowl.xml"))
+    assert np.allclose(sorted(model.geom_aabb[0, 3:]), [0.1, 0.2, 0.3])
+    assert model.tex_width[0] == 8
+    assert not (thing / "texture.png").exists()
+
+
+@pytest.mark.parametrize("name", ["bowl/bowl.xml", "scene/collision/wall.obj"])
+def test_nothing_stands_in_for_what_physics_needs(tmp_path, name):
+    (tmp_path / "checkout").mkdir()
+    with pytest.raises(ValueError, match="nothing can stand in for it"):
+        main(tmp_path / "checkout", [name], tmp_path / "copy")
