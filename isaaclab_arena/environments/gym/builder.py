@@ -13,7 +13,6 @@ from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.environments.gym.env_slots import (
     FAMILIES,
-    SOURCES,
     EnvSlots,
     LocalSlots,
     SlotSource,
@@ -29,6 +28,7 @@ from isaaclab_arena.environments.gym.environment import (
     slot_reset,
 )
 from isaaclab_arena.environments.gym.success import SuccessRule
+from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
@@ -95,7 +95,7 @@ class GymBuilder:
 
     Attributes:
         config_class: `GymConfig` or a class derived from it.
-        kind: Key of `SOURCES`.
+        kind: Key of `worker.sources.SOURCES`.
         name: The environment's name there.
         install_hint: What to do where its package is missing.
         worker_install_hint: The same for another interpreter; as here where it is None.
@@ -189,7 +189,7 @@ class GymBuilder:
     def _find(self, config: GymConfig) -> Mapping[str, Any]:
         """Return what the source says, with the errors of a worker as if it had been asked here."""
         if config.python is None:
-            return SOURCES[self.kind].find(self.name)
+            return source_of(self.kind).find(self.name)
         try:
             return find_in_worker(self._source(config), config)
         except RequestError as error:

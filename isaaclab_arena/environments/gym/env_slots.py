@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ import numpy as np
 from isaaclab_arena.config.options import Positive
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStart, SlotStep
-from isaaclab_arena.environments.gym.worker.sources import meta_world, registered, robosuite_tasks
+from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker.versions import versions_of
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
-
-SOURCES: Mapping[str, ModuleType] = {"gym": registered, "metaworld": meta_world, "robosuite": robosuite_tasks}
-"""Where single environments come from: modules with `find` and `make`."""
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
 """What a worker calls the error that it had, to the error that is raised here."""
@@ -33,7 +29,7 @@ class SlotSource:
     """How a single environment is made.
 
     Attributes:
-        kind: Key of `SOURCES`.
+        kind: Key of `worker.sources.SOURCES`.
         name: Its name there.
         make_kwargs: Keyword arguments for its maker.
         max_episode_length: Steps until it is truncated, None for its own limit.
@@ -160,7 +156,7 @@ class LocalSlots(EnvSlots):
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
         """Return actions; see `EnvSlots.expert_actions`."""
-        return meta_world.expert_actions(task, observations)
+        return source_of("metaworld").expert_actions(task, observations)
 
     def close(self) -> None:
         """Close all of them."""
@@ -178,7 +174,7 @@ class LocalSlots(EnvSlots):
 
     def _made(self) -> EnvSlot:
         source = self._source
-        make = SOURCES[source.kind].make
+        make = source_of(source.kind).make
         environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
         return EnvSlot(environment, source.info_keys, drawing_of(environment), source.instruction_key)
 

@@ -16,15 +16,15 @@ from isaaclab_arena.distributed.process import process_is_running, process_start
 from isaaclab_arena.environments.gym.worker import frames
 from isaaclab_arena.environments.gym.worker_process import SCRIPT_DIRECTORY, RequestError, WorkerError, WorkerProcess
 from tests.environments.gym.gym_fakes import ID
-from tests.environments.gym.gym_running import IN_WORKERS, read_from
+from tests.environments.gym.gym_running import read_from
 
 ROOT = Path(__file__).parents[3]
 
 
-def ready(**make_kwargs) -> WorkerProcess:
-    """Return a worker whose fake environment has been reset."""
-    worker = WorkerProcess(sys.executable, IN_WORKERS["environment_variables"])
-    made = {"source": "gym", "name": ID, "make_kwargs": make_kwargs, "max_episode_length": None}
+def ready(name: str = ID, python_path: Path = ROOT, **make_kwargs) -> WorkerProcess:
+    """Return a worker whose environment, the fake one by default, has been reset."""
+    worker = WorkerProcess(sys.executable, {"PYTHONPATH": f"{python_path}{os.pathsep}{ROOT}"})
+    made = {"source": "gym", "name": name, "make_kwargs": make_kwargs, "max_episode_length": None}
     made |= {"info_keys": [], "instruction_key": None}
     worker.ask({"request": "make", **made}, timeout_s=60)
     worker.ask({"request": "reset", "seed": 1, "options": None, "pictures": True}, timeout_s=60)
@@ -66,6 +66,16 @@ def test_what_an_environment_raises_comes_with_its_traceback_and_the_worker_live
     worker.close()
     assert message["terminated"] is False
     assert observation["obs"][1] == 2
+
+
+def test_an_environment_may_have_modules_that_are_called_like_those_of_the_worker(tmp_path):
+    entry_point = "tests.environments.gym.gym_fakes:DrawEnvironment"
+    (tmp_path / "frames.py").write_text(
+        f"import gymnasium\ngymnasium.register('Own/Draw-v0', entry_point='{entry_point}', max_episode_steps=5)\n"
+    )
+    worker = ready("frames:Own/Draw-v0", python_path=tmp_path)
+    step(worker)
+    worker.close()
 
 
 @pytest.mark.parametrize("pictures", [True, False])

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import os
+import pathlib
 import select
 import signal
 import sys
 import traceback
+import types
 import typing
+
+PACKAGE = "isaaclab_arena_worker"
+"""What the modules beside this one are called in a worker."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,17 +36,23 @@ if __name__ == "__main__":
     # Before anything that takes a while, and importing Gymnasium does.
     _die_with_parent()
 
-# Run as a directory, so its modules lie at the front of the path; they are gone from it before any environment is made.
-drawing = importlib.import_module("drawing")
-frames = importlib.import_module("frames")
-slot_module = importlib.import_module("env_slot")
-versions = importlib.import_module("versions")
-sources = {
-    "gym": importlib.import_module("sources.registered"),
-    "metaworld": importlib.import_module("sources.meta_world"),
-    "robosuite": importlib.import_module("sources.robosuite_tasks"),
-}
-sys.path.pop(0)
+
+def _import_beside(*names: str) -> list[types.ModuleType]:
+    """Import modules beside this one as those of `PACKAGE`, so that they shadow no module of an environment."""
+    # Run as a directory, whose modules would lie at the front of the path.
+    sys.path.pop(0)
+    directory = pathlib.Path(__file__).parent
+    spec: typing.Any = importlib.util.spec_from_file_location(
+        PACKAGE, str(directory / "__init__.py"), submodule_search_locations=[str(directory)]
+    )
+    sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+    return [importlib.import_module(f"{PACKAGE}.{name}") for name in names]
+
+
+if __name__ == "__main__":
+    drawing, env_slot, frames, sources, versions = _import_beside(
+        "drawing", "env_slot", "frames", "sources", "versions"
+    )
 
 
 def main() -> None:
@@ -79,20 +91,21 @@ class _Worker:
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         request = message["request"]
         if request == "find":
-            found = sources[message["source"]].find(message["name"])
+            found = sources.source_of(message["source"]).find(message["name"])
             return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}, {}
         if request == "make":
-            environment = sources[message["source"]].make(
+            environment = sources.source_of(message["source"]).make(
                 message["name"], message["make_kwargs"], message["max_episode_length"]
             )
             told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
-            self._slot = slot_module.EnvSlot(environment, *told)
+            self._slot = env_slot.EnvSlot(environment, *told)
             return {**self._slot.description(), "versions": versions.versions_of(environment)}, {}
         if request == "reset":
             start = self._slot.reset(message["seed"], pictures=message["pictures"], options=message["options"])
             return {"instruction": start.instruction}, start.observation
         if request == "expert":
-            return {}, {"actions": sources["metaworld"].expert_actions(message["task"], arrays["observations"])}
+            experts = sources.source_of("metaworld")
+            return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
         if request == "render":
             return {}, {"picture": self._slot.render()}
         step = self._slot.step(arrays["action"], pictures=message["pictures"])

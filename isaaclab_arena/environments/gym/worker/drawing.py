@@ -14,7 +14,10 @@ HOOK = "draw_pictures"
 """The method, of an environment or a wrapper, that is told whether the pictures of what comes next are wanted."""
 
 ROBOSUITE_HOOK = "robosuite_cameras"
-"""The method of an environment around one of robosuite that returns it, and which observables it shows as pictures."""
+"""The method of an environment around one of robosuite that returns it, and which observables it shows as pictures.
+
+It may return a third thing: packages beside robosuite whose observables do not depend on pictures.
+"""
 
 Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
 """Around a reset or a step: whether the pictures that it returns are wanted."""
@@ -40,8 +43,10 @@ def drawing_of(environment: gymnasium.Env) -> Drawing | None:
     return _on_demand(layer.unwrapped, names)
 
 
-def _on_demand(environment: typing.Any, names: typing.Sequence[str]) -> Drawing | None:
-    cameras = RobosuiteCameras(environment, names)
+def _on_demand(
+    environment: typing.Any, names: typing.Sequence[str], trusted: typing.Sequence[str] = ()
+) -> Drawing | None:
+    cameras = RobosuiteCameras(environment, names, trusted)
     return cameras.drawing if cameras.names else None
 
 
@@ -55,9 +60,13 @@ class RobosuiteCameras:
     Args:
         environment: The innermost environment, without wrappers.
         names: Observables that are observed as pictures.
+        trusted: Packages beside robosuite whose observables do not depend on pictures.
     """
 
-    def __init__(self, environment: typing.Any, names: typing.Sequence[str]) -> None:
+    def __init__(
+        self, environment: typing.Any, names: typing.Sequence[str], trusted: typing.Sequence[str] = ()
+    ) -> None:
+        self._trusted = {"robosuite", *trusted}
         self._environment = environment
         self._wanted = True
         self._sensors: dict[str, typing.Any] = {}
@@ -89,7 +98,7 @@ class RobosuiteCameras:
         observables = self._environment._observables
         if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
             return False
-        if not all(_is_of_robosuite(each._sensor) for each in observables.values()):
+        if not all(_package(each._sensor) in self._trusted for each in observables.values()):
             return False
         off_s = observables[name]._sampling_timestep - self._environment.control_timestep
         return abs(off_s) < _CLOCK_TOLERANCE_S
@@ -130,8 +139,8 @@ def _is_robosuite(layer: typing.Any) -> bool:
 
 def _steps_as_robosuite(layer: typing.Any) -> bool:
     methods = [getattr(type(layer), name, None) for name in ("step", "_flatten_obs")]
-    return methods[0] is not None and all(_is_of_robosuite(each) for each in methods if each is not None)
+    return methods[0] is not None and all(_package(each) == "robosuite" for each in methods if each is not None)
 
 
-def _is_of_robosuite(thing: typing.Any) -> bool:
-    return thing.__module__.partition(".")[0] == "robosuite"
+def _package(thing: typing.Any) -> str:
+    return thing.__module__.partition(".")[0]

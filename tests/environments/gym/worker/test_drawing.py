@@ -99,7 +99,19 @@ def test_other_cameras_of_robosuite_draw_everything(environment: Any):
     assert drawing_of(environment) is None
 
 
-def test_an_observable_of_ones_own_may_need_the_picture_so_everything_is_drawn():
+class Vouching(GymWrapper):
+    """Says of some packages that their observables do not depend on pictures."""
+
+    trusted: tuple[str, ...] = ()
+
+    def robosuite_cameras(self):
+        return self.env, ["front_image"], self.trusted
+
+
+@pytest.mark.parametrize(("trusted", "draws_everything"), [((), True), (("libero",), True), (("tests",), False)])
+def test_an_observable_of_another_package_may_need_the_picture_unless_that_package_is_trusted(
+    trusted, draws_everything
+):
     task = PointTask()
 
     def colour(cache: dict) -> np.ndarray:
@@ -107,3 +119,6 @@ def test_an_observable_of_ones_own_may_need_the_picture_so_everything_is_drawn()
 
     task._observables["place"].set_sensor(colour)
     assert drawing_of(GymWrapper(task)) is None
+    environment = Vouching(task)
+    environment.trusted = trusted
+    assert (drawing_of(environment) is None) == draws_everything

@@ -1,3 +1,14 @@
 """Where single environments come from: modules with ``find`` and ``make``, by the kind that a name begins with."""
 
 # So nothing here imports anything of this package, and everything keeps to what Python 3.9 understands.
+
+import importlib
+import types
+
+SOURCES = {"gym": "registered", "metaworld": "meta_world", "robosuite": "robosuite_tasks"}
+"""The kind that a name begins with, to the module beside this one."""
+
+
+def source_of(kind: str) -> types.ModuleType:
+    """Return the module of a kind, which is imported when it is first asked for: another may need other packages."""
+    return importlib.import_module(f"{__name__}.{SOURCES[kind]}")
