@@ -8,9 +8,10 @@ import torch
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, ask
-from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
+from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePictures, some_pictures
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures
 
@@ -25,7 +26,7 @@ class PictureReaders:
         environment: What shows the pictures.
         policy: Announces env slots.
         observers: Look at the pictures of all env slots, or at none.
-        stopwatch: Counts what they look at.
+        stopwatch: Counts what they look at, and the time that they take.
     """
 
     def __init__(
@@ -56,24 +57,44 @@ class PictureReaders:
             running: Env slots that make the step. Shape: (num_envs,), bool.
             num_running: Their number.
         """
-        if self._drawing is None:
-            return ask(self._policy, self._environment, observation, running)
-        seen = observation if self._announced.all() else _seen_by(self._policy, observation, self._announced)
-        answer = ask(self._policy, self._environment, seen, running)
-        self._announced[:] = False
-        wanted = self._announce(())
-        self._count(range(num_running) if wanted is None or self._looks_at_all else set(wanted))
-        return answer
+        with self._stopwatch.measure(Phase.POLICY, self._environment):
+            if self._drawing is None:
+                return ask(self._policy, self._environment, observation, running)
+            seen = observation if self._announced.all() else _seen_by(self._policy, observation, self._announced)
+            answer = ask(self._policy, self._environment, seen, running)
+            self._announced[:] = False
+            wanted = self._announce(())
+            self._count(range(num_running) if wanted is None or self._looks_at_all else set(wanted))
+            return answer
 
-    def observations(self, observation: Observation) -> Iterator[tuple[Observer, Observation]]:
+    def show_starts(self, starts: Sequence[EpisodeStart], observation: Observation) -> None:
+        """Show the observers which episodes began, and the observation that they begin with."""
+        with self._stopwatch.measure(Phase.RECORD, self._environment):
+            for observer, seen in self._observations(observation):
+                observer.on_episode_start(self._environment, starts, seen)
+
+    def show_step(self, transition: Transition) -> None:
+        """Show the observers a control step."""
+        with self._stopwatch.measure(Phase.RECORD, self._environment):
+            for observer, seen in self._transitions(transition):
+                observer.on_step(self._environment, seen)
+
+    def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
+        """Show the observers which episodes ended, one after the other."""
+        with self._stopwatch.measure(Phase.RECORD, self._environment):
+            for record in records:
+                for observer in self._observers:
+                    observer.on_episode_end(self._environment, record)
+
+    def _observations(self, observation: Observation) -> Iterator[tuple[Observer, Observation]]:
         """Yield each observer with an observation as it is shown it."""
         for observer in self._observers:
             is_all = self._drawing is None or observer.sees_pictures
             yield observer, observation if is_all else _seen_by(observer, observation, self._nobody)
 
-    def transitions(self, transition: Transition) -> Iterator[tuple[Observer, Transition]]:
+    def _transitions(self, transition: Transition) -> Iterator[tuple[Observer, Transition]]:
         """Yield each observer with a control step as it is shown it."""
-        before, after = self.observations(transition.observation), self.observations(transition.step.observation)
+        before, after = self._observations(transition.observation), self._observations(transition.step.observation)
         for (observer, observation), (_, result) in zip(before, after, strict=True):
             if result is transition.step.observation:
                 yield observer, transition

@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult, RunningEpisodes
-from isaaclab_arena.evaluation.rollout.starts import instructed, next_starts, reset_to
+from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode
@@ -79,7 +79,7 @@ class EpisodeLoop:
         limits: RolloutLimits,
         stopwatch: Stopwatch,
     ) -> None:
-        self._environment, self._policy, self._observers = environment, policy, observers
+        self._environment, self._policy = environment, policy
         self._pending, self._limits, self._stopwatch = iter(episodes), limits, stopwatch
         self._measure = partial(stopwatch.measure, environment=environment)
         self._instruction = agreed_instruction(policy, environment, language_instruction)
@@ -101,19 +101,15 @@ class EpisodeLoop:
             return
         self.pictures.before_reset([start.env_id for start in starts])
         with self._measure(Phase.SIMULATE):
-            self._observation = reset_to(environment, starts)
-            starts = instructed(environment, starts, self._instruction)
+            starts, self._observation = reset_to(environment, starts, self._instruction)
         self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
-        with self._measure(Phase.RECORD):
-            for observer, seen in self.pictures.observations(self._observation):
-                observer.on_episode_start(environment, starts, seen)
+        self.pictures.show_starts(starts, self._observation)
 
     def act(self) -> PolicyAnswer:
         """Ask the policy what to do next, and at whose pictures it will look."""
-        with self._measure(Phase.POLICY):
-            return self.pictures.ask(self._observation, self.episodes.running, self.episodes.num_running)
+        return self.pictures.ask(self._observation, self.episodes.running, self.episodes.num_running)
 
     def step(self, answer: PolicyAnswer) -> Step:
         """Make the control step that the policy answered, as far as it can be known before it is settled."""
@@ -135,15 +131,13 @@ class EpisodeLoop:
         """Show the step to the observers, with the observation that led to it."""
         transition = self.episodes.transition(self._observation, answer.action, step)
         self._observation = step.observation
-        with self._measure(Phase.RECORD):
-            for observer, seen in self.pictures.transitions(transition):
-                observer.on_step(self._environment, seen)
+        self.pictures.show_step(transition)
 
     def end(self, step: Step, over: Mapping[int, Ending]) -> Sequence[int]:
         """Count the step, end the episodes that are over or late, and return their env slots."""
         self.episodes.count(step)
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
-        self._end({**late, **over})
+        self.pictures.show_ends(self.episodes.end({**late, **over}))
         if free := sorted({*late, *over}):
             with self._measure(Phase.POLICY):
                 self._policy.end_episodes(self._environment, free)
@@ -151,10 +145,5 @@ class EpisodeLoop:
 
     def end_lost_episodes(self, error: PolicyLostError) -> None:
         """End the episodes that have lost their policy. One that has made no step was not tried, and stays missing."""
-        self._end(dict.fromkeys(self.episodes.tried(), policy_lost(str(error))))
-
-    def _end(self, endings: Mapping[int, Ending]) -> None:
-        for record in self.episodes.end(endings):
-            with self._measure(Phase.RECORD):
-                for observer in self._observers:
-                    observer.on_episode_end(self._environment, record)
+        lost = dict.fromkeys(self.episodes.tried(), policy_lost(str(error)))
+        self.pictures.show_ends(self.episodes.end(lost))

@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.recordable import Restorable
 def next_starts(environment: Environment, env_ids: Iterable[int], pending: Iterator[Episode]) -> list[EpisodeStart]:
     """Return the starts of the next episodes, one for each env slot as long as there are episodes.
 
-    They have the task's words, until `instructed` gives them their own.
+    They have the task's words, until `reset_to` gives them their own.
 
     Args:
         environment: Draws what episodes start from.
@@ -31,27 +31,30 @@ def next_starts(environment: Environment, env_ids: Iterable[int], pending: Itera
     return starts
 
 
-def instructed(environment: Environment, starts: Sequence[EpisodeStart], instruction: str | None) -> list[EpisodeStart]:
-    """Return starts with what the policy is told.
+def reset_to(
+    environment: Environment, starts: Sequence[EpisodeStart], instruction: str | None
+) -> tuple[list[EpisodeStart], Observation]:
+    """Put env slots where their episodes start.
 
     Args:
-        environment: Was reset to them, because some learn only then what an episode asks for.
+        environment: Some learn only now what an episode asks for.
         starts: Those of `next_starts`.
         instruction: What the policy is told in every episode, None where the environment says it for each.
-    """
-    words = [instruction or environment.instruction(start.conditions) for start in starts]
-    told = zip(starts, words, strict=True)
-    return [dataclasses.replace(start, language_instruction=each) for start, each in told]
 
-
-def reset_to(environment: Environment, starts: Sequence[EpisodeStart]) -> Observation:
-    """Put env slots where their episodes start, and return the observation of all slots.
-
-    An episode that carries a state starts from it, bit for bit, where the environment is `Restorable`.
+    Returns:
+        The starts with what the policy is told, and the observation of all slots.
 
     Raises:
         ArenaError: If a state that an episode carries, or the conditions beside it, do not fit the environment.
     """
+    observation = _placed(environment, starts)
+    words = [instruction or environment.instruction(start.conditions) for start in starts]
+    told = zip(starts, words, strict=True)
+    return [dataclasses.replace(start, language_instruction=each) for start, each in told], observation
+
+
+def _placed(environment: Environment, starts: Sequence[EpisodeStart]) -> Observation:
+    """Reset env slots; one whose episode carries a state gets it, bit for bit, where that is `Restorable`."""
     env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=environment.device)
     conditions = [start.conditions for start in starts]
     states = [start.episode.start_state for start in starts]
