@@ -2,15 +2,17 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
 
-def loaded_after(statement: str) -> set[str]:
+@cache
+def loaded_after(statement: str) -> frozenset[str]:
     """Return the modules that a fresh interpreter has loaded after a statement."""
     script = f"{statement}\nimport sys\nprint(*sys.modules)"
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    return set(output.split())
+    return frozenset(output.split())
 
 
 @pytest.mark.parametrize(
