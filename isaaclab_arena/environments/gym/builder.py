@@ -1,8 +1,10 @@
 """Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids."""
 
+import functools
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +13,7 @@ import torch
 
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.distributed.devices.egl_devices import draw_on
+from isaaclab_arena.distributed.devices.opengl import VARIABLE, OpenglChoice, choose_opengl
 from isaaclab_arena.environments.gym.env_slots import (
     FAMILIES,
     EnvSlots,
@@ -34,6 +37,8 @@ from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError
 from isaaclab_arena.interfaces.content import ContentSources
 
 _UNKNOWN_CONTROL_DT_S = 1.0
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,7 @@ class GymBuilder:
         install_hint: What to do where its package is missing.
         worker_install_hint: The same for another interpreter; as here where it is None.
         draw_on: Lets workers draw on the GPU of a device.
+        choose_opengl: Says what workers draw with, given a device and the variables that a job gives them.
     """
 
     config_class: type[GymConfig]
@@ -108,6 +114,7 @@ class GymBuilder:
     install_hint: str
     worker_install_hint: str | None = None
     draw_on: Callable[[torch.device], None] = draw_on
+    choose_opengl: Callable[[torch.device, Mapping[str, str]], OpenglChoice] = choose_opengl
 
     def check(self, config: GymConfig) -> None:
         """Refuse an environment that does not exist, and options that contradict each other.
@@ -165,10 +172,16 @@ class GymBuilder:
         del num_threads
         # Before anything is imported that draws: workers, and what it is in this process, read it when they begin.
         self.draw_on(torch.device(device))
-        slots = self._slots(config, num_envs)
+        opengl = self.choose_opengl(torch.device(device), config.environment_variables)
+        variables = {**opengl.variables, **config.environment_variables}
+        slots = self._slots(replace(config, environment_variables=variables), num_envs)
         try:
             self._check_seeding(config, slots)
-            return GymEnvironment(slots, num_envs, self._traits(config, slots.description), torch.device(device))
+            traits = self._traits(config, slots.description)
+            if config.python is not None and _draws_with_opengl(slots.description):
+                _say_once(f"workers draw with {VARIABLE}={opengl.name}: {opengl.reason}")
+                traits = replace(traits, opengl=opengl.name)
+            return GymEnvironment(slots, num_envs, traits, torch.device(device))
         except ArenaError:
             slots.close()
             raise
@@ -271,6 +284,16 @@ def meta_world_environment(name: str) -> GymBuilder:
         install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
         worker_install_hint="pip install metaworld==3.1.1 packaging",
     )
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    _LOG.info("%s", line)
+
+
+def _draws_with_opengl(description: Mapping[str, Any]) -> bool:
+    has_pictures = description["renders"] or any(term["image"] for term in description["observation"].values())
+    return has_pictures and "mujoco" in description["versions"].get("engine", "")
 
 
 def _contradictions(config: GymConfig) -> Iterator[Problem]:

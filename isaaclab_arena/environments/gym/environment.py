@@ -38,6 +38,7 @@ class GymTraits:
         success: What counts as success.
         metric_keys: Entries of ``info`` that are kept as metrics.
         tells_episode: Whether the environment is told at its reset which episode starts.
+        opengl: What its workers draw with, a value of MUJOCO_GL; None if they draw nothing.
     """
 
     name: str
@@ -50,6 +51,7 @@ class GymTraits:
     success: SuccessRule
     metric_keys: tuple[str, ...]
     tells_episode: bool = False
+    opengl: str | None = None
 
 
 class GymEnvironment(Environment):
@@ -176,7 +178,8 @@ class GymEnvironment(Environment):
 
     def provenance(self) -> Mapping[str, str]:
         """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
-        return {"environment": self._traits.name, **self._slots.description["versions"]}
+        drawn_with = {} if self._traits.opengl is None else {"MUJOCO_GL": self._traits.opengl}
+        return {"environment": self._traits.name, **self._slots.description["versions"], **drawn_with}
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Say which env slots are looked at next; see `PicturesOnDemand`. Those that rest are not drawn again."""

@@ -1,8 +1,10 @@
 """What is wrong with an environment made elsewhere is told before anything runs."""
 
 import importlib.util
+import logging
 import re
 import sys
+from typing import Any
 
 import pytest
 
@@ -101,6 +103,26 @@ def test_arguments_that_the_maker_does_not_take_are_told(place):
 def test_an_environment_that_cannot_be_reset_is_told(place):
     with pytest.raises(Exception, match="no floor"):
         build(make_kwargs={"misbehaviour": "bad_reset"}, **place)
+
+
+def test_what_workers_draw_with_is_said_once_and_kept(caplog):
+    caplog.set_level(logging.INFO)
+    wanted: dict[str, Any] = {
+        "make_kwargs": {"render_mode": "rgb_array"},
+        "environment_variables": {"MUJOCO_GL": "egl"},
+    }
+    for _ in range(2):
+        environment = build("gym:InvertedPendulum-v5", python=sys.executable, **wanted)
+        environment.close()
+        assert environment.provenance()["MUJOCO_GL"] == "egl"
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["workers draw with MUJOCO_GL=egl: as the variable says"]
+
+
+def test_of_workers_that_draw_nothing_it_is_not_said_what_draws():
+    environment = build(**IN_WORKERS)
+    environment.close()
+    assert "MUJOCO_GL" not in environment.provenance()
 
 
 def test_spaces_that_are_not_supported_are_told():
