@@ -150,7 +150,6 @@ def page_of(
             most = MOST_CONDITION_VALUES * len(episodes) // total
             jobs.append(job_on_page(row, episodes, run=number, label=label, most_values=most))
             errors += [(jobs[-1].name, text, count) for text, count in error_lines(episodes)]
-    positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
     failed = {number: job.failed for number, job in enumerate(jobs)}
     return Page(
         title=", ".join(map(_name, runs)),
@@ -162,10 +161,15 @@ def page_of(
         texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs]),
         curves=curves(jobs),
         matrix=matrix(jobs),
-        pairs=() if running else pairs_on_page([run.directory for run in runs], positions),
+        pairs=() if running else _pairs(runs, jobs),
         error_texts=tuple(errors),
         reloads=running,
     )
+
+
+def _pairs(runs: Sequence[ReportedRun], jobs: Sequence[JobOnPage]) -> tuple[PairOnPage, ...]:
+    positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
+    return pairs_on_page([run.directory for run in runs], positions, [run.merged.answers for run in runs])
 
 
 def error_lines(episodes: pd.DataFrame) -> list[tuple[str, int]]:

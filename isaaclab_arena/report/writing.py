@@ -13,7 +13,6 @@ from markupsafe import Markup
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.conditions import MEASURE
 from isaaclab_arena.report.page import MOST_JOBS_IN_DETAIL, MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
-from isaaclab_arena.report.pairs import DECISIVE
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import plain
@@ -96,7 +95,6 @@ def _environment() -> Environment:
         "limit": MOST_JOBS_SHOWN,
         "details": MOST_JOBS_IN_DETAIL,
         "measure": MEASURE,
-        "decisive": DECISIVE,
     }
     return environment
 

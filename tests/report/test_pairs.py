@@ -1,4 +1,3 @@
-import math
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,9 @@ from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.analysis.report import compare_with_job
 from isaaclab_arena.report.pairs import PairOnPage, pairs_on_page
-from isaaclab_arena.results.stopping.anytime import log_e_value
+from isaaclab_arena.results.merge import merge_results
 from tests.analysis.recorded_runs import write_run
+from tests.tracking.runs import stopped_run
 
 NEW, OLD = "s" * 14 + "sfsf", "f" * 14 + "sffs"
 
@@ -27,14 +27,6 @@ def test_a_pair_says_what_compare_says(tmp_path: Path):
     assert pair.interval == task.interval
     assert pair.mid_p == task.mid_p
     assert pair.verdict is None
-
-
-def test_evidence_ends_at_the_e_value_of_all_pairs(tmp_path: Path):
-    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
-    assert pair.evidence[0].evidence == 0.0
-    assert pair.evidence[-1].pairs == 18
-    assert pair.evidence[-1].evidence == pytest.approx(log_e_value(15, 1) / math.log(10))
-    assert pair.line.startswith("0.00,")
 
 
 def test_the_episodes_that_came_out_differently_are_named(tmp_path: Path):
@@ -62,8 +54,20 @@ def test_jobs_without_a_pair_are_left_out(tmp_path: Path):
     assert pairs_of(tmp_path / "run", old="ee", new="sf") == ()
 
 
-def test_evidence_beyond_what_a_number_holds_is_a_power_of_ten(tmp_path: Path):
-    (pair,) = pairs_of(tmp_path / "run", old="f" * 2_000, new="s" * 2_000)
-    assert pair.e_value == "10^600"
-    (weak,) = pairs_of(tmp_path / "other", old="sf", new="sf")
-    assert weak.e_value == "1"
+def test_a_run_that_asked_shows_what_it_asked_and_that_it_could_stop_early(tmp_path: Path):
+    stopped_run(tmp_path)
+    merged = merge_results(tmp_path)
+    (pair,) = pairs_on_page([tmp_path], {(0, "old"): 0, (0, "new"): 1}, [merged.answers])
+    assert (pair.first, pair.second) == (1, 0)
+    assert pair.verdict == "better"
+    assert pair.could_stop == ("new", "old")
+    assert pair.evidence.answer == "better: decided after 7 of 12: new is better than old (e = 26.8)"
+    assert pairs_of(tmp_path / "other", old=OLD, new=NEW)[0].could_stop == ()
+
+
+def test_a_comparison_made_the_other_way_round_is_shown_once_with_the_evidence_of_the_run(tmp_path: Path):
+    stopped_run(tmp_path)
+    write_comparison(tmp_path, compare_with_job(read_run(tmp_path), "new", Question()))
+    (pair,) = pairs_on_page([tmp_path], {(0, "old"): 0, (0, "new"): 1}, [merge_results(tmp_path).answers])
+    assert (pair.first, pair.second, pair.verdict) == (0, 1, "worse")
+    assert pair.evidence.answer is not None

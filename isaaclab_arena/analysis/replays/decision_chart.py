@@ -94,7 +94,11 @@ def _scale(replay: DecisionReplay) -> Iterator[Line | Words]:
     y = _y(replay, replay.needed_log_e_value)
     yield Line(points=((_LEFT, y), (right, y)), colour=_NEEDED, width=1.2)
     needed = f"{math.exp(replay.needed_log_e_value):g} decides"
-    yield Words(at=(right, y - 6), text=needed, colour=_NEEDED, size=12.0, anchor="end")
+    # At the end that the curve does not cross the line at.
+    if replay.decision is not None and 2 * replay.decision.episodes < replay.num_episodes:
+        yield Words(at=(right, y - 6), text=needed, colour=_NEEDED, size=12.0, anchor="end")
+    else:
+        yield Words(at=(_LEFT + 6, y - 6), text=needed, colour=_NEEDED, size=12.0)
 
 
 def _curve(replay: DecisionReplay) -> Iterator[Line | Dot]:

@@ -65,6 +65,16 @@ def test_the_picture_has_the_curve_to_the_decision_and_what_came_after_it(tmp_pa
     assert any(isinstance(mark, Bar) for mark in marks)
 
 
+@pytest.mark.parametrize("episodes", [7, 13, 15, 100])
+def test_the_words_of_what_decides_leave_the_dot_of_the_decision_free(tmp_path, episodes):
+    marks = decision_picture(replayed(tmp_path, "s" * episodes, "f" * episodes)).marks
+    (dot,) = [mark for mark in marks if isinstance(mark, Dot)]
+    (label,) = [mark for mark in marks if isinstance(mark, Words) and mark.text.endswith("decides")]
+    width = 0.6 * len(label.text) * label.size
+    left = label.at[0] - (width if label.anchor == "end" else 0.0)
+    assert not left <= dot.centre[0] <= left + width
+
+
 @pytest.mark.parametrize(("episodes", "last"), [(7, "7"), (60, "60"), (101, "100")])
 def test_the_axis_has_round_numbers(tmp_path, episodes, last):
     shown = words(replayed(tmp_path, "s" * episodes, "s" * episodes))
