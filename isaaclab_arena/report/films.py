@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from isaaclab_arena.interfaces.environment import VIEWPORT
-from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name, poster_file
+from isaaclab_arena.storage.layout import (
+    VIDEOS_DIRECTORY,
+    VIEWPORT_VIDEO,
+    job_directory,
+    parse_video_file_name,
+    poster_file,
+)
 
 MOST_POSTERS = 2_000
 """Episodes whose poster goes into the page; at 6 kB each, more would make it too large to mail."""
@@ -70,7 +75,7 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
                         Film(
                             job=job,
                             episode_index=said.episode_index,
-                            camera=said.camera or VIEWPORT,
+                            camera=said.camera or VIEWPORT_VIDEO,
                             path=Path(entry.path),
                             size_bytes=entry.stat().st_size,
                         )
@@ -78,7 +83,7 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
     except OSError:
         # Most jobs are not filmed.
         return []
-    return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT, film.camera))
+    return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
 
 
 def chosen_films(films: Sequence[Film], failed: Mapping[int, frozenset[int]], *, budget_bytes: int) -> list[Film]:

@@ -9,6 +9,8 @@ PLAN_COPY_FILE = "plan.json"
 """In the directory of attempts: the plan once more, should the first file be lost."""
 EPISODES_DIRECTORY = "episodes"
 VIDEOS_DIRECTORY = "videos"
+VIEWPORT_VIDEO = "viewport"
+"""The first word in the name of a video of the viewport."""
 SET_ASIDE_DIRECTORY = "set_aside"
 ATTEMPTS_DIRECTORY = "attempts"
 CLAIMS_DIRECTORY = "claims"
@@ -77,7 +79,7 @@ def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebu
         episode_index: Position of the episode in the job; unlike Arena's, it does not start anew in every env slot.
         rebuild: Rebuild in which it ran, where a job has several; ``-rebuild<k>`` follows the first word.
     """
-    kind = "viewport" if camera is None else "robot-cam"
+    kind = VIEWPORT_VIDEO if camera is None else "robot-cam"
     prefix = kind if rebuild is None else f"{kind}-rebuild{rebuild}"
     middle = "" if camera is None else f"-{camera}"
     return f"{prefix}-env{env_id}{middle}-episode-{episode_index}.mp4"
