@@ -10,12 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install eval test test-slow test-benchmarks test-gpu gpu-check mutants check format floors docs bench clean
 
 install: $(INSTALLED)
-	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs in twenty seconds and shows their table;"
+	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs and writes a page with their films;"
 	@echo "source $(BIN)/activate, so that isaaclab-arena and python are those of $(VENV); or make help."
 
 help:
 	@echo "make            install into $(VENV), and say what to do next"
-	@echo "make eval       run jobs/quickstart.json on the CPU and show the table"
+	@echo "make eval       run jobs/quickstart.json on the CPU, film a failure of each job, and write its page"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-benchmarks  make an interpreter with robosuite, and run the tests that need it"
@@ -36,8 +36,13 @@ $(INSTALLED): pyproject.toml constraints.txt submodules/Isaac-GR00T/pyproject.to
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,train,onnx]'
 	@touch $@
 
+# One film of each job, failures first, costs less afterwards than films of which most are successes. The path of the
+# page is the last line.
+eval: run := outputs/$(shell date +%Y-%m-%d_%H-%M-%S)
 eval: $(INSTALLED)
-	$(BIN)/python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs/quickstart.json --record_viewport_video --video_episodes 2
+	$(BIN)/python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs/quickstart.json --output_dir $(run)
+	$(BIN)/isaaclab-arena film $(run) --episodes one
+	$(BIN)/isaaclab-arena report $(run)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder

@@ -1,6 +1,6 @@
 """Choose the episodes of a run that are filmed afterwards: by how they ended, or by how they ended in another run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -9,8 +9,9 @@ import numpy as np
 from isaaclab_arena.analysis.arms import Arm, named_arm, read_run
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.commits import CommitLine, read_commits
 from isaaclab_arena.storage.run.run_plan import read_run_plan
 
 _BASELINE, _JOB = "--baseline", "--job"
@@ -20,6 +21,7 @@ class Choice(StrEnum):
     """Which finished episodes are filmed."""
 
     ALL = "all"
+    ONE = "one"
     FAILURES = "failures"
     SUCCESSES = "successes"
     DISCORDANT = "discordant"
@@ -47,23 +49,25 @@ def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
 
 
 def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[str, list[int]]:
-    """Return the finished episodes of each job that succeeded, that did not, or all, ascending.
+    """Return the finished episodes of each job that succeeded, that did not, all, or one of them, ascending.
 
     Args:
         run: Directory of the run.
         jobs: Names of its jobs.
         choice: Which; an error and an episode whose success is not measured count as failures, as they do for
-            ``--video_episodes failures``.
+            ``--video_episodes failures``. The one of a job is its first failure, else its first success, and an error
+            only where there is nothing else.
     """
-    chosen = {}
-    for job in jobs:
-        lines = read_commits(job_directory(run, job), job).lines
-        chosen[job] = [
-            line.episode_index
-            for line in lines
-            if choice is Choice.ALL or (line.success is True) == (choice is Choice.SUCCESSES)
-        ]
-    return chosen
+    return {job: list(_by_outcome(read_commits(job_directory(run, job), job).lines, choice)) for job in jobs}
+
+
+def _by_outcome(lines: Sequence[CommitLine], choice: Choice) -> Iterator[int]:
+    if choice is Choice.ONE:
+        best_first = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))
+        lines = best_first[:1]
+    for line in lines:
+        if choice in {Choice.ALL, Choice.ONE} or (line.success is True) == (choice is Choice.SUCCESSES):
+            yield line.episode_index
 
 
 def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[str, list[int]]:

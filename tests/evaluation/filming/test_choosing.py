@@ -7,6 +7,7 @@ import pytest
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.evaluation.filming.choosing import Choice, chosen_jobs, discordant_episodes, episodes_by_outcome
+from tests.analysis.recorded_runs import write_run
 from tests.end_to_end.launching import write_jobs
 
 
@@ -42,6 +43,14 @@ def test_episodes_are_chosen_by_how_they_ended(run):
     assert episodes_by_outcome(run, ["good", "idle"], Choice.SUCCESSES) == {"good": [0, 1, 2], "idle": []}
     assert episodes_by_outcome(run, ["good", "idle"], Choice.FAILURES) == {"good": [], "idle": [0, 1, 2]}
     assert episodes_by_outcome(run, ["good"], Choice.ALL) == {"good": [0, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "one"), [("ssft", [2]), ("ess", [1]), ("esf", [2]), ("ee", [0]), ("uu", [0]), ("--", [])]
+)
+def test_one_episode_of_a_job_is_its_first_failure_or_else_its_first(tmp_path, outcomes, one):
+    write_run(tmp_path / "run", {"lift": outcomes})
+    assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.ONE) == {"lift": one}
 
 
 def test_discordant_episodes_of_a_job_and_another_of_the_run_belong_to_both(run):

@@ -36,7 +36,8 @@ class FilmOptions:
     """Directory of the run."""
 
     episodes: str
-    """Which episodes of each job: all, failures, successes, discordant, or numbers, for example 0,5,7-9."""
+    """Which episodes of each job: all, one, failures, successes, discordant, or numbers, for example 0,5,7-9; one is
+    the first that failed, or the first where none did."""
 
     job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Only this job; may be given several times."""
