@@ -4,15 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from isaaclab_arena.config.expansion.suites import expand_suite
+from isaaclab_arena.config.expansion.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_blocks import job_over_defaults, modernised
 from isaaclab_arena.config.job_fields import JOB_KEYS, read_job
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.names import clashes, folded, name_problem
-from isaaclab_arena.config.schema import JobConfig, JobDefaults, TrackerName
-from isaaclab_arena.config.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, SuiteMember, TrackerName
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import overlaid, value_at
+from isaaclab_arena.registry import Registry
 
 _TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables", "comparisons", "bars", "tracking"})
 _DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
@@ -102,8 +104,11 @@ def tracker_problems(names: Any, *, key: str) -> list[Problem]:
 class Reading:
     """One reading of a job file: collects jobs, and problems instead of stopping at the first."""
 
-    def __init__(self, top: TopLevel, command_line: JobDefaults, interpolation: OmegaConfInterpolation) -> None:
+    def __init__(
+        self, top: TopLevel, command_line: JobDefaults, interpolation: OmegaConfInterpolation, suites: Registry
+    ) -> None:
         self._top = top
+        self._suites = suites
         self._command_line = command_line
         self._interpolation = interpolation
         self._problems = dict.fromkeys(interpolation.problems)
@@ -122,13 +127,15 @@ class Reading:
                 self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
-            for expanded, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
-                names.append(expanded.get("name"))
-                own_label = _label(expanded.get("name"), label)
-                job, found = read_job(expanded, index=len(jobs), label=own_label, defaults=self._command_line)
-                self._add(self._blamed(found, block))
-                if job is not None:
-                    jobs.append(replace(job, swept=swept) if swept else job)
+            for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
+                for of_task, member in self._of_suite(entry, label, room=MAX_JOBS - len(names)):
+                    names.append(of_task.get("name"))
+                    # What is wrong with all jobs of a suite is told once, of its entry.
+                    own_label = _label(entry.get("name"), label)
+                    job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
+                    self._add(self._blamed(found, block))
+                    if job is not None:
+                        jobs.append(replace(job, swept=swept, suite=member) if swept or member else job)
         for name, earlier in clashes(name for name in names if _label(name, "")):
             self._add([Problem(_taken(name, earlier), key="name")], job=name)
         if self._problems:
@@ -173,6 +180,16 @@ class Reading:
                 self._add(problems, job=label)
                 if not problems:
                     yield modern, {key: value_at(resolved, key.split(".")) for key in sweep}
+
+    def _of_suite(
+        self, entry: dict[str, Any], label: str, *, room: int
+    ) -> list[tuple[dict[str, Any], SuiteMember | None]]:
+        """Return the jobs of an entry: one per task of its suite, or the one that it is."""
+        try:
+            return list(expand_suite(entry, self._suites, room=room))
+        except ConfigError as error:
+            self._add(error.problems, job=_label(entry.get("name"), label))
+            return []
 
     def _sweep(self, block: dict[str, Any], label: str) -> dict[str, Any]:
         own = block.get("sweep", {})

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.arena.experiments import as_jobs
+from isaaclab_arena.config.arena.experiments import ExperimentAsJobs, as_jobs
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults
@@ -16,24 +16,40 @@ from isaaclab_arena.config.schema import WITHOUT_RESULT, JobConfig, JobDefaults,
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.config.stopping.reading import read_questions
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.registry import Registry
+
+NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
+"""Where only suites of installed packages are known."""
 
 
-def load_jobs_file(path: str | Path, defaults: JobDefaults | None = None, *, overrides: Sequence[str] = ()) -> JobsFile:
+def load_jobs_file(
+    path: str | Path,
+    defaults: JobDefaults | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    suites: Registry = NO_SUITES,
+) -> JobsFile:
     """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML.
 
     Args:
         path: The file; docs/reference/jobs.md describes what it holds.
         defaults: What the command line gives to jobs that do not say it themselves.
         overrides: Keys of an experiment that the command line sets, such as ``runs.lift.num_rebuilds=2``.
+        suites: Where the names of suites are looked up.
 
     Raises:
         ConfigError: With every problem of the file, each with its job and key.
     """
-    return read_jobs(read_document(path), source=str(path), defaults=defaults, overrides=overrides)
+    return read_jobs(read_document(path), source=str(path), defaults=defaults, overrides=overrides, suites=suites)
 
 
 def read_jobs(
-    document: Any, *, source: str, defaults: JobDefaults | None = None, overrides: Sequence[str] = ()
+    document: Any,
+    *,
+    source: str,
+    defaults: JobDefaults | None = None,
+    overrides: Sequence[str] = (),
+    suites: Registry = NO_SUITES,
 ) -> JobsFile:
     """Read what a job file holds, or what a command line amounts to; see `load_jobs_file`.
 
@@ -42,6 +58,7 @@ def read_jobs(
         source: Where it comes from, for messages.
         defaults: What the command line gives to jobs that do not say it themselves.
         overrides: Keys of an experiment that the command line sets.
+        suites: Where the names of suites are looked up.
     """
     defaults = defaults or JobDefaults()
     problems = check_defaults(defaults)
@@ -52,14 +69,18 @@ def read_jobs(
     except ConfigError as error:
         raise ConfigError([replace(problem, file=source) for problem in error.problems]) from error
     try:
-        top = checked_top_level(experiment.document)
-        interpolation = OmegaConfInterpolation(
-            variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
-        )
-        read = read_questions(top.comparisons, top.bars, Reading(top, defaults, interpolation).jobs())
+        return _jobs_file(experiment, source, defaults, suites)
     except ConfigError as error:
         problems = (experiment.in_words_of_the_file(problem) for problem in error.problems)
         raise ConfigError([replace(problem, file=source) for problem in problems]) from error
+
+
+def _jobs_file(experiment: ExperimentAsJobs, source: str, defaults: JobDefaults, suites: Registry) -> JobsFile:
+    top = checked_top_level(experiment.document)
+    interpolation = OmegaConfInterpolation(
+        variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
+    )
+    read = read_questions(top.comparisons, top.bars, Reading(top, defaults, interpolation, suites).jobs())
     return JobsFile(
         path=source,
         jobs=read.jobs,

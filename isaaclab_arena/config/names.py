@@ -9,7 +9,7 @@ RESERVED_NAMES = frozenset(
     {"logs", "attempts", "claims", "launcher", "run.json", "report.html", "results.json"}
     | {
         f"{table}.{kind}"
-        for table in ("results", "episodes", "timing", "episode_timing")
+        for table in ("results", "suites", "episodes", "timing", "episode_timing")
         for kind in ("csv", "parquet")
     }
 )

@@ -10,7 +10,7 @@ from isaaclab_arena.config.stopping.questions import Question
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that do not say what is to be done, only how long it may take."""
 
-WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept"}
+WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite"}
 """Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
 
 
@@ -29,6 +29,21 @@ class TrackerName(StrEnum):
     WANDB = "wandb"
     TENSORBOARD = "tensorboard"
     MLFLOW = "mlflow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteMember:
+    """What a job is in a suite.
+
+    Attributes:
+        name: The entry of the job file, after its sweep, that all jobs of the suite come from.
+        suite: Registered name of the suite.
+        task: The job's task in it.
+    """
+
+    name: str
+    suite: str
+    task: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +73,7 @@ class JobConfig:
         episode_timeout_s: How long an episode may take before it is an error [s], or None.
         status: Only ``pending`` jobs are run.
         swept: The dotted keys that a sweep gave this job a value for, with that value.
+        suite: What the job is in a suite, None for one that is in none.
     """
 
     index: int
@@ -82,6 +98,7 @@ class JobConfig:
     episode_timeout_s: float | None = None
     status: JobStatus = JobStatus.PENDING
     swept: Mapping[str, Any] = field(default_factory=dict)
+    suite: SuiteMember | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The names of environments, embodiments and objects."""
+"""The names of environments, suites of them, embodiments and objects."""
 
 from isaaclab_arena.registry import Registry
 
@@ -28,6 +28,15 @@ ENVIRONMENTS = Registry(
         "metaworld": "isaaclab_arena.environments.gym.builder:meta_world_environment",
         "robosuite": "isaaclab_arena.environments.gym.robosuite:robosuite_environment",
     },
+)
+
+SUITES = Registry(
+    "suite",
+    {
+        "metaworld_mt10": "isaaclab_arena.environments.suites:METAWORLD_MT10",
+        "metaworld_mt50": "isaaclab_arena.environments.suites:METAWORLD_MT50",
+    },
+    entry_point_group="isaaclab_arena.suites",
 )
 
 EMBODIMENTS = Registry(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
 
 if __name__ == "__main__":
@@ -109,7 +110,7 @@ def jobs_request(
     Raises:
         ConfigError: If the job file is not there or wrong.
     """
-    read = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides)
+    read = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides, suites=SUITES)
     jobs_file = limited(read, options.limit)
     jobs = resolve_jobs(
         jobs_file.jobs,

@@ -7,6 +7,7 @@ from pathlib import Path
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.collectives import between_neighbours
 from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.storage.run.run_lock import RunLock
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
 from isaaclab_arena.training.checkpoints.task_evaluation import POLICY_TYPE, task_evaluation, with_settled_backend
@@ -72,7 +73,7 @@ def _evaluation(
     if config.evaluation.eval_jobs_config is None:
         return task_evaluation(config, output_directory=run_directory, ranks=ranks, device=device)
     return ClosedLoopEvaluation(
-        load_jobs_file(Path(config.evaluation.eval_jobs_config)),
+        load_jobs_file(Path(config.evaluation.eval_jobs_config), suites=SUITES),
         checkpoint_option="checkpoint_path",
         policy_type=POLICY_TYPE,
         output_directory=run_directory,

@@ -11,6 +11,7 @@ from gr00t.model.checkpoint import save_checkpoint
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
 from isaaclab_arena.logs import log_file
@@ -212,7 +213,7 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
     if options.eval_jobs_config is None:
         return None
     evaluation = ClosedLoopEvaluation(
-        load_jobs_file(options.eval_jobs_config),
+        load_jobs_file(options.eval_jobs_config, suites=SUITES),
         checkpoint_option="model_path",
         policy_type="gr00t_closedloop",
         output_directory=options.output_dir,

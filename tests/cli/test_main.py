@@ -62,7 +62,10 @@ def test_list_environments_shows_summaries_and_options_with_defaults(capsys):
     assert "cannot be loaded" not in out
 
 
-@pytest.mark.parametrize(("what", "name"), [("policies", "scripted"), ("embodiments", "panda"), ("objects", "cube")])
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [("policies", "scripted"), ("suites", "metaworld_mt50"), ("embodiments", "panda"), ("objects", "cube")],
+)
 def test_list_shows_the_other_catalogs(what, name, capsys):
     assert main(["list", what]) == 0
     out = capsys.readouterr().out

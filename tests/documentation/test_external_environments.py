@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
-from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.loading import load_jobs_file, read_jobs
 from isaaclab_arena.environments.gym.builder import GymConfig
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
 from isaaclab_arena.evaluation.eval_runner import main
+from isaaclab_arena.registry import Registry
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
@@ -56,8 +57,7 @@ def test_the_results_that_the_document_tells_are_those_measured():
 
 def test_the_environment_of_the_document_draws_what_is_wanted():
     names: dict[str, Any] = {}
-    [body] = blocks(TEXT, "python")
-    exec(body, names)
+    exec(blocks(TEXT, "python")[0], names)
     block: Any = names["PushBlock"]()
     slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), (), drawing_of(block))
     assert slot.description()["draws_on_demand"]
@@ -66,3 +66,16 @@ def test_the_environment_of_the_document_draws_what_is_wanted():
     assert first["front"].shape == (64, 64, 3)
     block.drawn = None
     assert set(slot.step(np.ones(2, np.float32), pictures=False).observation) == {"place"}
+
+
+def test_the_suite_of_the_document_makes_a_job_of_each_task():
+    names: dict[str, Any] = {}
+    exec(blocks(TEXT, "python")[1], names)
+    suites = Registry("suite", {}, entry_point_group="isaaclab_arena.nobody")
+    suites.register("kitchen", names["KITCHEN"])
+    job = {"name": "mine", "suite": "kitchen", "policy_type": "zero_action"}
+    assert [job.name for job in read_jobs({"jobs": [job]}, source="jobs.yaml", suites=suites).jobs] == [
+        "mine-Open-v0",
+        "mine-Close-v0",
+        "mine-Pour-v0",
+    ]

@@ -15,6 +15,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 _Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Fields = TypeVar("_Fields", "_Comparison", "_Bar")
 _DECIDES_NO_CONDITIONS = frozenset({"backend"})
+_NOT_OF_SUITES = "suites do not stop early: ask isaaclab-arena compare when their episodes are there"
 
 
 class _Stop(BaseModel):
@@ -90,6 +91,7 @@ class _Reading:
         self.questions: dict[str, Question] = {}
         self.problems: list[Problem] = []
         self._jobs = {job.name: job for job in jobs}
+        self._suites = {job.suite.name for job in jobs if job.suite is not None}
         self._names: dict[str, str] = {}
 
     def add_comparison(self, key: str, block: Any) -> None:
@@ -166,10 +168,14 @@ class _Reading:
             job = self._jobs.get(name)
             if job is None and name in self._names.values():
                 yield Problem(f"'{name}' is a comparison; name the jobs themselves", key=key)
+            elif job is None and name in self._suites:
+                yield Problem(f"'{name}' is a suite, and {_NOT_OF_SUITES}", key=key)
             elif job is None:
                 yield Problem(f"there is no job '{name}'{did_you_mean(name, self._jobs)}", key=key)
             elif job.status is not JobStatus.PENDING:
                 yield Problem(f"job '{name}' does not run: its status is '{job.status}'", key=key)
+            elif job.suite is not None:
+                yield Problem(f"job '{name}' belongs to a suite, and {_NOT_OF_SUITES}", key=key)
             elif job.num_steps is not None:
                 yield Problem(f"job '{name}' has num_steps; give it num_episodes instead", key=key)
 

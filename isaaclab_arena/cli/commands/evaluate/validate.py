@@ -12,6 +12,7 @@ from isaaclab_arena.config.arena.experiments import is_override
 from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
@@ -87,7 +88,7 @@ def _checked(
     problems: list[Problem] = []
     for path in files:
         try:
-            jobs_file = limited(load_jobs_file(path, defaults, overrides=overrides), options.limit)
+            jobs_file = limited(load_jobs_file(path, defaults, overrides=overrides, suites=SUITES), options.limit)
             resolve_jobs(
                 jobs_file.jobs,
                 file=jobs_file.path,

@@ -14,20 +14,26 @@ import tyro
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.arena.summary import EnvironmentSummary
-from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 
 _FACT_WIDTH = 96
-_REGISTRIES = {"environments": ENVIRONMENTS, "policies": POLICIES, "embodiments": EMBODIMENTS, "objects": OBJECTS}
+_REGISTRIES = {
+    "environments": ENVIRONMENTS,
+    "suites": SUITES,
+    "policies": POLICIES,
+    "embodiments": EMBODIMENTS,
+    "objects": OBJECTS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListOptions:
     """Show the names that a job file may use, what they stand for and their options."""
 
-    what: tyro.conf.Positional[Literal["environments", "policies", "embodiments", "objects"]]
+    what: tyro.conf.Positional[Literal["environments", "suites", "policies", "embodiments", "objects"]]
     """What to list."""
 
     name: tyro.conf.Positional[str] = ""

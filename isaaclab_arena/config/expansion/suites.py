@@ -1,0 +1,107 @@
+"""One job with a ``suite`` becomes one job per task of that suite."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
+from isaaclab_arena.config.messages import shown
+from isaaclab_arena.config.schema import SuiteMember
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteTask:
+    """A task of a suite.
+
+    Attributes:
+        label: What the name of its job ends with: short, and unique in the suite.
+        environment: Name of its environment, as ``arena_env_args.environment`` gives it.
+    """
+
+    label: str
+    environment: str
+
+
+@runtime_checkable
+class Suite(Protocol):
+    """What a registered name of a suite stands for: it lists the tasks of a benchmark."""
+
+    def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:
+        """Return the tasks in their order, at least one, and the same ones for the same options.
+
+        Nothing is simulated, and no other interpreter is started: every rank asks.
+
+        Args:
+            options: ``arena_env_args`` of the job, not checked yet, such as the path of a checkout that has the list.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        ...
+
+
+def expand_suite(
+    job: Mapping[str, Any], suites: Registry, *, room: int
+) -> Iterator[tuple[dict[str, Any], SuiteMember | None]]:
+    """Yield one job per task, each with what it is in its suite; the job itself where it has none.
+
+    A task's job is called ``<name>-<label>``. It shares everything else with the other jobs of its suite.
+
+    Args:
+        job: The job, after defaults, sweep and interpolation.
+        suites: Where names of suites are looked up.
+        room: How many jobs it may make.
+
+    Raises:
+        ConfigError: If there is no such suite, it cannot list its tasks or lists too many, or the job has an
+            environment of its own.
+    """
+    plain = {key: value for key, value in job.items() if key != "suite"}
+    if job.get("suite") is None:
+        yield plain, None
+        return
+    options = plain.get("arena_env_args") or {}
+    if not isinstance(options, dict):
+        raise ConfigError(Problem(f"{shown(options)} is not a mapping", key="arena_env_args"))
+    tasks = _tasks(job["suite"], options, suites)
+    if len(tasks) > room:
+        message = f"makes {len(tasks)} jobs, and a file may have {MAX_JOBS} in all"
+        raise ConfigError(Problem(message, key="suite"))
+    for task in tasks:
+        name = job.get("name")
+        label = f"{name}-{task.label}" if isinstance(name, str) else name
+        environment = {**deepcopy(options), "environment": task.environment}
+        member = SuiteMember(name=str(name), suite=job["suite"], task=task.label)
+        yield {**deepcopy(plain), "name": label, "arena_env_args": environment}, member
+
+
+def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[SuiteTask]:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(Problem(f"{shown(name)} is not the name of a suite", key="suite"))
+    if options.get("environment") is not None:
+        message = "gives every job its environment; leave out either this or arena_env_args.environment"
+        raise ConfigError(Problem(message, key="suite"))
+    try:
+        suite = suites.get(name)
+    except ConfigError as error:
+        raise ConfigError([Problem(problem.message, key="suite") for problem in error.problems]) from error
+    if not isinstance(suite, Suite):
+        message = f"'{name}' is registered as a {type(suite).__name__}, which lists no tasks"
+        raise ConfigError(Problem(message, key="suite"))
+    try:
+        tasks = suite.tasks(options)
+    except ConfigError as error:
+        # Unlike the name of the suite, what is at fault here is one of the environment's options.
+        problems = [Problem(each.message, key=_below("arena_env_args", each.key)) for each in error.problems]
+        raise ConfigError(problems) from error
+    labels = [task.label for task in tasks]
+    if not tasks or len(set(labels)) < len(labels):
+        raise ConfigError(Problem(f"'{name}' lists {'a task twice' if tasks else 'no task'}", key="suite"))
+    return tasks
+
+
+def _below(head: str, key: str | None) -> str:
+    return head if key is None else f"{head}.{key}"
