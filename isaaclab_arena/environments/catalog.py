@@ -26,6 +26,7 @@ ENVIRONMENTS = Registry(
     schemes={
         "gym": "isaaclab_arena.environments.gym.builder:gymnasium_environment",
         "metaworld": "isaaclab_arena.environments.gym.builder:meta_world_environment",
+        "libero": "isaaclab_arena.environments.libero.builder:libero_environment",
         "robosuite": "isaaclab_arena.environments.gym.robosuite:robosuite_environment",
     },
 )

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,13 +28,13 @@ from isaaclab_arena.environments.gym.environment import (
     SEED_CONDITION,
     GymEnvironment,
     GymTraits,
-    slot_reset,
 )
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.episode import Conditions
 
 _UNKNOWN_CONTROL_DT_S = 1.0
 
@@ -87,6 +87,9 @@ class GymConfig(WorkerOptions):
         yield from ()
 
 
+_Config = TypeVar("_Config", bound=GymConfig)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetaWorldConfig(GymConfig):
     """Options of Meta-World's tasks, which say in their ``info`` what is solved."""
@@ -95,7 +98,7 @@ class MetaWorldConfig(GymConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GymBuilder:
+class GymBuilder(Generic[_Config]):
     """Builds one environment made elsewhere.
 
     Attributes:
@@ -108,7 +111,7 @@ class GymBuilder:
         choose_opengl: Says what workers draw with, given a device and the variables that a job gives them.
     """
 
-    config_class: type[GymConfig]
+    config_class: type[_Config]
     kind: str
     name: str
     install_hint: str
@@ -116,7 +119,7 @@ class GymBuilder:
     draw_on: Callable[[torch.device], None] = draw_on
     choose_opengl: Callable[[torch.device, Mapping[str, str]], OpenglChoice] = choose_opengl
 
-    def check(self, config: GymConfig) -> None:
+    def check(self, config: _Config) -> None:
         """Refuse an environment that does not exist, and options that contradict each other.
 
         Raises:
@@ -128,7 +131,7 @@ class GymBuilder:
         if problems:
             raise ConfigError(problems)
 
-    def foreign_code(self, config: GymConfig) -> list[Problem]:
+    def foreign_code(self, config: _Config) -> list[Problem]:
         """Return which options name code to be loaded that no installed package has announced."""
         problems = []
         module, colon, _ = self.name.rpartition(":")
@@ -138,7 +141,7 @@ class GymBuilder:
             problems.append(Problem(f"'{config.python}' is a program that would be run", key="python"))
         return problems
 
-    def content_sources(self, config: GymConfig) -> ContentSources:
+    def content_sources(self, config: _Config) -> ContentSources:
         """Return the packages and the source that decide what the environment does; see `ContentBuilder`.
 
         In another interpreter a package is known by its version, and a module of one's own by the one file.
@@ -155,7 +158,7 @@ class GymBuilder:
                 files[f"module {name}"] = Path(origin["file"])
         return ContentSources(files=files, stated=stated)
 
-    def task_name(self, config: GymConfig) -> str:
+    def task_name(self, config: _Config) -> str:
         """Return what a policy is told; see `TaskBuilder`."""
         return config.task_description or self._short_name
 
@@ -163,7 +166,7 @@ class GymBuilder:
     def _short_name(self) -> str:
         return self.name.rpartition(":")[2].rpartition("/")[2]
 
-    def build(self, config: GymConfig, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
+    def build(self, config: _Config, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
         """Build the environment; see `EnvironmentBuilder`.
 
         Raises:
@@ -176,17 +179,29 @@ class GymBuilder:
         variables = {**opengl.variables, **config.environment_variables}
         slots = self._slots(replace(config, environment_variables=variables), num_envs)
         try:
-            self._check_seeding(config, slots)
             traits = self._traits(config, slots.description)
             if config.python is not None and _draws_with_opengl(slots.description):
                 _say_once(f"workers draw with {VARIABLE}={opengl.name}: {opengl.reason}")
                 traits = replace(traits, opengl=opengl.name)
-            return GymEnvironment(slots, num_envs, traits, torch.device(device))
+            environment = self._environment(config, slots, traits, num_envs=num_envs, device=torch.device(device))
+            self._check_seeding(config, slots, environment)
         except ArenaError:
             slots.close()
             raise
+        return environment
 
-    def _unfindable(self, config: GymConfig) -> list[Problem]:
+    def _environment(
+        self, config: _Config, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
+    ) -> GymEnvironment:
+        """Return the environment of single ones that are made."""
+        del config
+        return GymEnvironment(slots, num_envs, traits, device)
+
+    def _seeding_trial(self, config: _Config) -> Conditions:
+        """Return the conditions of an episode that must start twice in the same way."""
+        return {SEED_CONDITION: 2**config.seed_bits - 1, INDEX_CONDITION: 0}
+
+    def _unfindable(self, config: _Config) -> list[Problem]:
         try:
             found = self._find(config)
         except ImportError as error:
@@ -199,7 +214,7 @@ class GymBuilder:
             return [Problem(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")]
         return list(config.problems_with(found))
 
-    def _find(self, config: GymConfig) -> Mapping[str, Any]:
+    def _find(self, config: _Config) -> Mapping[str, Any]:
         """Return what the source says, with the errors of a worker as if it had been asked here."""
         if config.python is None:
             return source_of(self.kind).find(self.name)
@@ -208,12 +223,12 @@ class GymBuilder:
         except RequestError as error:
             raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
-    def _way_out(self, config: GymConfig) -> str:
+    def _way_out(self, config: _Config) -> str:
         if config.python is None:
             return self.install_hint
         return f"for {config.python}: {self.worker_install_hint or self.install_hint}"
 
-    def _slots(self, config: GymConfig, num_envs: int) -> EnvSlots:
+    def _slots(self, config: _Config, num_envs: int) -> EnvSlots:
         source = self._source(config)
         if config.python is not None:
             return WorkerSlots(source, num_envs, config)
@@ -222,7 +237,7 @@ class GymBuilder:
         except Exception as error:
             raise EnvironmentBuildError(f"'{self.name}' cannot be made: {type(error).__name__}: {error}") from error
 
-    def _source(self, config: GymConfig) -> SlotSource:
+    def _source(self, config: _Config) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)
         return SlotSource(
             kind=self.kind,
@@ -233,7 +248,7 @@ class GymBuilder:
             instruction_key=config.instruction_key,
         )
 
-    def _traits(self, config: GymConfig, description: Mapping[str, Any]) -> GymTraits:
+    def _traits(self, config: _Config, description: Mapping[str, Any]) -> GymTraits:
         limit = config.max_episode_length or description["max_episode_length"]
         if limit is None:
             raise EnvironmentBuildError(f"'{self.name}' has no limit of its own; give max_episode_length")
@@ -254,12 +269,11 @@ class GymBuilder:
             tells_episode=config.tell_episode,
         )
 
-    def _check_seeding(self, config: GymConfig, slots: EnvSlots) -> None:
+    def _check_seeding(self, config: _Config, slots: EnvSlots, environment: GymEnvironment) -> None:
         """Refuse an environment that does not start as its seed says: its episodes could never be repeated."""
         if not config.seeded:
             return
-        conditions = {SEED_CONDITION: 2**config.seed_bits - 1, INDEX_CONDITION: 0}
-        reset = slot_reset(conditions, tells_episode=config.tell_episode)
+        reset = environment.slot_reset(self._seeding_trial(config))
         first, again = (slots.reset({0: reset}, seen=[0])[0].observation for _ in range(2))
         if not all(np.array_equal(first[name], again[name], equal_nan=True) for name in first):
             raise EnvironmentBuildError(

@@ -108,6 +108,21 @@ class GymEnvironment(Environment):
         """Return the conditions with the episode's index where the environment is told it."""
         return {**conditions, INDEX_CONDITION: episode.episode_index} if self._traits.tells_episode else conditions
 
+    def slot_reset(self, conditions: Conditions) -> SlotReset:
+        """Return what a single environment starts from.
+
+        Args:
+            conditions: Those of the episode, with its seed; with its index too where it is told.
+
+        Raises:
+            KeyError: If the seed or the index is missing.
+        """
+        seed = int(str(conditions[SEED_CONDITION]))
+        if not self._traits.tells_episode:
+            return SlotReset(seed=seed)
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in conditions.items()}
+        return SlotReset(seed=seed, options={"episode_index": plain[INDEX_CONDITION], "conditions": plain})
+
     def instruction(self, conditions: Conditions) -> str:
         """Return what an episode asks for; one that has its own words says them only when it was reset."""
         told = (words for started, words in self._instructions.values() if started == conditions)
@@ -116,8 +131,7 @@ class GymEnvironment(Environment):
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
         slots = env_ids.tolist()
-        tells = self._traits.tells_episode
-        resets = {slot: slot_reset(each, tells_episode=tells) for slot, each in zip(slots, conditions, strict=True)}
+        resets = {slot: self.slot_reset(each) for slot, each in zip(slots, conditions, strict=True)}
         self._lost.difference_update(slots)
         self._running[slots] = True
         seen = self._pictures.wanted(slots, ~self._running)
@@ -257,23 +271,6 @@ class GymEnvironment(Environment):
         numbers = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}
         pictures = self._pictures.observed(self.device)
         return {"policy": numbers, CAMERAS: pictures} if pictures else {"policy": numbers}
-
-
-def slot_reset(conditions: Conditions, *, tells_episode: bool) -> SlotReset:
-    """Return what a single environment starts from.
-
-    Args:
-        conditions: Those of the episode, with its seed; with its index too where it is told.
-        tells_episode: Whether the environment is told index and conditions, as ``options``.
-
-    Raises:
-        KeyError: If the seed or the index is missing.
-    """
-    seed = int(str(conditions[SEED_CONDITION]))
-    if not tells_episode:
-        return SlotReset(seed=seed)
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in conditions.items()}
-    return SlotReset(seed=seed, options={"episode_index": plain[INDEX_CONDITION], "conditions": plain})
 
 
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:

@@ -29,7 +29,7 @@ def versions_of(environment: gymnasium.Env) -> dict[str, str]:
     made_by = getattr(inner, "made_by", type(inner))
     package = made_by.__module__.partition(".")[0]
     found = {"python": platform.python_version()}
-    for name in ("gymnasium", "numpy", "mujoco", package):
+    for name in ("gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())):
         version = _version(name)
         if version is not None:
             found[name] = version

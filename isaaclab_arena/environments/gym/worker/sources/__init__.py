@@ -5,7 +5,12 @@
 import importlib
 import types
 
-SOURCES = {"gym": "registered", "metaworld": "meta_world", "robosuite": "robosuite_tasks"}
+SOURCES = {
+    "gym": "registered",
+    "metaworld": "meta_world",
+    "libero": "libero_tasks",
+    "robosuite": "robosuite_tasks",
+}
 """The kind that a name begins with, to the module beside this one."""
 
 

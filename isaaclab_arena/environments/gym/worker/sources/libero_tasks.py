@@ -1,0 +1,168 @@
+"""The tasks of LIBERO, from a checkout, each episode started as a benchmark's protocol says."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import types
+import typing
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs import registration
+
+# Beside this file, whatever package a worker or this program imports it as.
+from .libero_init_states import read_init_states  # noqa: TID252
+from .libero_resets import ResetSequence  # noqa: TID252
+
+ROBOSUITE = "1.4."
+"""The versions of robosuite that LIBERO's code works with begin like this."""
+
+PACKAGES = ("bddl", "cloudpickle", "easydict", "gym", "matplotlib", "mujoco")
+"""What LIBERO's environments import beside robosuite."""
+
+HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
+"""What the arm does while objects come to rest: nothing, with the gripper open."""
+
+CONTROL_FREQUENCY_HZ = 20
+
+
+def find(name: str) -> dict[str, object]:  # noqa: ARG001  the checkout says which tasks there are
+    """Return the module that decides what tasks do.
+
+    Raises:
+        ImportError: If robosuite is not installed or in another version, or if a package is missing.
+    """
+    missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ImportError(f"LIBERO needs {', '.join(missing)}")
+    version = importlib.import_module("robosuite").__version__
+    if not version.startswith(ROBOSUITE):
+        raise ImportError(f"robosuite {version} is installed, and LIBERO needs 1.4.0")
+    return {"max_episode_length": None, "modules": ["robosuite"]}
+
+
+def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
+    """Return a new environment of a task.
+
+    Args:
+        name: Not used: the files of the task say all.
+        make_kwargs: What `isaaclab_arena.environments.libero.builder.LiberoBuilder` has found out of it.
+        max_episode_length: Control steps that a policy has.
+
+    Raises:
+        ImportError: If LIBERO cannot be imported from the checkout.
+        InitStatesError: If the file of initial states holds none.
+    """
+    del name
+    states = read_init_states(make_kwargs["init_states_file"])
+    envs = _libero(make_kwargs["package_directory"])
+    cameras = list(make_kwargs["cameras"])
+    task = envs.env_wrapper.ControlEnv(
+        bddl_file_name=make_kwargs["bddl_file"],
+        use_camera_obs=bool(cameras),
+        has_offscreen_renderer=bool(cameras),
+        control_freq=CONTROL_FREQUENCY_HZ,
+        # Episodes are ended from outside.
+        ignore_done=True,
+        **_camera_arguments(cameras, make_kwargs["camera_size"]),
+    )
+    environment = LiberoTask(task, states, make_kwargs)
+    environment.spec = registration.EnvSpec("libero/task")
+    return gymnasium.wrappers.TimeLimit(environment, max_episode_length or 1)
+
+
+class LiberoTask(gymnasium.Env):
+    """A task of LIBERO behind Gymnasium's interface.
+
+    It observes each of LIBERO's observables by its own name. ``info["success"]`` is what the task says of itself.
+
+    Attributes:
+        task: LIBERO's own environment.
+        made_by: The class below it, whose packages are told.
+        runs_on: Packages whose versions are told beside those of its class.
+        dt: Time between two control steps [s].
+
+    Args:
+        task: LIBERO's own environment.
+        states: The initial states of the task. Shape: (num_states, state_dim).
+        settings: See `make`.
+    """
+
+    runs_on = ("robosuite", "bddl")
+
+    def __init__(self, task: typing.Any, states: np.ndarray, settings: typing.Mapping[str, typing.Any]) -> None:
+        self.task = task
+        self.made_by = type(task.env)
+        self.dt = 1.0 / CONTROL_FREQUENCY_HZ
+        self._states = states
+        self._settings = settings
+        self._resets = ResetSequence(task, seeds_every_reset=settings["seeds_every_reset"])
+        self._pictures = [f"{camera}_image" for camera in settings["cameras"]]
+        self.action_space = spaces.Box(-1.0, 1.0, (len(HOLD),), np.float32)
+        shown = self._shown(task.env._get_observations())
+        self.observation_space = spaces.Dict({name: self._space(name, value) for name, value in shown.items()})
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Start the episode that its conditions describe.
+
+        Args:
+            seed: Not used: the conditions say what is drawn from.
+            options: ``conditions``, with ``libero.fixture_seed``, ``libero.reset_index`` and ``libero.init_state``.
+        """
+        del seed
+        conditions = (options or {})["conditions"]
+        self._resets.play(conditions["libero.fixture_seed"], conditions["libero.reset_index"])
+        observation = self.task.set_init_state(self._states[conditions["libero.init_state"]])
+        for _ in range(self._settings["wait_steps"]):
+            observation = self.task.step(list(HOLD))[0]
+        return self._shown(observation), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        """Make one control step."""
+        observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
+        return self._shown(observation), float(reward), False, False, {"success": bool(self.task.check_success())}
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.task.close()
+
+    def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
+        return {name: np.atleast_1d(each) for name, each in observation.items() if not name.endswith("-state")}
+
+    def _space(self, name: str, value: np.ndarray) -> spaces.Box:
+        is_picture = name in self._pictures
+        return spaces.Box(0, 255, value.shape, np.uint8) if is_picture else spaces.Box(-np.inf, np.inf, value.shape)
+
+
+def _camera_arguments(cameras: list[str], size: int) -> dict[str, typing.Any]:
+    return {"camera_names": cameras, "camera_heights": size, "camera_widths": size} if cameras else {}
+
+
+def _libero(directory: str) -> typing.Any:
+    """Import LIBERO's environments from a checkout and return their package.
+
+    Args:
+        directory: What holds the inner package ``libero``, whose outer package has no ``__init__``. So another LIBERO
+            that is installed would come first, and the outer package is made here.
+    """
+    outer = types.ModuleType("libero")
+    outer.__path__ = [directory]
+    sys.modules["libero"] = outer
+    # LIBERO asks on the standard input where its files are, unless it finds its answers written down.
+    with tempfile.TemporaryDirectory() as answers:
+        inside = pathlib.Path(directory, "libero")
+        names = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
+        lines = [f"{name}: {json.dumps(str(inside / part))}" for name, part in names.items()]
+        lines.append(f"datasets: {json.dumps(str(inside.with_name('datasets')))}")
+        pathlib.Path(answers, "config.yaml").write_text("\n".join(lines))
+        os.environ["LIBERO_CONFIG_PATH"] = answers
+        envs = importlib.import_module("libero.libero.envs")
+        importlib.import_module("libero.libero.envs.env_wrapper")
+    return envs

@@ -1,0 +1,159 @@
+"""Build the tasks of LIBERO, ``libero:<suite>/<task>``, from a checkout of the user's own, in workers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from isaaclab_arena.config.options import Count
+from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
+from isaaclab_arena.environments.gym.environment import GymTraits
+from isaaclab_arena.environments.gym.worker.sources.libero_init_states import InitStatesError, read_init_states
+from isaaclab_arena.environments.libero.checkout import LiberoCheckout, LiberoTask
+from isaaclab_arena.environments.libero.environment import (
+    FIXTURE_SEED,
+    INIT_STATE,
+    RESET_INDEX,
+    LiberoEnvironment,
+)
+from isaaclab_arena.environments.libero.libero_root import libero_root
+from isaaclab_arena.environments.libero.protocols import PROTOCOLS, Protocol, Seeding
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.episode import Conditions
+
+INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiberoConfig(GymConfig):
+    """Options of LIBERO's tasks.
+
+    Attributes:
+        libero_path: A checkout of LIBERO; LIBERO_PATH by default.
+        protocol: How episodes are played.
+        cameras: What is observed as pictures where ``enable_cameras`` is true.
+        camera_size: Width and height of these pictures [pixels]; the protocol's by default.
+    """
+
+    success_key: str | None = "success"
+    libero_path: str | None = None
+    protocol: Literal["strict", "openpi", "openvla", "lerobot", "gr00t", "vla_eval"] = "strict"
+    cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")
+    camera_size: Count | None = None
+
+    @property
+    def played_by(self) -> Protocol:
+        """How episodes are played."""
+        return PROTOCOLS[self.protocol]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiberoBuilder(GymBuilder[LiberoConfig]):
+    """Builds one task of LIBERO."""
+
+    def check(self, config: LiberoConfig) -> None:
+        """Refuse what the checkout does not have, and options that contradict each other.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        task = _checkout(config).task(self.name)
+        for path in (task.described_in, task.init_states_file):
+            if not path.is_file():
+                raise ConfigError(Problem(f"half a checkout of LIBERO: it has no '{path}'", key="libero_path"))
+        try:
+            read_init_states(str(task.init_states_file))
+        except InitStatesError as error:
+            raise ConfigError(Problem(str(error), key="libero_path")) from error
+        super().check(config)
+
+    def content_sources(self, config: LiberoConfig) -> ContentSources:
+        """Return the files of the checkout that decide what the environment does; see `ContentBuilder`."""
+        checkout = _checkout(config)
+        task = checkout.task(self.name)
+        found = super().content_sources(config)
+        own = {
+            "LIBERO code": checkout.inside / "envs",
+            "LIBERO assets": checkout.inside / "assets",
+            "LIBERO task": task.described_in,
+            "LIBERO initial states": task.init_states_file,
+        }
+        if config.libero_path is not None:
+            # The checkout may hold demonstrations too, of which nothing counts.
+            own[f"libero_path {Path(config.libero_path).name}"] = checkout.inside / "benchmark"
+        return replace(found, files={**found.files, **own})
+
+    def task_name(self, config: LiberoConfig) -> str:
+        """Return what a policy is told: LIBERO's own words; see `TaskBuilder`."""
+        return config.task_description or self._task(config).instruction
+
+    def _environment(
+        self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
+    ) -> LiberoEnvironment:
+        facts = {"protocol": config.protocol}
+        revision = _checkout(config).revision()
+        return LiberoEnvironment(
+            slots,
+            num_envs,
+            traits,
+            device,
+            protocol=config.played_by,
+            facts={**facts, **({"libero": revision} if revision else {})},
+        )
+
+    def _seeding_trial(self, config: LiberoConfig) -> Conditions:
+        return {FIXTURE_SEED: config.played_by.seed, RESET_INDEX: config.played_by.resets_before, INIT_STATE: 0}
+
+    def _traits(self, config: LiberoConfig, description: Mapping[str, Any]) -> GymTraits:
+        return replace(super()._traits(config, description), task_name=self._task(config).name)
+
+    def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
+        return {**super()._find(config), "max_episode_length": self._limit(config)}
+
+    def _limit(self, config: LiberoConfig) -> int:
+        return config.max_episode_length or config.played_by.steps_in(self._task(config).suite)
+
+    def _source(self, config: LiberoConfig) -> SlotSource:
+        task, protocol = self._task(config), config.played_by
+        settings = {
+            "package_directory": str(_checkout(config).package_directory.absolute()),
+            "bddl_file": str(task.bddl_file.absolute()),
+            "init_states_file": str(task.init_states_file.absolute()),
+            "cameras": list(config.cameras) if config.enable_cameras else [],
+            "camera_size": config.camera_size or protocol.camera_size,
+            "wait_steps": protocol.wait_steps,
+            "seeds_every_reset": protocol.seeding is not Seeding.ONCE,
+        }
+        source = super()._source(config)
+        return replace(source, make_kwargs=settings, max_episode_length=self._limit(config))
+
+    def _task(self, config: LiberoConfig) -> LiberoTask:
+        return _checkout(config).task(self.name)
+
+
+def libero_environment(name: str) -> LiberoBuilder:
+    """Return the builder of ``libero:<suite>/<name or index of a task>``."""
+    return LiberoBuilder(
+        config_class=LiberoConfig,
+        kind="libero",
+        name=name,
+        install_hint=f"LIBERO needs an older MuJoCo, so name an interpreter with python; there {INSTALLATION}",
+        worker_install_hint=INSTALLATION,
+    )
+
+
+def _checkout(config: LiberoConfig) -> LiberoCheckout:
+    """Return the checkout that is meant.
+
+    Raises:
+        ConfigError: If none is named, or if it is none.
+    """
+    path = config.libero_path or libero_root()
+    if path is None:
+        message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
+        raise ConfigError(Problem(message, key="libero_path"))
+    return LiberoCheckout(Path(path).expanduser())

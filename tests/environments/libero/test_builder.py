@@ -1,0 +1,87 @@
+"""LIBERO's tasks run in workers from a checkout, and what is wrong with either is told before anything starts."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.environments.gym.gym_running import build
+from tests.environments.gym.test_builder import problems
+from tests.environments.libero.checkouts import SUITES, in_checkout, write_states
+
+TASK = "libero:libero_spatial/0"
+FIRST = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
+
+
+def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved(checkout):
+    environment = build(TASK, **in_checkout(checkout), protocol="openpi")
+    assert environment.task_description == "pick up the bowl and place it on the plate"
+    assert (environment.max_episode_length, environment.control_dt) == (220, 0.05)
+    observation = environment.reset(torch.tensor([0]), [{**FIRST, "libero.init_state": 2}])
+    assert observation["policy"]["robot0_eef_pos"][0, 0] == np.float32(np.linspace(0, 0.1, 12)[6])
+    assert not any(name.endswith("-state") for name in observation["policy"])
+    steps = [environment.step(torch.ones(1, 7)) for _ in range(9)]
+    assert [step.success is not None and bool(step.success[0]) for step in steps] == [False] * 8 + [True]
+    assert steps[-1].terminated[0]
+    environment.close()
+
+
+def test_an_episode_is_the_same_whatever_was_played_before(checkout):
+    environment = build(TASK, **in_checkout(checkout), protocol="openpi")
+
+    def cabinet(index: int) -> float:
+        observation = environment.reset(torch.tensor([0]), [{**FIRST, "libero.reset_index": index}])
+        return float(observation["policy"]["cabinet_1_pos"][0, 0])
+
+    played = [cabinet(index) for index in (0, 1, 2, 3)]
+    assert [cabinet(index) for index in (3, 0, 2, 1)] == [played[index] for index in (3, 0, 2, 1)]
+    assert len(set(played)) == 4
+    environment.close()
+
+
+def test_what_simulated_and_how_is_told(checkout):
+    environment = build(TASK, **in_checkout(checkout))
+    told = environment.provenance()
+    assert (told["environment"], told["protocol"]) == (TASK, "strict")
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("libero:libero_spatal/0", {}, "environment: this checkout has no suite 'libero_spatal'; did you mean"),
+        (TASK, {"protocol": "openp"}, "protocol"),
+        (TASK, {"libero_path": "/no/such/checkout"}, "libero_path: '/no/such/checkout' is no checkout of LIBERO"),
+        (TASK, {"python": None, "environment_variables": {}}, "name an interpreter with python"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_starts(checkout, name, options, message):
+    assert message in problems(name, **{**in_checkout(checkout), **options})
+
+
+def test_a_checkout_has_to_be_named(monkeypatch):
+    monkeypatch.delenv("LIBERO_PATH", raising=False)
+    assert "libero_path: is missing: name a checkout of LIBERO here or in LIBERO_PATH" in problems(TASK)
+
+
+def test_another_robosuite_is_told_with_the_interpreter_and_the_way_out(checkout):
+    options = in_checkout(checkout, FAKE_ROBOSUITE_VERSION="1.5.2")
+    told = problems(TASK, **options)
+    assert "robosuite 1.5.2 is installed, and LIBERO needs 1.4.0" in told
+    assert f"for {options['python']}: pip install" in told
+
+
+def test_packages_that_the_interpreter_lacks_are_named(checkout):
+    (checkout.with_name("packages") / "bddl.py").unlink()
+    assert "LIBERO needs bddl" in problems(TASK, **in_checkout(checkout))
+
+
+def test_half_a_checkout_is_told_by_what_it_lacks(checkout):
+    described = checkout / "libero" / "libero" / "bddl_files" / "libero_spatial" / f"{SUITES['libero_spatial'][0]}.bddl"
+    described.unlink()
+    assert f"half a checkout of LIBERO: it has no '{described}'" in problems(TASK, **in_checkout(checkout))
+
+
+def test_a_file_of_initial_states_without_an_array_is_refused(checkout):
+    inside = checkout / "libero" / "libero"
+    write_states(inside / "init_files" / "libero_spatial" / f"{SUITES['libero_spatial'][0]}.pruned_init", {"a": 1})
+    assert "holds no array of initial states" in problems(TASK, **in_checkout(checkout))
