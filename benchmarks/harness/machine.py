@@ -2,11 +2,10 @@
 
 import os
 import platform
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-
-import torch
 
 from isaaclab_arena.evaluation.provenance import provenance
 
@@ -28,7 +27,9 @@ def machine_line(*packages: str) -> str:
     Args:
         packages: Distributions whose versions matter to the figures.
     """
-    gpus = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+    # A benchmark that has not loaded PyTorch by now uses no GPU, and need not wait a second for it.
+    torch = sys.modules.get("torch")
+    gpus = [torch.cuda.get_device_name()] if torch is not None and torch.cuda.is_available() else []
     load = f"load average {os.getloadavg()[0]:.1f} at the start"
     software = [f"Python {platform.python_version()}", *([versions(*packages)] if packages else [])]
     return ", ".join([processor(), *gpus, load, *software, f"{datetime.now(UTC):%Y-%m-%d}"])

@@ -9,7 +9,7 @@ import torch
 from isaaclab_arena.config.stopping.questions import Question, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.provenance.provenance import provenance_on
+from isaaclab_arena.evaluation.provenance.rank_provenance import provenance_on
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads

@@ -1,4 +1,4 @@
-"""Record what this process's results come from: versions, revision, node, device."""
+"""Record what this process's results come from: versions, revision, node."""
 
 import hashlib
 import json
@@ -11,9 +11,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import torch
-
-from isaaclab_arena.storage.provenance import Node, Provenance
+from isaaclab_arena.storage.provenance import Node
 
 DISTRIBUTION = "isaaclab-arena-mujoco"
 _PACKAGES = (
@@ -110,20 +108,6 @@ def git_revision(directory: Path) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None if answer.returncode == 0 else None
-
-
-def provenance_on(device: torch.device) -> Provenance:
-    """Return what results of this process depend on.
-
-    Args:
-        device: Where the rank simulates.
-    """
-    return Provenance.of(versions(), node(), device=_kind_of_device(device))
-
-
-def _kind_of_device(device: torch.device) -> str:
-    """Return ``cpu``, or ``cuda`` with the GPU's name; which of several equal GPUs it is decides nothing."""
-    return "cpu" if device.type == "cpu" else f"{device.type} ({torch.cuda.get_device_name(device)})"
 
 
 def node() -> Node:

@@ -25,7 +25,7 @@ from isaaclab_arena.evaluation.scheduling.cost import (
     expected_s,
     order_of_work,
 )
-from isaaclab_arena.evaluation.scheduling.pieces import DividedJob
+from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
 
 _NAME = re.compile(r"j([0-9]+)(?:_p([0-9]+)\.(?:g([1-9][0-9]*)|(done))|\.failed)")

@@ -9,7 +9,8 @@ from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, remaini
 from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply, FixedShare
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.turns import home_index, jobs_taking_turns, round_size, rounds_of
-from isaaclab_arena.evaluation.scheduling.pieces import split_shares, unfinished
+from isaaclab_arena.evaluation.scheduling.divided_jobs import unfinished
+from isaaclab_arena.evaluation.scheduling.pieces import split_shares
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.run.attempts import Attempt
 

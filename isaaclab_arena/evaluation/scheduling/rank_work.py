@@ -11,9 +11,9 @@ from isaaclab_arena.evaluation.plan.answered import answer_watch
 from isaaclab_arena.evaluation.plan.episode_supply import UntilAnswered
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
+from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
 from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
 from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob, FixedQueue, JobQueue, jobs_of_rank
-from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
 from isaaclab_arena.results.stopping.watch import AnswerWatch
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name
 from isaaclab_arena.storage.run.attempts import Attempt

@@ -13,7 +13,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
-from isaaclab_arena.evaluation.provenance.provenance import provenance_on
+from isaaclab_arena.evaluation.provenance.rank_provenance import provenance_on
 from isaaclab_arena.evaluation.startup.contents import ContentReader
 from isaaclab_arena.evaluation.verify.episode_comparison import (
     Difference,

@@ -1,16 +1,6 @@
 import subprocess
 import sys
 
-import torch
-
-from isaaclab_arena.evaluation.provenance.provenance import provenance_on
-
-
-def test_here_and_now_there_are_versions_a_processor_and_a_device():
-    here = provenance_on(torch.device("cpu"))
-    assert {"python", "torch", "mujoco", "numpy", "cpu", "platform"} <= here.facts.keys()
-    assert here.facts["device"] == "cpu"
-
 
 def test_versions_are_read_once_however_often_they_are_asked_for():
     script = (

@@ -13,7 +13,7 @@ from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatu
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.scheduling.claim_table import Claim, ClaimTable
 from isaaclab_arena.evaluation.scheduling.cost import Measured
-from isaaclab_arena.evaluation.scheduling.pieces import DividedJob
+from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob
 from tests.evaluation.jobs import coin_job
 
 MEASURED = Measured(episodes=3, env_steps=300, seconds=1.5)

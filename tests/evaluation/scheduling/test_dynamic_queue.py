@@ -12,9 +12,9 @@ from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatu
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
+from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
 from isaaclab_arena.evaluation.scheduling.dynamic_queue import ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
-from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from isaaclab_arena.storage.run.commits import read_commits
