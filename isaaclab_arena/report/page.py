@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.films import Film, chosen_films, films_of_job
 from isaaclab_arena.report.groups import Curve, Matrix, curves, matrix
@@ -18,6 +19,7 @@ from isaaclab_arena.report.texts import texts
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.summary import caveats, describe_missing, elsewhere
 from isaaclab_arena.storage.contents import shown
+from isaaclab_arena.storage.run.verification import read_verification
 
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""
@@ -73,6 +75,8 @@ class RunOnPage:
         notes: What whoever quotes a figure must know.
         missing: Which episodes are missing.
         problems: Files and lines that could not be read.
+        verified: What ``isaaclab-arena verify`` found, None where nobody has looked.
+        is_unsound: Whether it found that something is wrong, and the run has not changed since.
     """
 
     name: str
@@ -83,6 +87,8 @@ class RunOnPage:
     notes: tuple[str, ...]
     missing: tuple[str, ...]
     problems: tuple[str, ...]
+    verified: str | None
+    is_unsound: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +246,7 @@ def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
         "config hash": plan.config_hash,
         "run": plan.run_id,
     }
+    verified, is_unsound = _verified(run)
     return RunOnPage(
         name=_name(run),
         directory=plain_text(run.directory),
@@ -249,7 +256,23 @@ def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
         notes=tuple(map(plain_text, [*caveats(merged), *elsewhere(merged)])),
         missing=() if running else tuple(plain_text(describe_missing(each)) for each in merged.missing),
         problems=tuple(map(plain_text, merged.problems)),
+        verified=verified,
+        is_unsound=is_unsound,
     )
+
+
+def _verified(run: ReportedRun) -> tuple[str | None, bool]:
+    """Return what a verification found, and whether that is something wrong that still holds."""
+    try:
+        found = read_verification(run.directory)
+    except ArenaError as error:
+        return plain_text(f"cannot be read: {first_line(error)}"), False
+    if found is None:
+        return None, False
+    words = plain_text(f"{found.verified_at.replace('T', ' ')[:16]} UTC: {found.in_words()}")
+    if found.sources != run.merged.sources:
+        return f"{words}. The run has changed since.", False
+    return f"{words}.", not found.is_sound
 
 
 def _ranks(count: int) -> str:

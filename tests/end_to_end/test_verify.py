@@ -18,6 +18,7 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.storage.hdf5.episodes import read_episode
 from isaaclab_arena.storage.recorded_episode import checksum
+from isaaclab_arena.storage.run.verification import read_verification
 from tests.end_to_end.launching import ROOT, command, run, wait_until, write_jobs
 from tests.environments.gym.gym_fakes import ID as GYM_ID
 from tests.fakes_environment import files_below
@@ -108,7 +109,14 @@ def test_a_run_is_verified_bitwise_at_another_number_of_env_slots_and_ranks(unto
     assert "num_envs from 4 to 1; ranks from 1 to 2" in told
     assert told.count("steps, bitwise\n") == 3
     assert "3 of 3 episodes bitwise" in told
-    assert {name: (untouched / name).stat().st_mtime_ns for name in files_below(untouched)} == before
+    after = {name: (untouched / name).stat().st_mtime_ns for name in files_below(untouched)}
+    assert after.pop("verification.json") > 0
+    before.pop("verification.json", None)
+    assert after == before
+    found = read_verification(untouched)
+    assert found is not None
+    assert [each.is_bitwise for each in found.episodes] == [True] * 3
+    assert found.is_sound
 
 
 def test_a_tampered_recording_is_found_with_its_step_and_field(copied, capsys):
@@ -179,11 +187,21 @@ def test_whatever_is_wrong_with_the_files_is_told(copied, capsys, damage, words)
     told = capsys.readouterr().out
     assert words in told
     assert "every array is what was written" not in told
+    found = read_verification(copied)
+    assert found is not None
+    assert words in " ".join(found.problems)
 
 
 def test_files_alone_can_be_checked(untouched, capsys):
     assert main(["verify", str(untouched), "--sample", "0"]) == 0
     assert capsys.readouterr().out.endswith("no episode was run again\n")
+
+
+def test_a_run_that_cannot_be_written_to_is_verified_all_the_same(copied, capsys):
+    (copied / "verification.json").unlink(missing_ok=True)
+    (copied / "verification.json").mkdir()
+    assert main(["verify", str(copied), "--sample", "0"]) == 0
+    assert "not kept for the page of the run: " in capsys.readouterr().out
 
 
 def test_without_a_recording_endings_are_compared_and_another_version_is_named(tmp_path, capsys):

@@ -2,9 +2,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from isaaclab_arena.report.page import ReportedRun, page_of, script_data
+from isaaclab_arena.report.writing import html_of
 from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.storage.run.verification import RunVerification, write_verification
 from tests.analysis.recorded_runs import write_run
 from tests.report.test_films import write_films
+from tests.results.evidence import commit_lines, write_lines
 
 
 def run_of(directory: Path, **jobs: str) -> ReportedRun:
@@ -25,6 +28,28 @@ def test_a_run_that_is_over_names_what_is_missing(tmp_path: Path):
     page = page_of([run_of(tmp_path / "run", lift="ssf--")], embedded_bytes=0)
     assert page.runs[0].progress is None
     assert "lacks 2 episodes (3, 4)" in page.runs[0].missing[0]
+
+
+def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
+    run = run_of(tmp_path / "run", lift="ssf")
+    found = RunVerification(
+        verified_at="2026-01-02T03:04:05.000+00:00",
+        sources=run.merged.sources,
+        num_episodes=3,
+        problems=("demo_2 is damaged",),
+        episodes=(),
+        is_sound=False,
+    )
+    assert page_of([run], embedded_bytes=0).runs[0].verified is None
+    write_verification(run.directory, found)
+    html = html_of(page_of([run], embedded_bytes=0), tmp_path)
+    assert html.count("2026-01-02 03:04 UTC: wrong with the files: demo_2 is damaged; no episode ran again.") == 2
+    assert "Nothing failed, and nothing is missing." not in html
+    write_lines(run.directory, commit_lines("s", first=3))
+    (changed,) = page_of([run_of_existing(run.directory)], embedded_bytes=0).runs
+    assert changed.verified is not None
+    assert changed.verified.endswith("The run has changed since.")
+    assert not changed.is_unsound
 
 
 def test_jobs_of_several_runs_are_named_after_them(tmp_path: Path):

@@ -11,8 +11,10 @@ from typing import NoReturn
 import tyro
 
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
+from isaaclab_arena.clock import now
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.evaluation.verify.sample import draw_sample
 from isaaclab_arena.evaluation.verify.verification import (
@@ -25,9 +27,10 @@ from isaaclab_arena.evaluation.verify.verification import (
     run_sample,
 )
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.layout import demo_name
 from isaaclab_arena.storage.run.run_plan import RunPlan
+from isaaclab_arena.storage.run.verification import EpisodeVerification, RunVerification, write_verification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class VerifyOptions:
     """
 
     output_dir: tyro.conf.Positional[Path]
-    """The directory of one run, which holds run.json. Nothing is written there."""
+    """The directory of one run, which holds run.json. Only verification.json is written there: what was found."""
 
     sample: NotNegative = 8
     """How many episodes to run again, from all jobs alike; 0 only checks the files."""
@@ -92,8 +95,25 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify(options: VerifyOptions) -> Verification:
-    """Check the files, run a sample again, and say what is found as it is found."""
-    merged = merge_results(options.output_dir)
+    """Check the files, run a sample again, say what is found as it is found, and keep it beside the run."""
+    began_at, merged = now(), merge_results(options.output_dir)
+    found = _looked_at(options, merged)
+    kept = RunVerification(
+        verified_at=began_at,
+        sources=merged.sources,
+        num_episodes=len(merged.episodes),
+        problems=found.problems,
+        episodes=tuple(map(_kept, found.episodes)),
+        is_sound=found.is_sound,
+    )
+    try:
+        write_verification(options.output_dir, kept)
+    except StorageError as error:
+        _say(f"not kept for the page of the run: {error}")
+    return found
+
+
+def _looked_at(options: VerifyOptions, merged: MergedResults) -> Verification:
     problems = tuple(_told(check_directory(options.output_dir, merged), merged.plan, len(merged.episodes)))
     sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
     if options.sample > 0:
@@ -113,6 +133,10 @@ def _verify(options: VerifyOptions) -> Verification:
 
 def described(episode: VerifiedEpisode) -> str:
     """Return in one line what came of an episode."""
+    return f"{episode.job} {demo_name(episode.episode_index)}: {episode.num_steps} steps, {_verdict(episode)}"
+
+
+def _verdict(episode: VerifiedEpisode) -> str:
     if episode.failure is not None:
         verdict = f"did not finish: {episode.failure}"
     elif episode.unreadable is not None:
@@ -123,7 +147,18 @@ def described(episode: VerifiedEpisode) -> str:
         verdict = "bitwise" if episode.compares_arrays else "ended the same"
     if episode.explanation is not None:
         verdict += f" ({episode.explanation})"
-    return f"{episode.job} {demo_name(episode.episode_index)}: {episode.num_steps} steps, {verdict}"
+    return verdict
+
+
+def _kept(episode: VerifiedEpisode) -> EpisodeVerification:
+    is_same = episode.is_same and not episode.contents
+    return EpisodeVerification(
+        job=episode.job,
+        episode_index=episode.episode_index,
+        is_same=is_same,
+        is_bitwise=is_same and episode.compares_arrays,
+        verdict=_verdict(episode) + (", but something else ran than was run" if episode.contents else ""),
+    )
 
 
 def summary(verified: Sequence[VerifiedEpisode]) -> str:
