@@ -18,7 +18,7 @@ help:
 	@echo "make eval       run jobs/quickstart.json on the CPU, film a failure of each job, and write its page"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
-	@echo "make test-benchmarks  make an interpreter with robosuite, and run the tests that need it"
+	@echo "make test-benchmarks  make interpreters with robosuite and vla-eval, and run the tests that need them"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
 	@echo "make mutants    put small faults into a copy of the code, and say which of them the tests notice; half an hour"
@@ -57,8 +57,13 @@ $(VENV)-robosuite/.installed: tests/outsiders/robosuite_requirements.txt
 	$(VENV)-robosuite/bin/python -m pip install --quiet --no-deps robosuite==1.5.2
 	@touch $@
 
-test-benchmarks: $(INSTALLED) $(VENV)-robosuite/.installed
-	ROBOSUITE_PYTHON=$(VENV)-robosuite/bin/python $(BIN)/python -m pytest -m benchmark
+$(VENV)-vla-eval/.installed:
+	$(PYTHON) -m venv $(VENV)-vla-eval
+	$(VENV)-vla-eval/bin/python -m pip install --quiet vla-eval==0.8.0
+	@touch $@
+
+test-benchmarks: $(INSTALLED) $(VENV)-robosuite/.installed $(VENV)-vla-eval/.installed
+	ROBOSUITE_PYTHON=$(VENV)-robosuite/bin/python VLA_EVAL_PYTHON=$(VENV)-vla-eval/bin/python $(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu

@@ -28,6 +28,7 @@ ENVIRONMENTS = Registry(
         "metaworld": "isaaclab_arena.environments.gym.builder:meta_world_environment",
         "libero": "isaaclab_arena.environments.libero.builder:libero_environment",
         "robosuite": "isaaclab_arena.environments.gym.robosuite:robosuite_environment",
+        "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_environment",
     },
 )
 

@@ -13,6 +13,7 @@ import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
 from isaaclab_arena.environments.gym.builder import GymConfig
+from isaaclab_arena.environments.gym.vla_eval import VlaEvalConfig
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
 from isaaclab_arena.evaluation.eval_runner import main
@@ -25,7 +26,7 @@ JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    "body", JOB_FILES, ids=["gymnasium", "meta_world", "meta_world_in_workers", "robosuite", "aloha"]
+    "body", JOB_FILES, ids=["gymnasium", "meta_world", "meta_world_in_workers", "robosuite", "vla_eval", "aloha"]
 )
 def test_a_job_file_of_the_document_can_be_read(tmp_path, body):
     (tmp_path / "jobs.yaml").write_text(body)
@@ -47,7 +48,8 @@ def test_a_job_file_of_the_document_completes(tmp_path, index, package):
 
 def test_the_document_lists_every_option():
     described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", TEXT, re.MULTILINE))))
-    assert {field.name for field in dataclasses.fields(GymConfig)} - {"enable_cameras"} <= described
+    fields = {field.name for config in (GymConfig, VlaEvalConfig) for field in dataclasses.fields(config)}
+    assert fields - {"enable_cameras"} <= described
 
 
 def test_the_results_that_the_document_tells_are_those_measured():

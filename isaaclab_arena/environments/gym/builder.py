@@ -217,7 +217,7 @@ class GymBuilder(Generic[_Config]):
     def _find(self, config: _Config) -> Mapping[str, Any]:
         """Return what the source says, with the errors of a worker as if it had been asked here."""
         if config.python is None:
-            return source_of(self.kind).find(self.name)
+            return source_of(self.kind).find(self.name, dict(self._source(config).make_kwargs))
         try:
             return find_in_worker(self._source(config), config)
         except RequestError as error:
@@ -265,7 +265,7 @@ class GymBuilder(Generic[_Config]):
                 return_threshold=config.success_reward_threshold,
                 end_on_success=config.end_on_success,
             ),
-            metric_keys=config.metric_keys,
+            metric_keys=tuple(dict.fromkeys((*config.metric_keys, *description["metric_keys"]))),
             tells_episode=config.tell_episode,
         )
 

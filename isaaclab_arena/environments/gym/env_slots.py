@@ -335,9 +335,8 @@ def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]
         WorkerError: If the interpreter cannot be used.
     """
     worker = WorkerProcess(options.interpreter, options.environment_variables)
+    request = {"request": "find", "source": source.kind, "name": source.name, "make_kwargs": dict(source.make_kwargs)}
     try:
-        return worker.ask(
-            {"request": "find", "source": source.kind, "name": source.name}, timeout_s=options.start_timeout_s
-        )[0]
+        return worker.ask(request, timeout_s=options.start_timeout_s)[0]
     finally:
         worker.close()

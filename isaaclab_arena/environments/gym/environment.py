@@ -60,6 +60,10 @@ class GymEnvironment(Environment):
     Each env slot is an environment of its own, which gets its episode's seed at its reset and is stepped only while its
     episode runs; so an episode is the same whatever happens in the other env slots. There is no automatic reset.
 
+    Attributes:
+        hold_action: What keeps the robot where it is, as the environments declare it: an action, ``last`` for the last
+            action, None where they declare nothing.
+
     Args:
         slots: The single environments.
         num_envs: How many.
@@ -83,6 +87,7 @@ class GymEnvironment(Environment):
         self.filmable = (*filmable, *((VIEWPORT,) if slots.description["renders"] else ()))
         self.films_only_drawn = bool(filmable)
         self.filming_hint = "" if slots.description["renders"] else RENDER_HINT
+        self.hold_action: tuple[float, ...] | str | None = _hold_action(slots.description["hold_action"])
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
@@ -105,8 +110,9 @@ class GymEnvironment(Environment):
         return {SEED_CONDITION: int(generator.integers(0, 2**self._traits.seed_bits, dtype=np.uint64))}
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Return the conditions with the episode's index where the environment is told it."""
-        return {**conditions, INDEX_CONDITION: episode.episode_index} if self._traits.tells_episode else conditions
+        """Return the conditions with those that every episode has, and the episode's index where it is told."""
+        stated = {**conditions, **self._slots.description["conditions"]}
+        return {**stated, INDEX_CONDITION: episode.episode_index} if self._traits.tells_episode else stated
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
         """Return what a single environment starts from.
@@ -271,6 +277,10 @@ class GymEnvironment(Environment):
         numbers = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}
         pictures = self._pictures.observed(self.device)
         return {"policy": numbers, CAMERAS: pictures} if pictures else {"policy": numbers}
+
+
+def _hold_action(declared: Sequence[float] | str | None) -> tuple[float, ...] | str | None:
+    return declared if declared is None or isinstance(declared, str) else tuple(declared)
 
 
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:

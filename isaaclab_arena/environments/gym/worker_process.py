@@ -42,7 +42,7 @@ class WorkerProcess:
     """Starts a worker and talks to it. One request at a time: `send`, then `receive`.
 
     Args:
-        python: The interpreter, which needs numpy and Gymnasium.
+        python: The interpreter, which needs numpy, and Gymnasium for most sources.
         variables: Environment variables that the worker has beside those of this process.
 
     Raises:

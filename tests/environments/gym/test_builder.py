@@ -29,7 +29,7 @@ def test_a_scheme_makes_a_name_known_without_listing_it():
     assert "gym:Ant-v5" in ENVIRONMENTS
     assert "gym:Ant-v5" not in ENVIRONMENTS.names()
     assert "gymnasium:Ant-v5" not in ENVIRONMENTS
-    assert ENVIRONMENTS.patterns() == ["gym:...", "metaworld:...", "libero:...", "robosuite:..."]
+    assert ENVIRONMENTS.patterns() == ["gym:...", "metaworld:...", "libero:...", "robosuite:...", "vla_eval:..."]
 
 
 @PLACES

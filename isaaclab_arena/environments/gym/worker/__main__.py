@@ -91,7 +91,7 @@ class _Worker:
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         request = message["request"]
         if request == "find":
-            found = sources.source_of(message["source"]).find(message["name"])
+            found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
             return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}, {}
         if request == "make":
             environment = sources.source_of(message["source"]).make(

@@ -6,9 +6,12 @@ import contextlib
 import functools
 import typing
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces, wrappers
+
+from .env_slot import kind_of  # noqa: TID252  beside this file, whatever package imports it
+
+if typing.TYPE_CHECKING:
+    import gymnasium
 
 HOOK = "draw_pictures"
 """The method, of an environment or a wrapper, that is told whether the pictures of what comes next are wanted."""
@@ -23,7 +26,7 @@ Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
 """Around a reset or a step: whether the pictures that it returns are wanted."""
 
 # What `gymnasium.make` puts around an environment. Other wrappers may keep pictures, and show them later.
-_TRANSPARENT = (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
+_TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})
 
 _CLOCK_TOLERANCE_S = 1e-9
 
@@ -31,13 +34,13 @@ _CLOCK_TOLERANCE_S = 1e-9
 def drawing_of(environment: gymnasium.Env) -> Drawing | None:
     """Return what tells an environment whether its pictures are wanted, None if it always draws them."""
     layer: typing.Any = environment
-    while type(layer) in _TRANSPARENT:
+    while type(layer).__name__ in _TRANSPARENT and type(layer).__module__.startswith("gymnasium.wrappers."):
         layer = layer.env
     if callable(getattr(type(layer), HOOK, None)):
         return functools.partial(_telling, layer)
     if callable(getattr(type(layer), ROBOSUITE_HOOK, None)):
         return _on_demand(*getattr(layer, ROBOSUITE_HOOK)())
-    if not _is_robosuite(layer) or not isinstance(layer.observation_space, spaces.Dict):
+    if not _is_robosuite(layer) or kind_of(layer.observation_space) != "Dict":
         return None
     names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
     return _on_demand(layer.unwrapped, names)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import typing
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 
+if typing.TYPE_CHECKING:
+    import gymnasium
+
+_SPACES = frozenset({"Box", "Dict", "Discrete", "MultiDiscrete", "MultiBinary"})
 _NUMBER_KINDS = frozenset("biuf")
 
 
@@ -40,6 +42,9 @@ class SlotStep(typing.NamedTuple):
 class EnvSlot:
     """One environment.
 
+    It may have attributes that Gymnasium does not know: ``metric_keys``, entries of ``info`` that are wanted whoever
+    asks; ``hold_action``, which keeps a robot where it is; ``stated_conditions``, plain values that every episode has.
+
     Attributes:
         environment: What is stepped.
 
@@ -64,7 +69,8 @@ class EnvSlot:
         self.environment = environment
         self._instruction_key = instruction_key
         self._drawing = drawing
-        self._info_keys = tuple(info_keys)
+        self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
+        self._info_keys = (*info_keys, *self._metric_keys)
         self._action_space = environment.action_space
         self._terms = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
         action_bounds(self._action_space)
@@ -85,6 +91,9 @@ class EnvSlot:
             "control_dt": _control_dt(environment),
             "renders": environment.render_mode == "rgb_array",
             "draws_on_demand": self._drawing is not None,
+            "metric_keys": list(self._metric_keys),
+            "hold_action": getattr(environment, "hold_action", None),
+            "conditions": getattr(environment, "stated_conditions", {}),
         }
 
     def reset(self, seed: int, *, pictures: bool, options: dict | None = None) -> SlotStart:
@@ -149,12 +158,20 @@ class EnvSlot:
         return arrays
 
 
-def is_image(space: spaces.Space) -> bool:
+def kind_of(space: typing.Any) -> str | None:
+    """Return the name of the supported space that this is, such as ``Box``; None if it is none of them.
+
+    It is known by its name: Gymnasium's spaces, gym's and those of `plain` are made alike.
+    """
+    return next((each.__name__ for each in type(space).__mro__ if each.__name__ in _SPACES), None)
+
+
+def is_image(space: typing.Any) -> bool:
     """Whether a space holds pictures: bytes in two dimensions or more."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2
+    return kind_of(space) == "Box" and space.dtype == np.uint8 and len(space.shape) >= 2
 
 
-def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
+def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     """Return lowest and highest value of each element of the flat action, float64.
 
     Whole numbers get half a step more on either side, so that a uniform draw takes each of them equally often.
@@ -162,40 +179,40 @@ def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         TypeError: If actions of this kind are not supported.
     """
-    if isinstance(space, spaces.Box):
+    if kind_of(space) == "Box":
         return space.low.astype(np.float64).reshape(-1), space.high.astype(np.float64).reshape(-1)
     low, high = _whole_bounds(space)
     return low - 0.5, high + 0.5
 
 
-def native_action(space: spaces.Space, action: np.ndarray) -> typing.Any:
+def native_action(space: typing.Any, action: np.ndarray) -> typing.Any:
     """Return a flat float32 action as its space has it: clipped to the bounds, whole numbers rounded."""
-    if isinstance(space, spaces.Box):
+    if kind_of(space) == "Box":
         values = np.clip(action.reshape(space.shape).astype(np.float64), space.low, space.high)
         return (np.rint(values) if np.issubdtype(space.dtype, np.integer) else values).astype(space.dtype)
     low, high = _whole_bounds(space)
     values = np.clip(np.rint(action.astype(np.float64)), low, high)
-    return int(values[0]) if isinstance(space, spaces.Discrete) else values.reshape(space.shape).astype(space.dtype)
+    return int(values[0]) if kind_of(space) == "Discrete" else values.reshape(space.shape).astype(space.dtype)
 
 
-def _whole_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(space, spaces.Discrete):
+def _whole_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
+    if kind_of(space) == "Discrete":
         start = np.array([space.start], np.float64)
         return start, start + float(space.n) - 1
-    if isinstance(space, spaces.MultiDiscrete):
+    if kind_of(space) == "MultiDiscrete":
         start = np.asarray(space.start, np.float64)
         return start.reshape(-1), (start + space.nvec - 1).reshape(-1)
-    if isinstance(space, spaces.MultiBinary):
+    if kind_of(space) == "MultiBinary":
         size = int(np.prod(space.shape))
         return np.zeros(size), np.ones(size)
     raise TypeError(f"actions in {space} are not supported; Box, Discrete, MultiDiscrete and MultiBinary are")
 
 
-def _leaves(space: spaces.Space, path: tuple[str, ...] = ()) -> typing.Iterator[tuple[tuple[str, ...], spaces.Space]]:
-    if isinstance(space, spaces.Dict):
+def _leaves(space: typing.Any, path: tuple[str, ...] = ()) -> typing.Iterator[tuple[tuple[str, ...], typing.Any]]:
+    if kind_of(space) == "Dict":
         for key, part in space.spaces.items():
             yield from _leaves(part, (*path, key))
-    elif isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+    elif kind_of(space) is not None:
         yield path, space
     else:
         raise TypeError(f"observations in {space} are not supported; numbers, arrays and dicts of them are")

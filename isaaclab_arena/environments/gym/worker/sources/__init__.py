@@ -10,6 +10,7 @@ SOURCES = {
     "metaworld": "meta_world",
     "libero": "libero_tasks",
     "robosuite": "robosuite_tasks",
+    "vla_eval": "vla_eval_benchmarks",
 }
 """The kind that a name begins with, to the module beside this one."""
 

@@ -33,12 +33,14 @@ HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 CONTROL_FREQUENCY_HZ = 20
 
 
-def find(name: str) -> dict[str, object]:  # noqa: ARG001  the checkout says which tasks there are
+def find(name: str, make_kwargs: dict) -> dict[str, object]:
     """Return the module that decides what tasks do.
 
     Raises:
         ImportError: If robosuite is not installed or in another version, or if a package is missing.
     """
+    # The checkout says which tasks there are.
+    del name, make_kwargs
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
         raise ImportError(f"LIBERO needs {', '.join(missing)}")

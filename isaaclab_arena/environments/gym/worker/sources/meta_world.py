@@ -13,13 +13,14 @@ from gymnasium.envs import registration
 EPISODE_LENGTH = 500
 
 
-def find(name: str) -> dict[str, object]:
+def find(name: str, make_kwargs: dict) -> dict[str, object]:
     """Return what is known of a task before it is made, and the module that decides what it does.
 
     Raises:
         LookupError: If there is no such task; the message names those that exist.
         ImportError: If Meta-World is not installed.
     """
+    del make_kwargs
     tasks = task_names()
     if name not in tasks:
         raise LookupError(f"Meta-World has no task '{name}'; it has {', '.join(tasks)}")

@@ -7,13 +7,14 @@ import importlib
 import gymnasium
 
 
-def find(name: str) -> dict[str, object]:
+def find(name: str, make_kwargs: dict) -> dict[str, object]:
     """Return what is known of an environment before it is made, and the modules that decide what it does.
 
     Raises:
         LookupError: If there is no such environment; the message suggests another.
         ImportError: If the module that registers or defines it cannot be imported.
     """
+    del make_kwargs
     module, _, identifier = name.rpartition(":")
     if module:
         _import(module)

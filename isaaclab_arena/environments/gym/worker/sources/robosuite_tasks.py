@@ -20,13 +20,14 @@ OTHER_HORIZON = 1000
 """Control steps that robosuite itself gives."""
 
 
-def find(name: str) -> dict[str, object]:
+def find(name: str, make_kwargs: dict) -> dict[str, object]:
     """Return what is known of a task before it is made, the module that decides what it does, and robots there are.
 
     Raises:
         LookupError: If there is no such task; the message suggests another.
         ImportError: If robosuite is not installed, or in another version.
     """
+    del make_kwargs
     robosuite = _robosuite()
     if name not in robosuite.ALL_ENVIRONMENTS:
         known = sorted(robosuite.ALL_ENVIRONMENTS)

@@ -1,0 +1,272 @@
+"""The benchmark classes of vla-eval: one task of one class, whose episodes are those of vla-eval's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib
+import inspect
+import os
+import random
+import sys
+import typing
+
+import numpy as np
+
+from ..plain import Box, Dict, PlainEnvironment, Spec  # noqa: TID252  above this file, whatever package imports it
+
+DEFAULT_MAX_STEPS = 300
+"""Control steps that vla-eval gives an episode of a class that does not say."""
+
+RUNS_ON = (
+    "vla_eval",
+    *(
+        "libero",
+        "robosuite",
+        "robocasa",
+        "mujoco",
+        "dm_control",
+        "bddl",
+        "mani_skill",
+        "mani_skill2_real2sim",
+        "sapien",
+    ),
+    *("simpler_env", "rlbench", "pyrep", "calvin_env", "pybullet", "kinetix", "jax", "omnigibson", "torch"),
+)
+"""Packages whose versions are told where they are imported: simulators of vla-eval's own benchmarks, and itself."""
+
+LANGUAGE = "task_description"
+"""What vla-eval's observations call the instruction."""
+
+_NUMBER_KINDS = "biuf"
+
+
+def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    """Return what is known of a class before an episode: its limit, its tasks, and what is wrong with the options.
+
+    Args:
+        name: ``module:Class``.
+        make_kwargs: As for `make`.
+
+    Raises:
+        LookupError: If there is no such class.
+        ImportError: If vla-eval, the module or what the class needs is not installed.
+    """
+    module = name.partition(":")[0]
+    found: dict[str, typing.Any] = {"max_episode_length": DEFAULT_MAX_STEPS, "modules": ["vla_eval", module]}
+    try:
+        benchmark = _made(_class_of(name), make_kwargs)
+    except _WrongOptionError as error:
+        return {**found, "tasks": [], "wrong_option": error.args}
+    try:
+        tasks = [str(task.get("name")) for task in benchmark.get_tasks()]
+        limit = benchmark.get_metadata().get("max_steps", DEFAULT_MAX_STEPS)
+    finally:
+        benchmark.cleanup()
+    return {**found, "max_episode_length": limit, "tasks": tasks, "wrong_option": None}
+
+
+def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> BenchmarkTask:
+    """Return a new environment of one task.
+
+    Args:
+        name: ``module:Class``.
+        make_kwargs: ``task`` (its name, its index, or None where there is one), ``arguments`` (of the class),
+            ``render`` (``gpu``, ``cpu``, or None for what ``MUJOCO_GL`` says), ``new_each_episode`` and ``action_dim``.
+        max_episode_length: Control steps until an episode is truncated, None for the class's own limit.
+    """
+    return BenchmarkTask(_class_of(name), make_kwargs, max_episode_length)
+
+
+class BenchmarkTask(PlainEnvironment):
+    """One task of a benchmark class.
+
+    It is asked as vla-eval's runner asks it: ``start_episode``, ``get_observation``, and in each step ``apply_action``,
+    ``is_done`` and ``get_observation``. ``info`` holds the class's result at the last step of an episode.
+
+    Attributes:
+        runs_on: Packages whose versions are told.
+        stated_conditions: The task.
+        metric_keys: The numbers that the class declares beside success.
+        hold_action: What keeps the robot where it is, as the class declares it: numbers, ``last`` for the last action,
+            or None.
+
+    Args:
+        benchmark_class: The class.
+        settings: See `make`.
+        max_episode_length: Control steps until an episode is truncated, None for the class's own limit.
+    """
+
+    def __init__(self, benchmark_class: type, settings: dict, max_episode_length: int | None) -> None:
+        self.made_by = benchmark_class
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._benchmark: typing.Any = None
+        self._task: dict = {}
+        self._num_steps = 0
+        shown = self._observed(self._started(0, 0))
+        metadata = self._benchmark.get_metadata()
+        self._limit = max_episode_length or metadata.get("max_steps", DEFAULT_MAX_STEPS)
+        self.spec = Spec(max_episode_steps=self._limit)
+        self.metric_keys = tuple(key for key in self._benchmark.get_metric_keys() if key != "success")
+        action_dim = settings["action_dim"] or _action_dim(self._benchmark)
+        self.hold_action = _hold_action(self._benchmark, action_dim)
+        # Its declared ranges are no limits: vla-eval passes actions on as they are.
+        self.action_space = Box(-np.inf, np.inf, (action_dim,))
+        self.observation_space = Dict({name: _space(value) for name, value in shown.items()})
+        self.stated_conditions = {"vla_eval.task": str(self._task.get("name"))}
+        self.runs_on = tuple(name for name in RUNS_ON if name in sys.modules)
+
+    def reset(self, *, seed: int, options: typing.Mapping[str, typing.Any]) -> tuple[dict, dict]:
+        """Start the episode ``options["episode_index"]``.
+
+        Raises:
+            ValueError: If the task has no such episode.
+        """
+        observation = self._started(options["episode_index"], seed)
+        return self._observed(observation), {LANGUAGE: observation.get(LANGUAGE) or self._task.get("name")}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        """Make one control step."""
+        benchmark = self._benchmark
+        self._wait(benchmark.apply_action({"actions": action}))
+        self._num_steps += 1
+        done = bool(self._wait(benchmark.is_done()))
+        over = done or self._num_steps >= self._limit
+        info = _numbers(self._wait(benchmark.get_result())) if over else {}
+        # Only benchmarks that step have a reward, and only there.
+        reward = getattr(getattr(benchmark, "_last_result", None), "reward", 0.0)
+        return self._observed(self._wait(benchmark.get_observation())), reward, done, over and not done, info
+
+    def close(self) -> None:
+        """Let the benchmark release what it holds."""
+        if self._benchmark is not None:
+            self._benchmark.cleanup()
+        self._loop.close()
+
+    def _started(self, episode_index: int, seed: int) -> typing.Any:
+        # For benchmarks that draw from the process's generators; one that seeds them itself does so after this.
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: TID251  a benchmark draws from nothing else
+        benchmark = self._current()
+        num_episodes = benchmark.get_metadata().get("max_episodes_per_task")
+        if num_episodes is not None and episode_index >= num_episodes:
+            raise ValueError(f"episode {episode_index} does not exist: this task has {num_episodes}, counted from 0")
+        recorder = importlib.import_module("vla_eval.recording").NullEpisodeRecorder()
+        self._num_steps = 0
+        self._wait(benchmark.start_episode({**self._task, "episode_idx": episode_index}, recorder))
+        return self._wait(benchmark.get_observation())
+
+    def _current(self) -> typing.Any:
+        """Return the object of the class that the next episode is played with."""
+        if self._benchmark is not None and self._settings["new_each_episode"]:
+            self._benchmark.cleanup()
+            self._benchmark = None
+        if self._benchmark is None:
+            self._benchmark = _made(self.made_by, self._settings)
+            self._task = _chosen(self._benchmark.get_tasks(), self._settings["task"])
+        return self._benchmark
+
+    def _wait(self, answer: typing.Coroutine) -> typing.Any:
+        return self._loop.run_until_complete(answer)
+
+    def _observed(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
+        pictures = observation.get("images") or {}
+        rest = {name: value for name, value in observation.items() if name != "images"}
+        return {**dict(_arrays(rest)), **{name: np.asarray(picture) for name, picture in pictures.items()}}
+
+
+class _WrongOptionError(Exception):
+    """An option of the job is wrong: its key, and what is wrong with it."""
+
+
+def _class_of(name: str) -> type:
+    module_name, _, class_name = name.partition(":")
+    if not class_name:
+        raise LookupError(f"'{name}' is no benchmark class; write vla_eval:<module>:<Class>")
+    base = importlib.import_module("vla_eval.benchmarks.base").Benchmark
+    module = importlib.import_module(module_name)
+    found = getattr(module, class_name, None)
+    if inspect.isclass(found) and issubclass(found, base):
+        return found
+    classes = [each for each in vars(module).values() if inspect.isclass(each) and issubclass(each, base)]
+    known = sorted(each.__name__ for each in classes if not inspect.isabstract(each))
+    near = difflib.get_close_matches(class_name, known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise LookupError(
+        f"'{module_name}' has no benchmark class '{class_name}'{hint} It has {', '.join(known) or 'none'}"
+    )
+
+
+def _made(benchmark_class: typing.Any, settings: dict) -> typing.Any:
+    """Return a new object of a class, drawing where it is asked to.
+
+    Raises:
+        _WrongOptionError: If the class does not take the arguments, or cannot draw there.
+    """
+    arguments, backends = settings["arguments"], sorted(benchmark_class.render_backends)
+    by_software = os.environ.get("MUJOCO_GL") == "osmesa" and "cpu" in backends  # noqa: TID251  the worker's own
+    mode = settings["render"] or ("cpu" if by_software else "gpu")
+    if mode not in backends:
+        raise _WrongOptionError("render", f"'{mode}' is not supported: this class draws on {', '.join(backends)}")
+    # The simulator that the class is about to import reads it.
+    benchmark_class.configure_render(mode)
+    try:
+        inspect.signature(benchmark_class).bind(**arguments)
+    except TypeError as error:
+        takes = ", ".join(inspect.signature(benchmark_class).parameters) or "none"
+        raise _WrongOptionError("make_kwargs", f"{error}; {benchmark_class.__name__} takes {takes}") from error
+    return benchmark_class(**arguments)
+
+
+def _chosen(tasks: typing.Sequence[dict], wanted: str | int | None) -> dict:
+    by_name = {task.get("name"): task for task in tasks}
+    return by_name[wanted] if isinstance(wanted, str) else tasks[wanted or 0]
+
+
+def _action_dim(benchmark: typing.Any) -> int:
+    """Return the numbers of an action that a class declares.
+
+    Raises:
+        TypeError: If it declares none.
+    """
+    stated = benchmark.get_metadata().get("action_dim")
+    if stated is not None:
+        return int(stated)
+    try:
+        dims = [part.dims for part in benchmark.get_action_spec().values()]
+    except NotImplementedError:
+        dims = []
+    if not dims or 0 in dims:
+        raise TypeError(f"{type(benchmark).__name__} does not say how many numbers an action has; give action_dim")
+    return sum(dims)
+
+
+def _hold_action(benchmark: typing.Any, action_dim: int) -> list[float] | str | None:
+    last = np.arange(1.0, action_dim + 1, dtype=np.float32)
+    try:
+        held = np.asarray(benchmark.get_hold_action({"actions": last})["actions"], np.float32)
+    except NotImplementedError:
+        return None
+    return "last" if np.array_equal(held, last) else held.reshape(-1).tolist()
+
+
+def _arrays(values: typing.Mapping[str, typing.Any], prefix: str = "") -> typing.Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays and numbers of an observation, by their names joined with dots."""
+    for name, value in values.items():
+        if isinstance(value, typing.Mapping):
+            yield from _arrays(value, f"{prefix}{name}.")
+        elif not isinstance(value, (str, bytes)) and value is not None:
+            array = np.asarray(value)
+            if array.dtype.kind in _NUMBER_KINDS:
+                yield f"{prefix}{name}", array
+
+
+def _numbers(result: typing.Mapping[str, typing.Any]) -> dict[str, float]:
+    arrays = dict(_arrays(result))
+    return {name: float(array.reshape(())) for name, array in arrays.items() if array.size == 1}
+
+
+def _space(value: np.ndarray) -> Box:
+    is_picture = value.dtype == np.uint8 and value.ndim >= 2
+    return Box(0, 255, value.shape, np.uint8) if is_picture else Box(-np.inf, np.inf, value.shape)
