@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -15,13 +15,11 @@ from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.distributed.devices.opengl import VARIABLE, OpenglChoice, choose_opengl
 from isaaclab_arena.environments.gym.env_slots import (
-    FAMILIES,
     EnvSlots,
     LocalSlots,
+    SlotFailure,
+    SlotReset,
     SlotSource,
-    WorkerOptions,
-    WorkerSlots,
-    find_in_worker,
 )
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
@@ -30,13 +28,17 @@ from isaaclab_arena.environments.gym.environment import (
     GymTraits,
 )
 from isaaclab_arena.environments.gym.success import SuccessRule
+from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError
+from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerOptions
+from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions
 
 _UNKNOWN_CONTROL_DT_S = 1.0
+
+_NEIGHBOUR_STEPS = 4
 
 _LOG = logging.getLogger(__name__)
 
@@ -185,6 +187,8 @@ class GymBuilder(Generic[_Config]):
                 traits = replace(traits, opengl=opengl.name)
             environment = self._environment(config, slots, traits, num_envs=num_envs, device=torch.device(device))
             self._check_seeding(config, slots, environment)
+            if config.envs_per_worker > 1 and num_envs > 1:
+                self._check_neighbours(slots, environment.slot_reset(self._seeding_trial(config)))
         except ArenaError:
             slots.close()
             raise
@@ -274,11 +278,21 @@ class GymBuilder(Generic[_Config]):
         if not config.seeded:
             return
         reset = environment.slot_reset(self._seeding_trial(config))
-        first, again = (slots.reset({0: reset}, seen=[0])[0].observation for _ in range(2))
-        if not all(np.array_equal(first[name], again[name], equal_nan=True) for name in first):
+        [first], [again] = (_shown(slots, reset, num_steps=0) for _ in range(2))
+        if not _same(first, again):
             raise EnvironmentBuildError(
                 f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
                 "set seeded to false to run it all the same"
+            )
+
+    def _check_neighbours(self, slots: EnvSlots, reset: SlotReset) -> None:
+        """Refuse an environment that moves differently where another one moves in the same process."""
+        alone = _shown(slots, reset, num_steps=_NEIGHBOUR_STEPS)
+        slots.reset({1: replace(reset, seed=reset.seed // 2)}, seen=[])
+        beside = _shown(slots, reset, num_steps=_NEIGHBOUR_STEPS, beside=1)
+        if len(alone) != len(beside) or not all(map(_same, alone, beside)):
+            raise EnvironmentBuildError(
+                f"'{self.name}' moves differently beside another environment in its process; set envs_per_worker to 1"
             )
 
 
@@ -300,6 +314,35 @@ def meta_world_environment(name: str) -> GymBuilder:
     )
 
 
+def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | None = None) -> list[dict[str, Any]]:
+    """Return what env slot 0 observes in the first steps of an episode, while another env slot makes steps or not."""
+    shown = [_copied(slots.reset({0: reset}, seen=[0])[0].observation)]
+    low, high = (
+        np.nan_to_num(slots.description[f"action_{side}"], posinf=1.0, neginf=-1.0) for side in ("low", "high")
+    )
+    action = (0.25 * np.asarray(low) + 0.75 * np.asarray(high)).astype(np.float32)
+    moving = [0] if beside is None else [0, beside]
+    for _ in range(num_steps):
+        answers = slots.step(dict.fromkeys(moving, action), seen=[0])
+        shown += [_copied(each.observation) for index, each in answers.items() if index == 0 and _is_under_way(each)]
+        moving = [index for index, each in answers.items() if _is_under_way(each)]
+        if 0 not in moving:
+            break
+    return shown
+
+
+def _is_under_way(answer: SlotStep | SlotFailure) -> TypeGuard[SlotStep]:
+    return isinstance(answer, SlotStep) and not (answer.terminated or answer.truncated)
+
+
+def _copied(observation: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: value.copy() for name, value in observation.items()}
+
+
+def _same(first: Mapping[str, np.ndarray], again: Mapping[str, np.ndarray]) -> bool:
+    return all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)
+
+
 @functools.cache
 def _say_once(line: str) -> None:
     _LOG.info("%s", line)
@@ -315,5 +358,9 @@ def _contradictions(config: GymConfig) -> Iterator[Problem]:
         yield Problem("give either this or success_key", key="success_reward_threshold")
     if config.python is not None and shutil.which(config.interpreter) is None:
         yield Problem(f"'{config.python}' is no program that can be run; name an interpreter", key="python")
+    if config.envs_per_worker > 1 and config.python is None:
+        yield Problem("needs python: in this process there are no workers", key="envs_per_worker")
+    if config.envs_per_worker > 1 and not config.seeded:
+        yield Problem("above 1 needs seeded: episodes are played again when their worker dies", key="envs_per_worker")
     if config.environment_variables and config.python is None:
         yield Problem("needs python: they are given to workers, never set in this process", key="environment_variables")

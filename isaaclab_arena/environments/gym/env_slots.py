@@ -1,25 +1,17 @@
-"""The single environments behind a batch: in this process, or one worker process each."""
+"""The single environments behind a batch, in this process."""
 
 import logging
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.config.options import Positive
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStart, SlotStep
 from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker.versions import versions_of
-from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
-from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
-
-FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
-"""What a worker calls the error that it had, to the error that is raised here."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +35,11 @@ class SlotSource:
     max_episode_length: int | None = None
     info_keys: tuple[str, ...] = ()
     instruction_key: str | None = None
+
+    def request(self) -> dict[str, Any]:
+        """Return what a worker is told of it, plain JSON values."""
+        told = asdict(self)
+        return {"source": told.pop("kind"), **told}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +69,7 @@ class SlotFailure:
 class EnvSlots(ABC):
     """Single environments, each in an env slot of the batch.
 
-    An env slot that failed is made anew when it is next reset.
+    An env slot that failed is made anew when it is next reset. What an env slot observed holds until it moves again.
 
     Attributes:
         description: What each of them looks like; see `EnvSlot.description`, and ``versions`` of what it runs on.
@@ -177,166 +174,3 @@ class LocalSlots(EnvSlots):
         make = source_of(source.kind).make
         environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
         return EnvSlot(environment, source.info_keys, drawing_of(environment), source.instruction_key)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How workers are run.
-
-    Attributes:
-        python: Interpreter in which the environment runs, a worker process per env slot; this process by default.
-        environment_variables: What the workers have beside this process's variables.
-        start_timeout_s: How long a worker may take to make or reset its environment [s].
-        step_timeout_s: How long a worker may take for a step [s].
-    """
-
-    python: str | None = None
-    environment_variables: dict[str, str] = field(default_factory=dict)
-    start_timeout_s: Positive = 300.0
-    step_timeout_s: Positive = 60.0
-
-    @property
-    def interpreter(self) -> str:
-        """Their interpreter, that of this process by default."""
-        return str(Path(self.python or sys.executable).expanduser())
-
-
-class WorkerSlots(EnvSlots):
-    """Environments in worker processes, which step at the same time.
-
-    Args:
-        source: How they are made.
-        num_envs: How many.
-        options: How the workers are run.
-
-    Raises:
-        EnvironmentBuildError: If a worker cannot make its environment.
-    """
-
-    def __init__(self, source: SlotSource, num_envs: int, options: WorkerOptions) -> None:
-        self._source = source
-        self._options = options
-        self._workers: dict[int, WorkerProcess] = {}
-        try:
-            self.description = self._make(range(num_envs))
-        except ArenaError:
-            self.close()
-            raise
-
-    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotStart]:
-        """Start episodes. See `EnvSlots.reset`.
-
-        Raises:
-            ArenaError: If an environment raises, or its worker dies or does not answer.
-        """
-        missing = [index for index in resets if index not in self._workers]
-        if missing:
-            self._make(missing)
-        try:
-            for index, reset in resets.items():
-                told = {"seed": reset.seed, "options": reset.options, "pictures": index in seen}
-                self._workers[index].send({"request": "reset", **told})
-            answers = {index: self._workers[index].receive(self._options.start_timeout_s) for index in resets}
-        except RequestError as error:
-            raise ArenaError(f"'{self._source.name}' failed to reset: {error}\n{error.traceback}") from error
-        except WorkerError as error:
-            raise ArenaError(f"'{self._source.name}' failed to reset: {error}") from error
-        return {index: SlotStart(arrays, message["instruction"]) for index, (message, arrays) in answers.items()}
-
-    def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
-        """Make one step in all workers at once. See `EnvSlots.step`."""
-        failures: dict[int, SlotStep | SlotFailure] = {}
-        for index, action in actions.items():
-            try:
-                self._workers[index].send({"request": "step", "pictures": index in seen}, {"action": action})
-            except WorkerError as error:
-                failures[index] = self._failed(index, error)
-        return {index: failures.get(index) or self._answer(index) for index in actions}
-
-    def render(self, index: int) -> np.ndarray:
-        """Return a picture; see `EnvSlots.render`.
-
-        Raises:
-            ArenaError: If the environment raises, or its worker dies or does not answer.
-        """
-        try:
-            return self._workers[index].ask({"request": "render"}, self._options.step_timeout_s)[1]["picture"]
-        except (RequestError, WorkerError) as error:
-            raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
-
-    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return actions, of which one worker thinks for all env slots. See `EnvSlots.expert_actions`.
-
-        Raises:
-            ArenaError: If the expert raises, or the worker dies or does not answer.
-        """
-        # It is the same whoever is asked. A worker that failed is gone until its env slot is reset.
-        if not self._workers:
-            self._make([0])
-        worker = next(iter(self._workers.values()))
-        request = {"request": "expert", "task": task}
-        try:
-            return worker.ask(request, self._options.step_timeout_s, {"observations": observations})[1]["actions"]
-        except RequestError as error:
-            if error.kind == "other":
-                raise ArenaError(f"the expert for '{task}' failed: {error}\n{error.traceback}") from error
-            raise FAMILIES[error.kind](str(error)) from error
-        except WorkerError as error:
-            raise ArenaError(f"the expert for '{task}' failed: {error}") from error
-
-    def close(self) -> None:
-        """Stop all workers."""
-        while self._workers:
-            self._workers.popitem()[1].close()
-
-    def _answer(self, index: int) -> SlotStep | SlotFailure:
-        try:
-            message, observation = self._workers[index].receive(self._options.step_timeout_s)
-        except (RequestError, WorkerError) as error:
-            return self._failed(index, error)
-        return SlotStep(observation=observation, **message)
-
-    def _failed(self, index: int, error: RequestError | WorkerError) -> SlotFailure:
-        details = error.traceback if isinstance(error, RequestError) else error
-        _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, details)
-        self._workers.pop(index).close()
-        return SlotFailure(reason=first_line(error))
-
-    def _make(self, indices: Any) -> dict[str, Any]:
-        source, options = self._source, self._options
-        request = {
-            "request": "make",
-            "source": source.kind,
-            "name": source.name,
-            "make_kwargs": dict(source.make_kwargs),
-            "max_episode_length": source.max_episode_length,
-            "info_keys": list(source.info_keys),
-            "instruction_key": source.instruction_key,
-        }
-        description: dict[str, Any] = {}
-        try:
-            for index in indices:
-                self._workers[index] = WorkerProcess(options.interpreter, options.environment_variables)
-                self._workers[index].send(request)
-            for index in indices:
-                description, _ = self._workers[index].receive(options.start_timeout_s)
-        except RequestError as error:
-            raise EnvironmentBuildError(f"'{source.name}' cannot be made: {error}\n{error.traceback}") from error
-        except WorkerError as error:
-            raise EnvironmentBuildError(f"'{source.name}' cannot be made: {error}") from error
-        return description
-
-
-def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]:
-    """Return what `find` of the source says in another interpreter.
-
-    Raises:
-        RequestError: If it raises there.
-        WorkerError: If the interpreter cannot be used.
-    """
-    worker = WorkerProcess(options.interpreter, options.environment_variables)
-    request = {"request": "find", "source": source.kind, "name": source.name, "make_kwargs": dict(source.make_kwargs)}
-    try:
-        return worker.ask(request, timeout_s=options.start_timeout_s)[0]
-    finally:
-        worker.close()

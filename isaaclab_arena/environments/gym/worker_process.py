@@ -1,18 +1,23 @@
-"""A worker: one environment in a process of its own, with an interpreter of its own."""
+"""A worker: a process of its own, with an interpreter of its own, that answers requests."""
 
 import collections
 import os
 import select
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.environments.gym.worker import frames
+from isaaclab_arena.environments.gym.worker.shared_arrays import SharedArrays, Terms, num_bytes
 
 SCRIPT_DIRECTORY = Path(__file__).with_name("worker")
 
@@ -20,8 +25,40 @@ _STDERR_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How workers are run.
+
+    Attributes:
+        python: Interpreter in which the environment runs, in worker processes; this process by default.
+        environment_variables: What the workers have beside this process's variables.
+        envs_per_worker: Env slots in each worker process.
+        start_timeout_s: How long a worker may take to make or reset an environment [s].
+        step_timeout_s: How long a worker may take for a step of an environment [s].
+    """
+
+    python: str | None = None
+    environment_variables: dict[str, str] = field(default_factory=dict)
+    envs_per_worker: Count = 1
+    start_timeout_s: Positive = 300.0
+    step_timeout_s: Positive = 60.0
+
+    @property
+    def interpreter(self) -> str:
+        """Their interpreter, that of this process by default."""
+        return str(Path(self.python or sys.executable).expanduser())
+
+
 class WorkerError(Exception):
-    """The worker died, fell silent or spoke nonsense; it was stopped, and the message ends with what it last wrote."""
+    """The worker died, fell silent or spoke nonsense; it was stopped, and the message ends with what it last wrote.
+
+    Attributes:
+        died: Whether it died by itself.
+    """
+
+    def __init__(self, message: str, *, died: bool = False) -> None:
+        super().__init__(message)
+        self.died = died
 
 
 class RequestError(Exception):
@@ -50,7 +87,8 @@ class WorkerProcess:
     """
 
     def __init__(self, python: str, variables: Mapping[str, str]) -> None:
-        command = [python, str(SCRIPT_DIRECTORY)]
+        self._memory = _memory_file()
+        command = [python, str(SCRIPT_DIRECTORY), str(self._memory.fileno())]
         if variables:
             command = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *command]
         try:
@@ -61,8 +99,10 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                pass_fds=(self._memory.fileno(),),
             )
         except OSError as error:
+            self._memory.close()
             raise WorkerError(f"cannot start '{python}': {error.strerror}") from error
         self._requests, self._answers, errors = _pipes(self._process)
         self._stderr: collections.deque[str] = collections.deque(maxlen=_STDERR_LINES)
@@ -118,6 +158,16 @@ class WorkerProcess:
             raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
         return message, arrays
 
+    def share(self, terms: Terms, num_slots: int) -> SharedArrays:
+        """Return the arrays in which the worker shows what its environments observe, once it has made one.
+
+        Args:
+            terms: What is observed; see `EnvSlot.description`.
+            num_slots: How many env slots it holds.
+        """
+        os.ftruncate(self._memory.fileno(), num_bytes(terms, num_slots))
+        return SharedArrays(self._memory.fileno(), terms, num_slots)
+
     def close(self) -> None:
         """Stop the worker. May be called more than once."""
         try:
@@ -132,6 +182,7 @@ class WorkerProcess:
             self._process.wait()
         self._reader.join(_CLOSE_TIMEOUT_S)
         self._answers.close()
+        self._memory.close()
 
     def _read_exactly(self, size: int, deadline_s: float) -> bytearray:
         # Straight into its place: pictures that are put together from pieces take three times as long.
@@ -155,12 +206,20 @@ class WorkerProcess:
         status = self._process.returncode
         ending = f" by signal {-status}" if status < 0 else f" with exit code {status}"
         said = "\n".join(self._stderr) or "nothing"
-        return WorkerError(f"the worker {what}{ending if what == 'died' else ''}\nit last wrote:\n{said}")
+        died = what == "died"
+        return WorkerError(f"the worker {what}{ending if died else ''}\nit last wrote:\n{said}", died=died)
 
     def _drain(self, errors: IO[bytes]) -> None:
         with errors:
             for line in errors:
                 self._stderr.append(line.decode(errors="replace").rstrip())
+
+
+def _memory_file() -> IO[bytes]:
+    """Return a file without a name, which is gone when the last process that has it open is."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("worker"), "r+b")
+    return tempfile.TemporaryFile()
 
 
 def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes], IO[bytes]]:

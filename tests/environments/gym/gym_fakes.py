@@ -108,6 +108,26 @@ class TaskSetEnvironment(gymnasium.Env):
         return np.array([self.layout, self.num_told]), 0.0, self.clock == 2, False, {}
 
 
+class CrowdedEnvironment(gymnasium.Env):
+    """Counts the steps of all environments of its process."""
+
+    steps_of_all = 0
+
+    def __init__(self):
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        CrowdedEnvironment.steps_of_all = 0
+        return np.zeros(1), {}
+
+    def step(self, action):
+        CrowdedEnvironment.steps_of_all += 1
+        return np.array([CrowdedEnvironment.steps_of_all]), 0.0, False, False, {}
+
+
+gymnasium.register("Fake/Crowded-v0", entry_point=f"{__name__}:CrowdedEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/TaskSet-v0", entry_point=f"{__name__}:TaskSetEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Draw-v0", entry_point=f"{__name__}:DrawEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/Limitless-v0", entry_point=f"{__name__}:DrawEnvironment")

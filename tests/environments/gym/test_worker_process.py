@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from isaaclab_arena.distributed.process import process_is_running, process_start_ticks
+from isaaclab_arena.environments.gym.env_slots import SlotSource
 from isaaclab_arena.environments.gym.worker import frames
 from isaaclab_arena.environments.gym.worker_process import SCRIPT_DIRECTORY, RequestError, WorkerError, WorkerProcess
 from tests.environments.gym.gym_fakes import ID
@@ -21,18 +23,28 @@ from tests.environments.gym.gym_running import read_from
 ROOT = Path(__file__).parents[3]
 
 
+def ready_with_arrays(
+    name: str = ID, python_path: Path = ROOT, **make_kwargs
+) -> tuple[WorkerProcess, Mapping[str, np.ndarray]]:
+    """Return a worker whose environment, the fake one by default, has been reset, and the arrays that it shows."""
+    worker = WorkerProcess(sys.executable, {"PYTHONPATH": f"{python_path}{os.pathsep}{ROOT}"})
+    request = SlotSource(kind="gym", name=name, make_kwargs=make_kwargs).request()
+    description, _ = worker.ask({"request": "make", "slots": [0], "num_slots": 1, **request}, timeout_s=60)
+    shared = worker.share(description["observation"], 1)
+    starts = [{"seed": 1, "options": None}]
+    worker.ask({"request": "reset", "slots": [0], "starts": starts, "pictures": [True]}, timeout_s=60)
+    return worker, shared.arrays
+
+
 def ready(name: str = ID, python_path: Path = ROOT, **make_kwargs) -> WorkerProcess:
     """Return a worker whose environment, the fake one by default, has been reset."""
-    worker = WorkerProcess(sys.executable, {"PYTHONPATH": f"{python_path}{os.pathsep}{ROOT}"})
-    made = {"source": "gym", "name": name, "make_kwargs": make_kwargs, "max_episode_length": None}
-    made |= {"info_keys": [], "instruction_key": None}
-    worker.ask({"request": "make", **made}, timeout_s=60)
-    worker.ask({"request": "reset", "seed": 1, "options": None, "pictures": True}, timeout_s=60)
-    return worker
+    return ready_with_arrays(name, python_path, **make_kwargs)[0]
 
 
-def step(worker: WorkerProcess, timeout_s: float = 60.0):
-    return worker.ask({"request": "step", "pictures": True}, timeout_s, {"action": np.zeros(2, np.float32)})
+def step(worker: WorkerProcess, timeout_s: float = 60.0, *, pictures: bool = True):
+    """Return what an environment's step gave, without what it observed."""
+    request = {"request": "step", "slots": [0], "pictures": [pictures]}
+    return worker.ask(request, timeout_s, {"actions": np.zeros((1, 2), np.float32)})[0]["answers"][0]
 
 
 def test_a_worker_that_dies_is_told_with_what_it_last_wrote():
@@ -59,13 +71,12 @@ def test_a_worker_that_falls_silent_is_stopped():
 
 def test_what_an_environment_raises_comes_with_its_traceback_and_the_worker_lives():
     worker = ready(misbehaviour="raise", at_step=1)
-    with pytest.raises(RequestError, match="OSError: the floor gave way") as caught:
-        step(worker)
-    assert "gym_fakes.py" in caught.value.traceback
-    message, observation = step(worker)
+    answer = step(worker)
+    assert answer["error"] == "OSError: the floor gave way"
+    assert "gym_fakes.py" in answer["traceback"]
+    with pytest.raises(RequestError, match="No module named"):
+        worker.ask({"request": "find", "source": "gym", "name": "no_such:Draw-v0", "make_kwargs": {}}, timeout_s=60)
     worker.close()
-    assert message["terminated"] is False
-    assert observation["obs"][1] == 2
 
 
 def test_an_environment_may_have_modules_that_are_called_like_those_of_the_worker(tmp_path):
@@ -78,12 +89,13 @@ def test_an_environment_may_have_modules_that_are_called_like_those_of_the_worke
     worker.close()
 
 
-@pytest.mark.parametrize("pictures", [True, False])
-def test_pictures_that_nobody_wants_do_not_travel(pictures):
-    worker = ready(picture=True)
-    _, observation = worker.ask({"request": "step", "pictures": pictures}, 60.0, {"action": np.zeros(2, np.float32)})
+def test_pictures_that_nobody_wants_do_not_travel():
+    worker, arrays = ready_with_arrays(picture=True)
+    for pictures, clock_shown in ((False, 0), (True, 2)):
+        assert step(worker, pictures=pictures)["terminated"] is False
+        assert (arrays["eye.front"] == clock_shown).all()
+    assert arrays["numbers"][0, 1] == 2
     worker.close()
-    assert set(observation) == {"numbers", *(["eye.front"] if pictures else [])}
 
 
 def test_closing_twice_leaves_no_process():
@@ -110,7 +122,8 @@ def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
         "import numpy as np, sys, time\n"
         "from tests.environments.gym.test_worker_process import ready\n"
         "worker = ready(misbehaviour='hang', at_step=1)\n"
-        "worker.send({'request': 'step', 'pictures': True}, {'action': np.zeros(2, np.float32)})\n"
+        "request = {'request': 'step', 'slots': [0], 'pictures': [True]}\n"
+        "worker.send(request, {'actions': np.zeros((1, 2), np.float32)})\n"
         "print(worker.pid, flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -1,4 +1,4 @@
-"""The worker: makes one environment and steps it as the frames on its standard input say."""
+"""The worker: makes environments and steps them as the frames on its standard input say."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _import_beside(*names: str) -> list[types.ModuleType]:
 
 
 if __name__ == "__main__":
-    drawing, env_slot, frames, sources, versions = _import_beside(
-        "drawing", "env_slot", "frames", "sources", "versions"
+    drawing, env_slot, frames, shared_arrays, sources, versions = _import_beside(
+        "drawing", "env_slot", "frames", "shared_arrays", "sources", "versions"
     )
 
 
@@ -61,7 +61,9 @@ def main() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    worker = _Worker()
+    memory = int(sys.argv[1])
+    os.set_inheritable(memory, False)  # noqa: FBT003  it takes no name
+    worker = _Worker(memory)
 
     def read_exactly(size: int) -> bytes:
         data = requests.read(size)
@@ -77,16 +79,25 @@ def main() -> None:
         try:
             answer, values = worker.answer(message, arrays)
         except Exception as error:  # noqa: BLE001  whatever an environment raises is told to who asked
-            answer, values = {"error": _text(error), "kind": _kind(error), "traceback": traceback.format_exc()}, {}
+            answer, values = _told(error), {}
+        worker.rest()
         answers.write(frames.encode(answer, values))
         answers.flush()
 
 
 class _Worker:
-    """The environment, and what may be asked of it."""
+    """The environments, and what may be asked of them. What they observe goes into memory that is shared.
 
-    def __init__(self) -> None:
-        self._slot: typing.Any = None
+    Args:
+        memory: Descriptor of the file for it.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._shared: typing.Any = None
+        self._slots: dict[int, typing.Any] = {}
+        self._terms: dict = {}
+        self._num_slots = 0
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         request = message["request"]
@@ -94,22 +105,61 @@ class _Worker:
             found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
             return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}, {}
         if request == "make":
-            environment = sources.source_of(message["source"]).make(
-                message["name"], message["make_kwargs"], message["max_episode_length"]
-            )
-            told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
-            self._slot = env_slot.EnvSlot(environment, *told)
-            return {**self._slot.description(), "versions": versions.versions_of(environment)}, {}
+            return self._make(message), {}
         if request == "reset":
-            start = self._slot.reset(message["seed"], pictures=message["pictures"], options=message["options"])
-            return {"instruction": start.instruction}, start.observation
+            told = zip(message["slots"], message["starts"], message["pictures"])  # noqa: B905  Python 3.9 has none
+            return {"instructions": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
         if request == "expert":
             experts = sources.source_of("metaworld")
             return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
         if request == "render":
-            return {}, {"picture": self._slot.render()}
-        step = self._slot.step(arrays["action"], pictures=message["pictures"])
-        return {key: value for key, value in step._asdict().items() if key != "observation"}, step.observation
+            return {}, {"picture": self._slots[message["slot"]].render()}
+        told = zip(message["slots"], arrays["actions"], message["pictures"])  # noqa: B905  Python 3.9 has none
+        return {"answers": [self._step(slot, action, pictures=seen) for slot, action, seen in told]}, {}
+
+    def rest(self) -> None:
+        """Say that no env slot moves."""
+        if self._shared is not None:
+            self._shared.moving[0] = shared_arrays.NOBODY
+
+    def _make(self, message: dict) -> dict:
+        made = [self._made(message) for _ in message["slots"]]
+        self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
+        description = made[0].description()
+        self._terms, self._num_slots = description["observation"], message["num_slots"]
+        return {**description, "versions": versions.versions_of(made[0].environment)}
+
+    def _made(self, message: dict) -> typing.Any:
+        make = sources.source_of(message["source"]).make
+        environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
+        told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
+        return env_slot.EnvSlot(environment, *told)
+
+    def _reset(self, slot: int, start: dict, *, pictures: bool) -> str | None:
+        started = self._moving(slot).reset(start["seed"], pictures=pictures, options=start["options"])
+        self._shared.put(slot, started.observation)
+        return started.instruction
+
+    def _step(self, slot: int, action: typing.Any, *, pictures: bool) -> dict:
+        try:
+            step = self._moving(slot).step(action, pictures=pictures)
+        except Exception as error:  # noqa: BLE001  the other env slots go on
+            # Its state is unknown.
+            del self._slots[slot]
+            return _told(error)
+        self._shared.put(slot, step.observation)
+        return {key: value for key, value in step._asdict().items() if key != "observation"}
+
+    def _moving(self, slot: int) -> typing.Any:
+        """Return the environment in an env slot, which moves from now on."""
+        if self._shared is None:
+            self._shared = shared_arrays.SharedArrays(self._memory, self._terms, self._num_slots)
+        self._shared.moving[0] = slot
+        return self._slots[slot]
+
+
+def _told(error: Exception) -> dict:
+    return {"error": _text(error), "kind": _kind(error), "traceback": traceback.format_exc()}
 
 
 def _text(error: Exception) -> str:

@@ -1,0 +1,126 @@
+"""Env slots in workers play the same episodes however many a worker holds, and a worker that dies costs one."""
+
+import os
+import signal
+
+import pytest
+
+from isaaclab_arena.environments.gym.env_slots import SlotReset, SlotSource
+from isaaclab_arena.environments.gym.worker_process import WorkerOptions
+from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.observer import Observer
+from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
+from tests.environments.gym.test_builder import problems
+
+
+class Killer(Observer):
+    """Kills the worker of the first env slots at a moment."""
+
+    def __init__(self, moment: str, at_call: int) -> None:
+        self._moment, self._at_call, self._calls = moment, at_call, 0
+
+    def on_step(self, environment, transition) -> None:
+        self._strike("step", environment)
+
+    def on_episode_end(self, environment, record) -> None:
+        self._strike("end", environment)
+
+    def _strike(self, moment: str, environment) -> None:
+        self._calls += moment == self._moment
+        if moment == self._moment and self._calls == self._at_call:
+            os.kill(environment._slots._workers[0]._process.pid, signal.SIGKILL)
+
+
+def played(**options) -> dict[int, list[tuple[bytes, float]]]:
+    trace = Trace()
+    run(num_envs=3, observer=trace, **options)
+    return trace.steps
+
+
+@pytest.fixture(scope="module")
+def here():
+    return played()
+
+
+@pytest.mark.parametrize("envs_per_worker", [1, 2])
+def test_episodes_are_the_same_however_many_env_slots_a_worker_holds(here, envs_per_worker):
+    assert played(envs_per_worker=envs_per_worker, **IN_WORKERS) == here
+
+
+def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(here):
+    trace = Trace()
+
+    class Both(Killer):
+        def on_episode_start(self, environment, starts, observation) -> None:
+            trace.on_episode_start(environment, starts, observation)
+
+        def on_step(self, environment, transition) -> None:
+            trace.on_step(environment, transition)
+            super().on_step(environment, transition)
+
+        def on_episode_end(self, environment, record) -> None:
+            trace.on_episode_end(environment, record)
+
+    records = run(num_envs=3, observer=Both("step", 2), envs_per_worker=3, **IN_WORKERS)
+    errors = [index for index, record in records.items() if record.outcome is Outcome.ERROR]
+    assert len(errors) == 1
+    assert records[errors[0]].error == "the worker died by signal 9"
+    assert {index: steps for index, steps in trace.steps.items() if index not in errors} == {
+        index: steps for index, steps in here.items() if index not in errors
+    }
+
+
+def test_an_environment_that_brings_its_worker_down_costs_its_own_episode():
+    def outcomes(**options) -> dict[int, Outcome | None]:
+        records = run(num_envs=3, num_episodes=4, **options)
+        return {index: record.outcome for index, record in records.items()}
+
+    kwargs = {"misbehaviour": "raise", "only_odd": True}
+    expected = outcomes(make_kwargs=kwargs)
+    assert set(expected.values()) > {Outcome.ERROR}
+    kwargs["misbehaviour"] = "die"
+    assert outcomes(make_kwargs=kwargs, envs_per_worker=3, **IN_WORKERS) == expected
+
+
+def test_an_environment_that_hangs_costs_its_own_episode():
+    kwargs = {"misbehaviour": "hang", "only_odd": True}
+    options = {**IN_WORKERS, "step_timeout_s": 0.3, "envs_per_worker": 2}
+    records = run(num_envs=2, num_episodes=2, make_kwargs=kwargs, **options)
+    assert {record.error for record in records.values()} == {None, "the worker did not answer within 0.6 s"}
+
+
+@pytest.mark.parametrize("envs_per_worker", [1, 2])
+def test_a_worker_that_is_killed_between_two_episodes_costs_none(envs_per_worker):
+    with_workers = WorkerOptions(**{**IN_WORKERS, "envs_per_worker": envs_per_worker})
+    slots = WorkerSlots(SlotSource(kind="gym", name=ID), 2, with_workers)
+    resets = {index: SlotReset(seed=index) for index in range(2)}
+    starts = {index: start.observation["obs"].tobytes() for index, start in slots.reset(resets, []).items()}
+    for worker in slots._workers:
+        process = worker._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+    again = slots.reset({1: resets[1]}, [])
+    assert again[1].observation["obs"].tobytes() == starts[1]
+    slots.close()
+
+
+NEIGHBOURS = "tests.environments.gym.gym_fakes:Fake/Crowded-v0"
+
+
+def test_environments_that_share_something_in_a_process_are_refused():
+    with pytest.raises(EnvironmentBuildError, match=r"moves differently beside another .* set envs_per_worker to 1"):
+        build(f"gym:{NEIGHBOURS}", num_envs=2, envs_per_worker=2, **IN_WORKERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "envs_per_worker: needs python: in this process there are no workers"),
+        ({**IN_WORKERS, "seeded": False}, "envs_per_worker: above 1 needs seeded: "),
+    ],
+)
+def test_several_env_slots_need_a_worker_and_episodes_that_repeat(options, message):
+    assert message in problems(f"gym:{ID}", envs_per_worker=2, **options)
