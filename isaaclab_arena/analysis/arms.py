@@ -10,7 +10,7 @@ import pandas as pd
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
 from isaaclab_arena.storage.provenance import Provenance
@@ -148,11 +148,12 @@ class ReadRun:
         }
 
 
-def read_run(directory: Path, *, beyond_decisions: bool = False) -> ReadRun:
+def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedResults | None = None) -> ReadRun:
     """Read a run: its tables, or where these are old what its ranks have written.
 
     Args:
         directory: The run's directory.
+        merged: Its results, where they have been read already.
         beyond_decisions: Whether all finished episodes are wanted of a job that stopped because the answer was in;
             otherwise those that the answer rests on.
 
@@ -160,9 +161,9 @@ def read_run(directory: Path, *, beyond_decisions: bool = False) -> ReadRun:
         ConfigError: If there is no run.
         StorageError: If its files cannot be read.
     """
-    plan = read_run_plan(directory)
+    plan = read_run_plan(directory) if merged is None else merged.plan
     attempts, _ = read_attempts(directory)
-    tables = _tables(directory, plan)
+    tables = _tables(directory, plan) if merged is None else (merged.jobs, merged.episodes)
     jobs, episodes = tables if beyond_decisions or not plan.questions else _of_decisions(tables)
     return ReadRun(
         directory=directory,

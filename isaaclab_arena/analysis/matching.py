@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,19 +35,24 @@ class MatchedEpisodes:
     Attributes:
         first: The pairs' episodes of the first job.
         second: Those of the second job, in the same order.
-        unequal: Episodes that are no pairs, because their conditions differ.
+        unequal_sides: Episodes of each job that are no pairs, because their conditions differ; in the same order.
         only_first: How many episodes the first job alone has.
         only_second: How many the second job alone has.
     """
 
     first: EpisodeColumns
     second: EpisodeColumns
-    unequal: tuple[UnequalConditions, ...] = ()
+    unequal_sides: tuple[EpisodeColumns, EpisodeColumns]
     only_first: int = 0
     only_second: int = 0
 
     def __len__(self) -> int:
         return len(self.first)
+
+    @cached_property
+    def unequal(self) -> tuple[UnequalConditions, ...]:
+        """The episodes that are no pairs, with what differs; found when it is asked for, because it takes long."""
+        return tuple(_unequal(*self.unequal_sides))
 
     def without_errors(self) -> "MatchedEpisodes":
         """Return the pairs in which both episodes say whether they succeeded."""
@@ -98,7 +104,7 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
     return MatchedEpisodes(
         first=one.at(same),
         second=other.at(same),
-        unequal=tuple(_unequal(one.at(~same), other.at(~same))),
+        unequal_sides=(one.at(~same), other.at(~same)),
         only_first=len(first.episodes) - len(one),
         only_second=len(second.episodes) - len(one),
     )

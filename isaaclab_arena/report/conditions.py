@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,15 +108,17 @@ def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
     return max(0.0, bits - bias)
 
 
-def _flat(name: str, values: list[Any]) -> Iterator[tuple[str, np.ndarray]]:
-    lengths = {len(value) for value in values if isinstance(value, list)}
-    if len(lengths) == 1 and all(value is None or isinstance(value, list) for value in values):
-        size = lengths.pop()
+def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
+    kinds = {*map(type, values)} - {type(None)}
+    if kinds == {list} and len(lengths := {len(value) for value in values if value is not None}) == 1:
+        (size,) = lengths
         axes = _AXES if size == len(_AXES) else tuple(map(str, range(size)))
-        for position, axis in enumerate(axes):
-            yield from _flat(f"{name}.{axis}", [None if value is None else value[position] for value in values])
-    elif all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
-        yield name, np.array([np.nan if value is None else value for value in values], float)
+        nothing = (None,) * size
+        elements = zip(*(nothing if value is None else value for value in values), strict=True)
+        for axis, column in zip(axes, elements, strict=True):
+            yield from _flat(f"{name}.{axis}", column)
+    elif kinds <= {int, float}:
+        yield name, np.array(values, float)
     else:
         texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
         yield name, np.array(texts, object)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.films import Film, chosen_films, films_of_job
@@ -175,7 +176,8 @@ def page_of(
 
 def _pairs(runs: Sequence[ReportedRun], jobs: Sequence[JobOnPage]) -> tuple[PairOnPage, ...]:
     positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
-    return pairs_on_page([run.directory for run in runs], positions, [run.merged.answers for run in runs])
+    read = [read_run(run.directory, merged=run.merged) for run in runs]
+    return pairs_on_page(read, positions, [run.merged.answers for run in runs])
 
 
 def error_lines(episodes: pd.DataFrame) -> list[tuple[str, int]]:

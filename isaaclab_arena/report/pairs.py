@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.analysis.arms import Arm, read_run
+from isaaclab_arena.analysis.arms import Arm, ReadRun
 from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
@@ -50,23 +50,23 @@ class PairOnPage:
 
 
 def pairs_on_page(
-    directories: Sequence[Path], positions: Mapping[tuple[int, str], int], answers: Sequence[Sequence[Answer]] = ()
+    runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int], answers: Sequence[Sequence[Answer]] = ()
 ) -> tuple[PairOnPage, ...]:
     """Return the pairs of jobs that were compared, by a run or afterwards, or else each job with the first of its task.
 
     Args:
-        directories: The runs' directories.
+        runs: The runs.
         positions: Position of each job on the page, by the number of its run and its name.
         answers: How far the questions of each run are answered.
     """
     arms = {
         positions[number, name]: arm
-        for number, directory in enumerate(directories)
-        for name, arm in read_run(directory).arms().items()
+        for number, run in enumerate(runs)
+        for name, arm in run.arms().items()
         if (number, name) in positions
     }
     asked = dict(_asked(answers, positions))
-    verdicts = dict(_compared(directories, positions))
+    verdicts = dict(_compared([run.directory for run in runs], positions))
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     found = []
     for first, second in wanted or list(_alike(arms)):

@@ -14,6 +14,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.conditions import MEASURE
 from isaaclab_arena.report.page import MOST_JOBS_IN_DETAIL, MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
 from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import plain
 
@@ -43,7 +44,10 @@ def write_report(
         ConfigError: If a directory is no output of a run.
         StorageError: If a file cannot be read, or the page cannot be written.
     """
-    runs = [ReportedRun(directory=directory, merged=merge_results(directory)) for directory in directories]
+    runs = [
+        ReportedRun(directory=directory, merged=stored_results(directory) or merge_results(directory))
+        for directory in directories
+    ]
     return write_page(runs, output, embed_mb=embed_mb, running=running)
 
 

@@ -16,7 +16,7 @@ NEW, OLD = "s" * 14 + "sfsf", "f" * 14 + "sffs"
 
 def pairs_of(directory: Path, **jobs: str) -> tuple[PairOnPage, ...]:
     run = write_run(directory, jobs)
-    return pairs_on_page([run], {(0, name): number for number, name in enumerate(jobs)})
+    return pairs_on_page([read_run(run)], {(0, name): number for number, name in enumerate(jobs)})
 
 
 def test_a_pair_says_what_compare_says(tmp_path: Path):
@@ -39,7 +39,7 @@ def test_a_comparison_that_lies_there_decides_what_is_shown_and_its_verdict(tmp_
     report = compare_with_job(read_run(run), "old", Question())
     write_comparison(run, report)
     positions = {(0, "old"): 0, (0, "new"): 1, (0, "other"): 2}
-    verdicts = {(pair.first, pair.second): pair.verdict for pair in pairs_on_page([run], positions)}
+    verdicts = {(pair.first, pair.second): pair.verdict for pair in pairs_on_page([read_run(run)], positions)}
     assert verdicts == {(1, 0): "better", (2, 0): "undecided"}
 
 
@@ -47,7 +47,7 @@ def test_a_comparison_that_lies_there_decides_what_is_shown_and_its_verdict(tmp_
 def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
     run = write_run(tmp_path / "run", {"old": OLD, "new": NEW})
     (run / "comparison.json").write_text(content)
-    assert len(pairs_on_page([run], {(0, "old"): 0, (0, "new"): 1})) == 1
+    assert len(pairs_on_page([read_run(run)], {(0, "old"): 0, (0, "new"): 1})) == 1
 
 
 def test_jobs_without_a_pair_are_left_out(tmp_path: Path):
@@ -57,7 +57,7 @@ def test_jobs_without_a_pair_are_left_out(tmp_path: Path):
 def test_a_run_that_asked_shows_what_it_asked_and_that_it_could_stop_early(tmp_path: Path):
     stopped_run(tmp_path)
     merged = merge_results(tmp_path)
-    (pair,) = pairs_on_page([tmp_path], {(0, "old"): 0, (0, "new"): 1}, [merged.answers])
+    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, [merged.answers])
     assert (pair.first, pair.second) == (1, 0)
     assert pair.verdict == "better"
     assert pair.could_stop == ("new", "old")
@@ -68,6 +68,6 @@ def test_a_run_that_asked_shows_what_it_asked_and_that_it_could_stop_early(tmp_p
 def test_a_comparison_made_the_other_way_round_is_shown_once_with_the_evidence_of_the_run(tmp_path: Path):
     stopped_run(tmp_path)
     write_comparison(tmp_path, compare_with_job(read_run(tmp_path), "new", Question()))
-    (pair,) = pairs_on_page([tmp_path], {(0, "old"): 0, (0, "new"): 1}, [merge_results(tmp_path).answers])
+    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, [merge_results(tmp_path).answers])
     assert (pair.first, pair.second, pair.verdict) == (0, 1, "worse")
     assert pair.evidence.answer is not None

@@ -1,0 +1,66 @@
+"""Read the results of a run from its own tables, which takes a third of the time of merging them again."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isaaclab_arena.results.columns import EPISODE_COLUMNS, EPISODE_TIMING_COLUMNS, JOB_COLUMNS, JOB_TIMING_COLUMNS
+from isaaclab_arena.results.freshness import TABLE, tables_are_current
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, RecordingElsewhere
+from isaaclab_arena.results.rows import JobResultStatus
+from isaaclab_arena.results.swept import PREFIX
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan
+
+
+def stored_results(output_directory: Path) -> MergedResults | None:
+    """Return what `merge_results` gives, from tables that are up to date.
+
+    Args:
+        output_directory: The directory that holds ``run.json``.
+
+    Returns:
+        The results; None where only a merge gives them: the tables are missing, old, damaged or of another version of
+        this program, or questions were asked of the jobs.
+
+    Raises:
+        ConfigError: If the directory is no output of a run.
+    """
+    plan = read_run_plan(output_directory)
+    if plan.questions or not tables_are_current(output_directory):
+        return None
+    try:
+        return _read(output_directory, plan)
+    except (OSError, ValueError, KeyError, TypeError):
+        # Tables can be rebuilt, so a damaged one is no reason to give up.
+        return None
+
+
+def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
+    document: Mapping[str, Any] = json.loads((output_directory / TABLE).read_bytes())
+    results, timing, episodes, episode_timing = (
+        pd.read_parquet(output_directory / f"{name}.parquet")
+        for name in ("results", "timing", "episodes", "episode_timing")
+    )
+    swept = [name for name in results.columns if name.startswith(PREFIX)]
+    jobs = pd.concat([results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]], results[swept]], axis="columns")
+    return MergedResults(
+        plan=plan,
+        jobs=jobs,
+        episodes=pd.concat([episodes[[*EPISODE_COLUMNS]], episode_timing[[*EPISODE_TIMING_COLUMNS]]], axis="columns"),
+        missing=tuple(
+            MissingEpisodes(
+                job=each["job"],
+                rank=each["rank"],
+                status=JobResultStatus(each["status"]),
+                episode_indices=tuple(each["episode_indices"]),
+            )
+            for each in document["missing"]
+        ),
+        problems=tuple(document["problems"]),
+        complete=document["complete"],
+        sources=document["sources"],
+        elsewhere=tuple(RecordingElsewhere(**each) for each in document["elsewhere"]),
+    )
