@@ -15,7 +15,8 @@ Task: TypeAlias = Callable[[], None]
 class FilmThreads:
     """Does the tasks of a job's films: those of one film in order, one at a time; one that fails stops none behind it.
 
-    A thread takes the next task of any film, so none is idle while tasks of several films wait.
+    A thread takes the next task of any film, so none is idle while tasks of several films wait. One core is the loop's:
+    where there are several threads, one of them rests, unless the loop itself waits for films.
 
     Args:
         number: How many threads there are; they start with the first film.
@@ -27,6 +28,8 @@ class FilmThreads:
         # The tasks of each film that no thread is at; the first of them is next.
         self._waiting: deque[deque[Task]] = deque()
         self._num_undone = 0
+        self._num_at_work = 0
+        self._loop_waits = False
         self._is_closing = False
         self._changed = Condition()
         self._failure: BaseException | None = None
@@ -48,7 +51,7 @@ class FilmThreads:
     def close(self) -> None:
         """Return once all tasks are done; raise what one of them raised. May be called more than once."""
         with self._changed:
-            self._is_closing = True
+            self._is_closing = self._loop_waits = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
@@ -56,13 +59,20 @@ class FilmThreads:
 
     def _do(self, film: deque[Task], task: Task) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._num_undone < self._number * TASKS_UNDONE)
+            while self._num_undone >= self._number * TASKS_UNDONE:
+                self._wait_for_room()
             self._num_undone += 1
             film.append(task)
             # Whoever is at a task of the film finds the next one.
             if len(film) == 1:
                 self._waiting.append(film)
                 self._changed.notify_all()
+
+    def _wait_for_room(self) -> None:
+        self._loop_waits = True
+        self._changed.notify_all()
+        self._changed.wait()
+        self._loop_waits = False
 
     def _work(self) -> None:
         while (film := self._next_film()) is not None:
@@ -73,6 +83,7 @@ class FilmThreads:
             with self._changed:
                 film.popleft()
                 self._num_undone -= 1
+                self._num_at_work -= 1
                 if film:
                     self._waiting.append(film)
                 self._changed.notify_all()
@@ -80,5 +91,12 @@ class FilmThreads:
     def _next_film(self) -> deque[Task] | None:
         """Return the tasks of a film that has some to do, None once there are no more and none will come."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or (self._is_closing and not self._num_undone))
-            return self._waiting.popleft() if self._waiting else None
+            self._changed.wait_for(lambda: self._may_take_one() or (self._is_closing and not self._num_undone))
+            if not self._waiting:
+                return None
+            self._num_at_work += 1
+            return self._waiting.popleft()
+
+    def _may_take_one(self) -> bool:
+        most = self._number if self._loop_waits else max(1, self._number - 1)
+        return bool(self._waiting) and self._num_at_work < most
