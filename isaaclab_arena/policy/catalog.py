@@ -13,6 +13,7 @@ POLICIES = Registry(
     {
         "zero_action": "isaaclab_arena.policy.zero_action_policy:ZeroActionPolicy",
         "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
+        "libero_expert": "isaaclab_arena.policy.experts.libero:LiberoExpertPolicy",
         "metaworld_expert": "isaaclab_arena.policy.experts.meta_world:MetaWorldExpertPolicy",
         "robosuite_expert": "isaaclab_arena.policy.experts.robosuite:RobosuiteExpertPolicy",
         "replay": "isaaclab_arena.policy.replay:ReplayPolicy",

@@ -32,6 +32,7 @@ class Plan:
 
     Attributes:
         thing: What is picked.
+        grip: Where it is gripped, from its origin along the axes of the world [m].
         has_corners: Whether the fingers have to turn to its sides.
         onto: What it is put onto, None where it is put at a place or only lifted.
         place: Where it is put, from ``onto`` if there is one, else in the world [m]; None if it is only lifted.
@@ -40,6 +41,7 @@ class Plan:
     """
 
     thing: str
+    grip: tuple[float, float, float] = (0.0, 0.0, 0.0)
     has_corners: bool = True
     onto: str | None = None
     place: tuple[float, float, float] | None = None
@@ -70,7 +72,8 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
     gripper, thing = observed["robot0_eef_pos"], observed[f"{plan.thing}_pos"]
     left, right = observed["robot0_gripper_qpos"]
     opening_m, is_still = left - right, bool(np.abs(observed["robot0_gripper_qvel"]).max() < _STILL_M_S)
-    off_m, above_m = float(np.linalg.norm(gripper[:2] - thing[:2])), float(gripper[2] - thing[2])
+    grip = thing + plan.grip
+    off_m, above_m = float(np.linalg.norm(gripper[:2] - grip[:2])), float(gripper[2] - grip[2])
     is_around = off_m < 0.02 and abs(above_m) < 0.02
     is_held = is_around and is_still and opening_m < 0.075
     if plan.place is not None:
@@ -82,19 +85,26 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
     elif is_held:
         return _towards(_UP_M, fingers=CLOSE)
     if is_around and off_m < 0.012:
-        return _towards(thing - gripper, fingers=CLOSE)
+        return _towards(grip - gripper, fingers=CLOSE)
     turn = _quarter_turn(_yaw(observed[f"{plan.thing}_quat"]) - _yaw(observed["robot0_eef_quat"]))
     turn = turn if plan.has_corners else 0.0
     # Above the thing as long as the fingers are not open, and lower the better they are placed.
     funnel_m = float(np.clip(8 * (off_m - 0.008) + 0.3 * abs(turn) - 0.01, 0.0, 0.12))
     height_m = funnel_m if opening_m > _OPENED_M else max(above_m, 0.06)
-    return _towards(thing + np.array([0.0, 0.0, height_m]) - gripper, turn=turn, fingers=OPEN)
+    return _towards(grip + np.array([0.0, 0.0, height_m]) - gripper, turn=turn, fingers=OPEN)
 
 
 class RobosuiteExpertPolicy(PolicyBase):
-    """Does what the expert of the environment's task does."""
+    """Does what the expert of the environment's task does.
+
+    Attributes:
+        plans: Tasks for which there is an expert, to what it does.
+        family: What the environments of these tasks are called, before the name of the task.
+    """
 
     name: ClassVar[str] = "robosuite_expert"
+    plans: ClassVar[Mapping[str, Plan]] = PLANS
+    family: ClassVar[str] = "robosuite:"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
@@ -105,17 +115,17 @@ class RobosuiteExpertPolicy(PolicyBase):
         """
         task = str(getattr(env, "task_name", env.task_description))
         terms = observation["policy"]
-        if task not in PLANS or "robot0_eef_pos" not in terms:
-            tasks = ", ".join(f"robosuite:{name}" for name in PLANS)
-            raise ConfigError(f"robosuite_expert acts in {tasks}, and this is {task}")
+        if task not in self.plans or "robot0_eef_pos" not in terms:
+            tasks = ", ".join(f"{self.family}{name}" for name in self.plans)
+            raise ConfigError(f"{self.name} acts in {tasks}, and this is {task}")
         if env.action_spec.shape != (ACTION_DIM,):
             raise ConfigError(
-                f"robosuite_expert moves one arm by OSC_POSE, {ACTION_DIM} numbers; '{task}' takes "
+                f"{self.name} moves one arm by OSC_POSE, {ACTION_DIM} numbers; '{task}' takes "
                 f"{env.action_spec.shape[0]} with these robots and controllers"
             )
         seen = {name: term.to("cpu", torch.float64).numpy() for name, term in terms.items()}
         slots = range(env.num_envs)
-        actions = [expert_action(PLANS[task], {name: term[slot] for name, term in seen.items()}) for slot in slots]
+        actions = [expert_action(self.plans[task], {name: term[slot] for name, term in seen.items()}) for slot in slots]
         return torch.from_numpy(np.stack(actions)).to(env.device)
 
 

@@ -1,0 +1,57 @@
+"""Measure how often the scripted expert solves LIBERO's tasks, in workers of an interpreter that LIBERO runs in."""
+
+from dataclasses import dataclass
+
+from benchmarks.harness.environments import build, success_rate, tally
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.policy.experts.libero import PLANS, LiberoExpertPolicy
+
+PACKAGES = ("libero", "robosuite", "mujoco", "numpy", "python")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    python: str = ".venv-libero/bin/python"  # Interpreter of the workers; make test-benchmarks makes this one.
+    libero_path: str | None = None  # Checkout of LIBERO; LIBERO_PATH by default.
+    protocols: tuple[str, ...] = ("strict", "openpi")  # How episodes are played.
+    episodes: int = 50  # Episodes per task.
+    num_envs: int = 2  # Number of env slots; it changes the time, not the rates.
+    seed: int = 0  # Seed of the initial conditions.
+
+
+def main(options: Options) -> None:
+    """Run every task that has an expert by each protocol, and write the page."""
+    page = Page("libero_experts", "How often a scripted expert solves LIBERO's tasks", options)
+    table = Table("task", "protocol", "successes", "rate, Wilson 95 %", "timeouts/errors", "steps", "of", words=5)
+    versions = {}
+    for task, protocol in ((task, protocol) for task in PLANS for protocol in options.protocols):
+        named = {"python": options.python, "libero_path": options.libero_path, "protocol": protocol}
+        environment = build(f"libero:libero_spatial/{task}", options.num_envs, **named)
+        versions, horizon = dict(environment.provenance()), environment.max_episode_length
+        found = tally(environment, LiberoExpertPolicy(), options.episodes, options.seed)
+        environment.close()
+        solved = found.count(Outcome.SUCCESS)
+        lengths = [record.length for record in found.records if record.success]
+        table.add(
+            task.replace("_", " "),
+            protocol,
+            f"{solved}/{options.episodes}",
+            success_rate(solved, options.episodes),
+            f"{found.count(Outcome.TIMEOUT)}/{found.count(Outcome.ERROR)}",
+            f"{sum(lengths) / len(lengths):.0f}" if lengths else "",
+            str(horizon),
+        )
+    stated = ", ".join(f"{name} {versions[name]}" for name in PACKAGES if name in versions)
+    text = f"""\
+{stated}; seed {options.seed}, one Panda, OSC_POSE at 20 Hz, CPU, nothing drawn.
+An episode is solved at the first step at which LIBERO's own check says so, and ends there; "steps" is how many it then
+took on average, after those in which objects come to rest."""
+    page.write(text, table)
+
+
+if __name__ == "__main__":
+    run(main, Options)
