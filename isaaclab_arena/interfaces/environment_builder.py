@@ -112,3 +112,16 @@ class RobotBuilder(Protocol):
             config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
         """
         ...
+
+
+@runtime_checkable
+class CountedBuilder(Protocol):
+    """A builder whose environments have a certain number of episodes, as the protocol of a benchmark says."""
+
+    def num_episodes(self, config: Any) -> int:
+        """Return how many there are; a job that names no number plays all of them, and none may play more.
+
+        Args:
+            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
+        """
+        ...

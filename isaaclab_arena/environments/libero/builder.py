@@ -12,6 +12,7 @@ from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
 from isaaclab_arena.environments.gym.environment import GymTraits
 from isaaclab_arena.environments.gym.worker.sources.libero_init_states import InitStatesError, read_init_states
+from isaaclab_arena.environments.libero.assets import missing_assets
 from isaaclab_arena.environments.libero.checkout import LiberoCheckout, LiberoTask
 from isaaclab_arena.environments.libero.environment import (
     FIXTURE_SEED,
@@ -26,6 +27,12 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions
 
 INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
+
+
+_MOST_NAMED = 5
+
+_FOUND: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+"""What interpreters were found to have, by their name and environment variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +68,15 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         Raises:
             ConfigError: With every problem.
         """
-        task = _checkout(config).task(self.name)
-        for path in (task.described_in, task.init_states_file):
-            if not path.is_file():
-                raise ConfigError(Problem(f"half a checkout of LIBERO: it has no '{path}'", key="libero_path"))
+        checkout = _checkout(config)
+        task = checkout.task(self.name)
+        missing = [path for path in (task.described_in, task.init_states_file) if not path.is_file()]
+        missing = missing or missing_assets(checkout.inside, task.described_in.read_text())
+        if missing:
+            named = ", ".join(str(path.relative_to(checkout.inside)) for path in missing[:_MOST_NAMED])
+            more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+            message = f"'{checkout.root}' is half a checkout: '{self.name}' needs {named}{more} in its libero/libero"
+            raise ConfigError(Problem(message, key="libero_path"))
         try:
             read_init_states(str(task.init_states_file))
         except InitStatesError as error:
@@ -111,8 +123,16 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
     def _traits(self, config: LiberoConfig, description: Mapping[str, Any]) -> GymTraits:
         return replace(super()._traits(config, description), task_name=self._task(config).name)
 
+    def num_episodes(self, config: LiberoConfig) -> int:
+        """Return how many episodes the protocol has, of which no more than there are initial states."""
+        return min(config.played_by.num_episodes, len(read_init_states(str(self._task(config).init_states_file))))
+
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
-        return {**super()._find(config), "max_episode_length": self._limit(config)}
+        # An interpreter is asked once, and not for every task of a suite.
+        asked = (config.python, *sorted(config.environment_variables.items()))
+        if asked not in _FOUND:
+            _FOUND[asked] = super()._find(config)
+        return {**_FOUND[asked], "max_episode_length": self._limit(config)}
 
     def _limit(self, config: LiberoConfig) -> int:
         return config.max_episode_length or config.played_by.steps_in(self._task(config).suite)
@@ -125,7 +145,9 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             "init_states_file": str(task.init_states_file.absolute()),
             "cameras": list(config.cameras) if config.enable_cameras else [],
             "camera_size": config.camera_size or protocol.camera_size,
+            "picture_size": None if config.camera_size else protocol.picture_size,
             "wait_steps": protocol.wait_steps,
+            "gripper": protocol.gripper.value,
             "seeds_every_reset": protocol.seeding is not Seeding.ONCE,
         }
         source = super()._source(config)

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -61,7 +62,8 @@ class LiberoCheckout:
         if missing:
             what = f"'{root}' is no checkout of LIBERO: it has no libero/libero/{missing[0]}"
             raise ConfigError(Problem(what, key="libero_path"))
-        self.suites = _task_map(self.inside / _TASK_MAP)
+        task_map = self.inside / _TASK_MAP
+        self.suites = _task_map(task_map, task_map.stat().st_mtime_ns)
 
     def task(self, name: str) -> LiberoTask:
         """Return a task by ``<suite>/<name or index>``.
@@ -114,8 +116,15 @@ class LiberoCheckout:
         return next((path for path in candidates if path.is_file()), own)
 
 
-def _task_map(path: Path) -> Mapping[str, tuple[str, ...]]:
-    """Return the tasks of each suite, read from the dict in LIBERO's own file, which is not run."""
+@cache
+def _task_map(path: Path, changed_ns: int) -> Mapping[str, tuple[str, ...]]:
+    """Return the tasks of each suite, read from the dict in LIBERO's own file, which is not run.
+
+    Args:
+        path: The file.
+        changed_ns: When it was changed, so that it is read again after that.
+    """
+    del changed_ns
     try:
         statement = ast.parse(path.read_text()).body[0]
         tasks = ast.literal_eval(statement.value) if isinstance(statement, ast.Assign) else {}

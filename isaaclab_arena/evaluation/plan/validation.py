@@ -22,7 +22,7 @@ from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_polic
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.interfaces.content import LoadsCode
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
 from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
@@ -127,7 +127,8 @@ class _Resolver:
         conditions = JobConditions(config=job)
         if not isinstance(environment, ConfigError):
             try:
-                conditions = self._conditions(job, *environment[:2])
+                counts_itself = not isinstance(policy, ConfigError) and _counts_itself(policy[0])
+                conditions = self._conditions(job, *environment[:2], policy_counts=counts_itself)
             except ConfigError as error:
                 problems.extend(error.problems)
         for outcome in (environment, policy):
@@ -193,7 +194,9 @@ class _Resolver:
         _keyed("arena_env_args", lambda: _checked(builder, config, owner), renamed)
         return builder, config, own
 
-    def _conditions(self, job: JobConfig, builder: EnvironmentBuilder, environment_config: Any) -> JobConditions:
+    def _conditions(
+        self, job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, *, policy_counts: bool
+    ) -> JobConditions:
         def catalogue(of: JobConfig) -> tuple[Variation, ...]:
             if not isinstance(builder, VariableEnvironmentBuilder):
                 message = f"environment '{of.environment}' has no variations; leave them out"
@@ -207,7 +210,7 @@ class _Resolver:
             return found
 
         return job_conditions(
-            job,
+            _counted(job, builder, environment_config, policy_counts=policy_counts),
             builder=builder,
             environment_config=environment_config,
             catalogue=catalogue_once,
@@ -278,6 +281,22 @@ class _Resolver:
         return batch
 
 
+def _counted(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, *, policy_counts: bool) -> JobConfig:
+    """Return a job with the number of episodes that its environment has, where neither it nor its policy names one."""
+    if not isinstance(builder, CountedBuilder):
+        return job
+    count = builder.num_episodes(environment_config)
+    if job.num_steps is not None:
+        message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
+        raise ConfigError(Problem(message, key="num_steps"))
+    if job.num_episodes is None and job.conditions is None and not policy_counts:
+        return dataclasses.replace(job, num_episodes=min(count, job.max_episodes or count))
+    if (job.num_episodes or 0) > count:
+        message = f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options"
+        raise ConfigError(Problem(message, key="num_episodes"))
+    return job
+
+
 def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[PolicyBase], dict[str, Any]]) -> None:
     """Refuse a policy that does not fit the environment, where both can be asked in milliseconds."""
     builder, environment_config = environment
@@ -301,7 +320,12 @@ def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) ->
     # Saved conditions have a length, even where they turned out to be wrong.
     if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
         return False
-    return not any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
+    return not _counts_itself(policy_class)
+
+
+def _counts_itself(policy_class: type[PolicyBase]) -> bool:
+    """Return whether a policy may say itself how many episodes or steps it plays."""
+    return any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:

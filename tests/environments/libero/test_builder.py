@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.libero.builder import LiberoConfig
+from isaaclab_arena.environments.libero.checkout import LiberoCheckout
 from tests.environments.gym.gym_running import build
 from tests.environments.gym.test_builder import problems
-from tests.environments.libero.checkouts import SUITES, in_checkout, write_states
+from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, write_states
 
 TASK = "libero:libero_spatial/0"
 FIRST = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
@@ -36,6 +39,26 @@ def test_an_episode_is_the_same_whatever_was_played_before(checkout):
     assert [cabinet(index) for index in (3, 0, 2, 1)] == [played[index] for index in (3, 0, 2, 1)]
     assert len(set(played)) == 4
     environment.close()
+
+
+def test_pictures_that_nobody_looks_at_are_not_drawn_and_the_others_are_the_same(checkout):
+    shown = {}
+    for period in (1, 4):
+        options = {"protocol": "openpi", "enable_cameras": True, "cameras": ["agentview"], "camera_size": 6}
+        environment = build(TASK, **in_checkout(checkout), **options)
+        shown[period, 0] = environment.reset(torch.tensor([0]), [FIRST])["camera_obs"]["agentview_image"][0].numpy()
+        for number in range(1, 9):
+            environment.draw_pictures_of([0] if number % period == 0 else [])
+            step = environment.step(torch.full((1, 7), 0.1 * number))
+            if number % 4 == 0:
+                shown[period, number] = step.observation["camera_obs"]["agentview_image"][0].numpy()
+        shown[period, "drawn"] = environment.pictures_drawn
+        environment.close()
+    assert (shown[1, "drawn"], shown[4, "drawn"]) == (9, 3)
+    assert all(np.array_equal(shown[1, number], shown[4, number]) for number in (0, 4, 8))
+    assert not np.array_equal(shown[1, 4], shown[1, 8])
+    assert shown[1, 8][-1, -1].any()
+    assert not shown[1, 8][:-1].any()
 
 
 def test_what_simulated_and_how_is_told(checkout):
@@ -78,7 +101,19 @@ def test_packages_that_the_interpreter_lacks_are_named(checkout):
 def test_half_a_checkout_is_told_by_what_it_lacks(checkout):
     described = checkout / "libero" / "libero" / "bddl_files" / "libero_spatial" / f"{SUITES['libero_spatial'][0]}.bddl"
     described.unlink()
-    assert f"half a checkout of LIBERO: it has no '{described}'" in problems(TASK, **in_checkout(checkout))
+    told = problems(TASK, **in_checkout(checkout))
+    assert f"'{checkout}' is half a checkout: 'libero_spatial/0' needs bddl_files/libero_spatial/" in told
+
+
+def test_the_protocol_has_a_number_of_episodes_and_no_more_than_there_are_initial_states(checkout):
+    builder = ENVIRONMENTS.get(TASK)
+    counts = {
+        protocol: builder.num_episodes(LiberoConfig(libero_path=str(checkout), protocol=protocol))
+        for protocol in ("strict", "gr00t")
+    }
+    assert counts == {"strict": NUM_STATES, "gr00t": NUM_STATES}
+    write_states(LiberoCheckout(checkout).task("libero_spatial/0").init_states_file, np.zeros((60, 3)))
+    assert builder.num_episodes(LiberoConfig(libero_path=str(checkout), protocol="gr00t")) == 5
 
 
 def test_a_file_of_initial_states_without_an_array_is_refused(checkout):

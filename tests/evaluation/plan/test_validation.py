@@ -60,10 +60,18 @@ class BiasedCoinBuilder(CoinBuilder):
             raise ConfigError(Problem("a rate lies between 0 and 1", key="success_rate"))
 
 
+class CountedCoinBuilder(CoinBuilder):
+    """Has five coins."""
+
+    def num_episodes(self, config: CoinConfig) -> int:
+        return 5
+
+
 @pytest.fixture
 def environments() -> Registry:
     registry = Registry("environment", {}, "isaaclab_arena.no_such_group")
     registry.register("coin", BiasedCoinBuilder())
+    registry.register("five_coins", CountedCoinBuilder())
     return registry
 
 
@@ -117,6 +125,8 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ({"num_episodes": None}, "num_episodes", "has no length of its own, so give num_episodes or num_steps"),
         ({"enable_cameras": True}, "arena_env_args.enable_cameras", "environment 'coin' has no cameras"),
         ({"variations": {"light": {"enabled": True}}}, "variations", "has no variations"),
+        ({"environment": "five_coins", "num_episodes": 6}, "num_episodes", "is 6, and 'five_coins' has 5 episodes"),
+        ({"environment": "five_coins", "num_episodes": None, "num_steps": 9}, "num_steps", "give num_episodes"),
     ],
 )
 def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(environments, changes, key, message):
@@ -202,6 +212,16 @@ def test_a_policy_with_a_length_of_its_own_needs_none(environments):
     config = job(policy_type=path_of(RecordedPolicy), num_episodes=None)
 
     assert resolve_jobs([config], environments=environments)[0].policy_class is RecordedPolicy
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_episodes"),
+    [({}, 5), ({"num_episodes": 2}, 2), ({"max_episodes": 3}, 3), ({"policy_type": path_of(RecordedPolicy)}, None)],
+)
+def test_an_environment_may_say_how_many_episodes_it_has(environments, changes, num_episodes):
+    config = job(**{"environment": "five_coins", "num_episodes": None} | changes)
+
+    assert resolve_jobs([config], environments=environments)[0].config.num_episodes == num_episodes
 
 
 def test_ten_thousand_jobs_are_checked_in_seconds(environments):

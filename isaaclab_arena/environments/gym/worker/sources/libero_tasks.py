@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.envs import registration
 
 # Beside this file, whatever package a worker or this program imports it as.
+from .libero_cameras import Cameras  # noqa: TID252
 from .libero_init_states import read_init_states  # noqa: TID252
 from .libero_resets import ResetSequence  # noqa: TID252
 
@@ -31,6 +32,13 @@ HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 """What the arm does while objects come to rest: nothing, with the gripper open."""
 
 CONTROL_FREQUENCY_HZ = 20
+
+GRIPPERS: dict[str, typing.Callable[[float], float]] = {
+    "raw": lambda value: value,
+    "sign": lambda value: -1.0 if value < 0 else 1.0,
+    "open is one": lambda value: float(np.sign(1.0 - 2.0 * value)),
+}
+"""What the last number of an action means, to what LIBERO takes: -1 opens, 1 closes."""
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
@@ -106,10 +114,23 @@ class LiberoTask(gymnasium.Env):
         self._states = states
         self._settings = settings
         self._resets = ResetSequence(task, seeds_every_reset=settings["seeds_every_reset"])
-        self._pictures = [f"{camera}_image" for camera in settings["cameras"]]
+        cameras = settings["cameras"]
+        sizes = {"size": settings["camera_size"], "shown_size": settings["picture_size"]}
+        self._cameras = Cameras(task.env, cameras, **sizes) if cameras else None
+        self._pictures_wanted = True
         self.action_space = spaces.Box(-1.0, 1.0, (len(HOLD),), np.float32)
-        shown = self._shown(task.env._get_observations())
-        self.observation_space = spaces.Dict({name: self._space(name, value) for name, value in shown.items()})
+        shown = _states(task.env._get_observations())
+        size = settings["picture_size"] or settings["camera_size"]
+        self.observation_space = spaces.Dict(
+            {
+                **{name: spaces.Box(-np.inf, np.inf, value.shape) for name, value in shown.items()},
+                **{f"{camera}_image": spaces.Box(0, 255, (size, size, 3), np.uint8) for camera in cameras},
+            }
+        )
+
+    def draw_pictures(self, wanted: bool) -> None:  # noqa: FBT001  as the hook has it
+        """Say whether the pictures of the next reset or step are wanted."""
+        self._pictures_wanted = wanted
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         """Start the episode that its conditions describe.
@@ -120,27 +141,44 @@ class LiberoTask(gymnasium.Env):
         """
         del seed
         conditions = (options or {})["conditions"]
+        waits = self._settings["wait_steps"]
+        self._draw_next(last=False)
         self._resets.play(conditions["libero.fixture_seed"], conditions["libero.reset_index"])
+        self._draw_next(last=waits == 0)
         observation = self.task.set_init_state(self._states[conditions["libero.init_state"]])
-        for _ in range(self._settings["wait_steps"]):
+        for number in range(waits):
+            self._draw_next(last=number == waits - 1)
             observation = self.task.step(list(HOLD))[0]
         return self._shown(observation), {}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""
-        observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
+        self._draw_next(last=True)
+        native = np.asarray(action, np.float64).copy()
+        native[-1] = GRIPPERS[self._settings["gripper"]](native[-1])
+        observation, reward, _, _ = self.task.step(native)
         return self._shown(observation), float(reward), False, False, {"success": bool(self.task.check_success())}
 
     def close(self) -> None:
         """Close the environment."""
         self.task.close()
 
-    def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
-        return {name: np.atleast_1d(each) for name, each in observation.items() if not name.endswith("-state")}
+    def _draw_next(self, *, last: bool) -> None:
+        """Say whether what is read next is shown: the last of a reset is, what comes before it is not."""
+        if self._cameras is not None:
+            self._cameras.wanted = last and self._pictures_wanted
+            self._cameras.forget()
 
-    def _space(self, name: str, value: np.ndarray) -> spaces.Box:
-        is_picture = name in self._pictures
-        return spaces.Box(0, 255, value.shape, np.uint8) if is_picture else spaces.Box(-np.inf, np.inf, value.shape)
+    def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
+        pictures = {} if self._cameras is None else self._cameras.shown(observation)
+        return {**_states(observation), **pictures}
+
+
+def _states(observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
+    """Return what is no picture, and no repetition of several of robosuite's observables as one."""
+    return {
+        name: np.atleast_1d(value) for name, value in observation.items() if not name.endswith(("-state", "_image"))
+    }
 
 
 def _camera_arguments(cameras: list[str], size: int) -> dict[str, typing.Any]:

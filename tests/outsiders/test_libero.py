@@ -1,0 +1,94 @@
+"""LIBERO itself, in an interpreter of its own: what runs here is what a plain loop there gives, bit for bit."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.gym.environment import GymEnvironment
+from isaaclab_arena.environments.libero.checkout import LiberoCheckout
+from isaaclab_arena.environments.libero.libero_root import libero_root
+from tests.environments.gym.gym_running import build
+
+PYTHON = os.environ.get("LIBERO_PYTHON", "")
+CHECKOUT = libero_root() or ""
+VARIABLES = {"MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")}
+NUM_STEPS, PERIOD, SIZE = 200, 8, 64
+CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
+DIRECTORY = Path(__file__).parent
+
+pytestmark = [
+    pytest.mark.benchmark,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(
+        not PYTHON or not CHECKOUT,
+        reason="LIBERO's interpreter or a checkout is missing: make test-benchmarks LIBERO_PATH=...",
+    ),
+]
+
+
+def in_workers(task: str, *, num_envs: int = 1, **options: Any) -> GymEnvironment:
+    options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": CHECKOUT, **options}
+    return build(f"libero:{task}", num_envs=num_envs, **options)
+
+
+def in_its_interpreter(script: str, directory: Path, request: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Run a script of this directory with a request, and return the arrays that it writes."""
+    asked, out = directory / f"{script}.json", directory / f"{script}.npz"
+    asked.write_text(json.dumps({"checkout": CHECKOUT, **request}))
+    command = [PYTHON, str(DIRECTORY / script), str(asked), str(out)]
+    done = subprocess.run(command, env={**os.environ, **VARIABLES}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(np.load(out))
+
+
+@pytest.mark.parametrize("task", ["libero_spatial/0", "libero_10/3"])
+def test_states_and_pictures_are_those_of_a_plain_loop(task, tmp_path):
+    actions = np.random.default_rng(1).uniform(-1, 1, (NUM_STEPS, 7)).astype(np.float32)
+    np.save(tmp_path / "actions.npy", actions.astype(np.float64))
+    suite, _, index = task.partition("/")
+    request = {"suite": suite, "task": int(index), "seed": 7, "reset_index": 2, "init_state": 2, "wait_steps": 10}
+    files = {"actions": str(tmp_path / "actions.npy"), "camera_size": SIZE}
+    expected = in_its_interpreter("libero_reference.py", tmp_path, {**request, **files})
+    environment = in_workers(task, protocol="openpi", enable_cameras=True, camera_size=SIZE)
+    conditions = {"libero.fixture_seed": 7, "libero.init_state": 2}
+    # Another episode comes first: what ran before must not matter.
+    environment.reset(torch.tensor([0]), [{**conditions, "libero.reset_index": 4}])
+    environment.step(torch.ones(1, 7))
+    observation = environment.reset(torch.tensor([0]), [{**conditions, "libero.reset_index": 2}])
+    for number in range(NUM_STEPS + 1):
+        if number > 0:
+            environment.draw_pictures_of([0] if number % PERIOD == 0 else [])
+            observation = environment.step(torch.from_numpy(actions[number - 1])[None]).observation
+        for name, term in observation["policy"].items():
+            plain = expected[f"observation {name}"][number]
+            assert np.array_equal(term[0].numpy(), plain.astype(np.float32).reshape(term[0].shape)), (number, name)
+        for name in CAMERAS if number % PERIOD == 0 else ():
+            picture = observation["camera_obs"][name][0].numpy()
+            assert np.array_equal(picture, expected[f"observation {name}"][number][::-1, ::-1]), (number, name)
+    told = {name for name in expected if name.startswith("observation ") and not name.endswith(("-state", "_image"))}
+    assert told == {f"observation {name}" for name in observation["policy"]}
+    environment.close()
+
+
+@pytest.mark.parametrize("task", ["libero_spatial/0", "libero_spatial/4", "libero_goal/0"])
+def test_fixtures_stand_where_openpi_has_them_whatever_was_played_before(task, tmp_path):
+    suite, _, index = task.partition("/")
+    found = LiberoCheckout(Path(CHECKOUT)).task(task)
+    plain = {"suite": suite, "task": int(index), "seed": 7, "wait_steps": 1, "camera_size": 0}
+    expected = in_its_interpreter("libero_reference.py", tmp_path, {**plain, "num_resets": 50})
+    ours = {
+        "package_directory": str(Path(CHECKOUT, "libero")),
+        "bddl_file": str(found.bddl_file),
+        "init_states_file": str(found.init_states_file),
+        "order": [49, *np.random.default_rng(0).permutation(50).tolist(), 0, 49],
+    }
+    played = in_its_interpreter("libero_played.py", tmp_path, ours)
+    for name in ("positions", "orientations"):
+        assert np.array_equal(played[name], expected[name][ours["order"]]), name
+    assert len(np.unique(expected["positions"].reshape(50, -1), axis=0)) == 50
