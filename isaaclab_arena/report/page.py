@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.report.columns import packed_numbers
 from isaaclab_arena.report.films import Film, chosen_films, films_of_job
 from isaaclab_arena.report.groups import Curve, Matrix, curves, matrix
 from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page
@@ -205,11 +207,20 @@ def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
 
 
 def script_data(page: Page, page_directory: Path) -> dict[str, Any]:
-    """Return what the script of a page draws: episodes as columns, and where their films are."""
+    """Return what the script of a page draws: episodes as columns, which of them are pairs, and where films are."""
     return {
         "reloads": page.reloads,
         "outcomes": OUTCOMES,
         "jobs": [{"name": job.name, "run": job.run, **job.episodes} for job in page.jobs],
+        "pairs": [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "count": len(pair.episodes or ()),
+                "episodes": None if pair.episodes is None else packed_numbers(np.array(pair.episodes, float)),
+            }
+            for pair in page.pairs
+        ],
         "films": [
             {
                 "job": film.job,

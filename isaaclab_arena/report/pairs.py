@@ -35,6 +35,7 @@ class PairOnPage:
         could_stop: The jobs that could stop at any episode, so that ``interval`` and ``mid_p``, which are for a fixed
             number, are too sure.
         discordant: Episodes in which one of them alone succeeded.
+        episodes: The episodes that are pairs, None where they are all that both jobs have.
     """
 
     first: int
@@ -47,6 +48,7 @@ class PairOnPage:
     evidence: EvidenceCurve
     could_stop: tuple[str, ...]
     discordant: tuple[int, ...]
+    episodes: tuple[int, ...] | None
 
 
 def pairs_on_page(
@@ -100,6 +102,7 @@ def compared(
     if interval is None or counts.difference is None:
         return None
     known = matched.without_errors()
+    is_unequal = len(matched.unequal_sides[0]) > 0
     return PairOnPage(
         first=at,
         second=other,
@@ -111,6 +114,7 @@ def compared(
         evidence=evidence,
         could_stop=tuple(plain_text(arm.entry.name) for arm in (first, second) if arm.asked),
         discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
+        episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
     )
 
 

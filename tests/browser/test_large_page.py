@@ -10,7 +10,15 @@ from isaaclab_arena.cli.main import main
 from tests.browser.chromium import resident_bytes
 
 JOBS, EPISODES = 20, 10_000
-FILTERS = (("outcome", "1"), ("job", "3"), ("text", "bin"), ("text", "#77"), ("order", "long"), ("order", "plan"))
+FILTERS = (
+    ("outcome", "1"),
+    ("job", "3"),
+    ("text", "bin"),
+    ("text", "#77"),
+    ("order", "long"),
+    ("order", "plan"),
+    ("pair", "0"),
+)
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.interfaces.episode import Outcome
+from tests.analysis.recorded_runs import write_run as write_comparable
 from tests.browser.runs import HOSTILE_NAMES, HOSTILE_TEXTS, write_run
 from tests.end_to_end.launching import write_jobs
 
@@ -171,6 +172,39 @@ def test_the_filter_leaves_the_episodes_that_were_asked_for(page, report):
     assert page.run(
         "[...document.querySelectorAll('.tile')].every(each => each.getAttribute('aria-label').startsWith('random'))"
     )
+
+
+def test_two_jobs_are_shown_side_by_side_those_first_that_came_out_differently(page, report):
+    page.open(report)
+    page.run("document.querySelector('[data-all]').click()")
+    assert page.run("document.getElementById('count').textContent") == "3 pairs of episodes"
+    labels = "[...document.querySelectorAll('.tile')].map(each => each.getAttribute('aria-label'))"
+    assert all(label.startswith("random, episode ") and " and success" in label for label in page.run(labels))
+    page.run("document.querySelector('#filter [name=came]').value = '0'")
+    page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
+    assert page.run("document.getElementById('count').textContent") == "0 of 3 pairs of episodes"
+    page.run("document.querySelector('#filter [name=came]').value = '12'")
+    page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
+    assert page.run("document.getElementById('count').textContent") == "3 pairs of episodes"
+    page.run("document.querySelector('.tile').click()")
+    page.until(
+        "[...document.querySelectorAll('dialog[open] video')].filter(each => each.currentTime > 0.1).length === 2"
+    )
+    is_quiet(page)
+
+
+def test_pairs_that_came_out_alike_follow_those_that_did_not(page, tmp_path):
+    run = write_comparable(tmp_path / "run", {"old": "ssffe", "new": "ssfsf"})
+    page.open(page_of(run, output=tmp_path / "report.html"))
+    page.run("document.querySelector('[data-all]').click()")
+    labels = "[...document.querySelectorAll('.tile')].map(each => each.getAttribute('aria-label'))"
+    assert page.run(labels) == [
+        "new, episode 3, success and failure",
+        "new, episode 0, success and success",
+        "new, episode 1, success and success",
+        "new, episode 2, failure and failure",
+        "new, episode 4, failure and error",
+    ]
 
 
 def test_the_longest_episodes_come_first_where_that_was_asked_for(page, report):

@@ -34,6 +34,17 @@ def test_the_episodes_that_came_out_differently_are_named(tmp_path: Path):
     assert pair.discordant == (*range(14), 16, 17)
 
 
+def test_episodes_that_started_from_other_conditions_are_no_pairs(tmp_path: Path):
+    old = write_run(tmp_path / "old", {"lift": "ssff"})
+    new = write_run(tmp_path / "new", {"lift": "sfsf"}, moved={2: 0.9})
+    positions = {(0, "lift"): 0, (1, "lift"): 1}
+    (pair,) = pairs_on_page([read_run(old), read_run(new)], positions)
+    assert pair.episodes == (0, 1, 3)
+    assert pair.discordant == (1,)
+    (alike,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    assert alike.episodes is None
+
+
 def test_a_comparison_that_lies_there_decides_what_is_shown_and_its_verdict(tmp_path: Path):
     run = write_run(tmp_path / "run", {"old": OLD, "new": NEW, "other": OLD})
     report = compare_with_job(read_run(run), "old", Question())

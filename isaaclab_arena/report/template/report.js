@@ -68,6 +68,29 @@
     return -1;
   };
 
+  // Two jobs side by side: the partner of each episode of the first job, -1 where it has none.
+  const partnersOf = (pair) => {
+    if (!pair.partners) {
+      const first = DATA.jobs[pair.first], second = DATA.jobs[pair.second];
+      pair.partners = new Int32Array(first.count).fill(-1);
+      const others = new Map(Array.from({ length: second.count }, (_, at) => [episodeIndex(second.start + at), second.start + at]));
+      const wanted = pair.episodes && new Set(Array.from({ length: pair.count }, (_, at) => number(pair.episodes, at)));
+      for (let at = 0; at < first.count; at++) {
+        const index = episodeIndex(first.start + at);
+        if (others.has(index) && (!wanted || wanted.has(index))) pair.partners[at] = others.get(index);
+      }
+    }
+    return pair.partners;
+  };
+  let sideBySide = null;
+  const partner = (id) => partnersOf(sideBySide)[positionOf[id]];
+  // Both, only the first, only the second, neither; or an episode that says nothing.
+  const came = (id) => {
+    const one = outcomeOf[id], other = outcomeOf[partner(id)];
+    return one > 2 || other > 2 ? 4 : 2 * (one > 0) + (other > 0);
+  };
+  const differs = (id) => came(id) === 1 || came(id) === 2;
+
   // The filter.
   const form = byId("filter");
   const fields = form.elements;
@@ -89,7 +112,8 @@
 
   const asNumber = (field) => (field.value === "" ? null : Number(field.value));
   const chosen = () => {
-    const outcome = asNumber(fields.outcome), onlyJob = asNumber(fields.job), rank = asNumber(fields.rank);
+    const outcome = asNumber(fields.outcome), rank = asNumber(fields.rank), how = sideBySide ? fields.came.value : "";
+    const onlyJob = sideBySide ? sideBySide.first : asNumber(fields.job);
     const condition = fields.condition.value, low = asNumber(fields.low), high = asNumber(fields.high);
     const wanted = fields.text.value.trim().toLowerCase();
     const wantedIndex = /^#?\d+$/.test(wanted) ? Number(wanted.replace("#", "")) : null;
@@ -105,7 +129,8 @@
       const named = !wanted || job.name.toLowerCase().includes(wanted);
       for (let at = 0; at < job.count; at++) {
         const id = job.start + at;
-        if (outcome !== null && outcomeOf[id] !== outcome) continue;
+        if (sideBySide && (partner(id) < 0 || (how && !how.includes(came(id))))) continue;
+        if (outcome !== null && outcomeOf[id] !== outcome && !(sideBySide && outcomeOf[partner(id)] === outcome)) continue;
         if (rank !== null && number(job.rank, at) !== rank) continue;
         if (column) {
           const value = number(column, at);
@@ -122,7 +147,10 @@
       // By how bad it ended, after films where these come first; within that the order of the jobs.
       const kinds = [[], [], [], [], [], [], [], [], [], []];
       const rankOf = [3, 1, 2, 0, 4];
-      for (const id of ids) kinds[films ? rankOf[outcomeOf[id]] + (filmed(id) ? 0 : 5) : 2 * rankOf[outcomeOf[id]] + (filmed(id) ? 0 : 1)].push(id);
+      for (const id of ids) {
+        const rank = sideBySide ? (differs(id) ? 0 : 1) : rankOf[outcomeOf[id]];
+        kinds[films && !sideBySide ? rank + (filmed(id) ? 0 : 5) : 2 * rank + (filmed(id) ? 0 : 1)].push(id);
+      }
       return kinds.flat();
     }
     if (fields.order.value === "long") {
@@ -137,22 +165,25 @@
     const id = find(film.job, film.episode);
     if (id >= 0) hasFilm[id] = 1;
   }
-  const filmed = (id) => hasFilm[id] === 1;
+  const filmed = (id) => hasFilm[id] === 1 || (sideBySide !== null && hasFilm[partner(id)] === 1);
 
   // The grid: only the tiles that are in sight exist.
   const grid = byId("grid"), sheet = byId("sheet");
   const GAP = 8;
   let ids = [], active = 0, columns = 1, tileWidth = 150, tileHeight = 44, withPictures = false;
   const tile = (place) => {
-    const id = ids[place], job = DATA.jobs[jobOf[id]], at = positionOf[id], outcome = DATA.outcomes[outcomeOf[id]];
-    const film = filmsOf(id).find((each) => each.poster) || null;
-    const about = `#${episodeIndex(id)} · ${shown(job.length, at)} steps`;
+    const id = ids[place], job = DATA.jobs[jobOf[id]];
+    const sides = sideBySide ? [id, partner(id)] : [id];
+    const outcomes = sides.map((each) => DATA.outcomes[outcomeOf[each]]).join(" and ");
+    const film = sides.flatMap(filmsOf).find((each) => each.poster) || null;
+    const about = `#${episodeIndex(id)} · ${sides.map((each) => shown(DATA.jobs[jobOf[each]].length, positionOf[each])).join(" / ")} steps`;
     const node = make("button", {
       type: "button", class: `tile c${outcomeOf[id]}`, "data-place": place, "data-film": filmed(id) ? "yes" : "no",
-      tabindex: place === active ? 0 : -1, title: hover(id), "aria-label": `${job.name}, episode ${episodeIndex(id)}, ${outcome}`,
+      tabindex: place === active ? 0 : -1, title: hover(id), "aria-label": `${job.name}, episode ${episodeIndex(id)}, ${outcomes}`,
     });
     if (withPictures) node.append(film ? make("img", { src: "data:image/webp;base64," + film.poster, alt: "" }) : make("div", { class: "no" }, filmed(id) ? "" : "not filmed"));
-    node.append(make("span", { class: "how" }, outcome), make("span", {}, DATA.jobs.length > 1 && withPictures ? `${about} · ${job.name}` : about));
+    for (const each of sides) node.append(make("span", { class: `how c${outcomeOf[each]}` }, DATA.outcomes[outcomeOf[each]]));
+    node.append(make("span", {}, DATA.jobs.length > 1 && withPictures && !sideBySide ? `${about} · ${job.name}` : about));
     node.style.left = GAP + (place % columns) * (tileWidth + GAP) + "px";
     node.style.top = GAP + Math.floor(place / columns) * (tileHeight + GAP) + "px";
     node.style.width = tileWidth + "px";
@@ -179,7 +210,7 @@
     const width = Math.max(0, grid.clientWidth - GAP);
     columns = Math.max(1, Math.floor(width / (least + GAP)));
     tileWidth = Math.floor(width / columns) - GAP;
-    tileHeight = withPictures ? 140 : 46;
+    tileHeight = (withPictures ? 140 : 46) + (sideBySide ? 19 : 0);
     const lines = Math.ceil(ids.length / columns);
     const full = lines * (tileHeight + GAP) + GAP;
     // Browsers end elements at some millions of pixels.
@@ -189,11 +220,16 @@
   };
   const refresh = () => {
     byId("range").hidden = !fields.condition.value;
+    const pair = fields.pair?.value || "";
+    sideBySide = pair === "" ? null : DATA.pairs[pair];
+    byId("job-label").hidden = sideBySide !== null;
+    if (fields.pair) byId("came-label").hidden = sideBySide === null;
+    const most = sideBySide ? partnersOf(sideBySide).reduce((count, each) => count + (each >= 0), 0) : total;
+    const what = sideBySide ? "pairs of episodes" : "episodes";
     ids = chosen();
     active = 0;
     withPictures = ids.some((id) => filmed(id));
-    byId("count").textContent = ids.length === total ? `${total.toLocaleString("en")} episodes`
-      : `${ids.length.toLocaleString("en")} of ${total.toLocaleString("en")} episodes`;
+    byId("count").textContent = (ids.length === most ? "" : `${ids.length.toLocaleString("en")} of `) + `${most.toLocaleString("en")} ${what}`;
     grid.hidden = !ids.length;
     grid.scrollTop = 0;
     layOut();
@@ -218,7 +254,7 @@
     const node = event.target.closest(".tile");
     if (!node) return;
     active = Number(node.dataset.place);
-    play([ids[active]]);
+    play(sideBySide ? [ids[active], partner(ids[active])] : [ids[active]]);
   });
   form.addEventListener("input", refresh);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -270,6 +306,14 @@
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");
     const pair = event.target.closest("[data-pair]");
+    const all = event.target.closest("[data-all]");
+    if (all) {
+      form.reset();
+      fields.pair.value = all.dataset.all;
+      refresh();
+      byId("episodes").scrollIntoView();
+      fields.pair.focus({ preventScroll: true });
+    }
     if (pair) play(JSON.parse(pair.dataset.pair).map(([job, episode]) => find(job, episode)).filter((id) => id >= 0));
     if (!button) return;
     const said = byId(button.dataset.copy).textContent;
