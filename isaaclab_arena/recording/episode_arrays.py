@@ -178,8 +178,9 @@ def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.n
     """Return the states of an episode, made of the parts that were kept at its start and after each step."""
     arrays = {}
     for path, values in flatten(environment.state_of(np.concatenate((initial, steps))), ""):
-        arrays[layout.INITIAL_STATE + path] = np.ascontiguousarray(values[:1])
-        arrays[layout.STATES + path] = np.ascontiguousarray(values[1:])
+        whole = np.ascontiguousarray(values)
+        arrays[layout.INITIAL_STATE + path] = whole[:1]
+        arrays[layout.STATES + path] = whole[1:]
     return arrays
 
 

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -116,4 +117,10 @@ def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: 
         content: Its bytes.
         crc: The checksum of the arrays before it, 0 for the first.
     """
-    return zlib.crc32(content, zlib.crc32(f"{name} {dtype.str} {shape}".encode(), crc))
+    return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape), crc))
+
+
+@lru_cache(maxsize=4096)
+def _description(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    # The episodes of a job have the same arrays, of a few lengths.
+    return f"{name} {dtype.str} {shape}".encode()

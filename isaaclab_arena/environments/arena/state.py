@@ -53,7 +53,11 @@ class StateReader:
         root = self._fixed_root(backend, thing) if thing.free_joint is None else self._free(backend, thing.free_joint)
 
         def read(parts: np.ndarray) -> dict[str, np.ndarray]:
-            return {"joint_position": parts[:, positions], "joint_velocity": parts[:, dofs], **root(parts)}
+            return {
+                "joint_position": parts.take(positions, axis=1),
+                "joint_velocity": parts.take(dofs, axis=1),
+                **root(parts),
+            }
 
         return read
 

@@ -102,6 +102,7 @@ class EpisodeTemplate:
         addresses = [slot.layout_at for slot in self._arrays]
         addresses += [slot.at + HEAP_ADDRESS_OFFSET for slot in self._values if slot.dtype is None]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
+        self._array_places = [(slot.shape.pack_into, slot.shape_at, slot.layout_at) for slot in self._arrays]
         self._moved: tuple[int, bytes] = (0, bytes(self._structure))
         self._is_fixed = np.full(len(self._structure), 255, np.uint8)
         places = [(slot.shape_at, slot.shape.size) for slot in self._arrays]
@@ -128,15 +129,17 @@ class EpisodeTemplate:
         pieces: list[bytes | bytearray | memoryview] = [structure]
         position = address + len(structure)
         absent = []
-        for array, slot in zip(arrays, self._arrays, strict=True):
-            slot.shape.pack_into(structure, slot.shape_at, *array.shape)
+        for array, (pack_shape_into, shape_at, layout_at) in zip(arrays, self._array_places, strict=True):
+            pack_shape_into(structure, shape_at, *array.shape)
             num_bytes = array.nbytes
             if num_bytes == 0:
-                _PLACE.pack_into(structure, slot.layout_at, UNDEFINED, 0)
-                absent.append(slot.layout_at)
+                _PLACE.pack_into(structure, layout_at, UNDEFINED, 0)
+                absent.append(layout_at)
                 continue
-            _PLACE.pack_into(structure, slot.layout_at, position, num_bytes)
-            pieces += (array.data, bytes(-num_bytes % 8))
+            _PLACE.pack_into(structure, layout_at, position, num_bytes)
+            pieces.append(array.data)
+            if num_bytes % 8:
+                pieces.append(bytes(-num_bytes % 8))
             position += num_bytes + -num_bytes % 8
         texts: list[bytes] = []
         for value, slot in zip(values, self._values, strict=True):
