@@ -1,0 +1,213 @@
+"""What policies behind servers share: what is shown, when each env slot is asked, and what of an answer is played."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.errors import PolicyError, Problem, did_you_mean
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policy.action_chunking import ActionChunks
+from isaaclab_arena_gr00t.images import resized_with_padding
+
+OptionsT = TypeVar("OptionsT")
+
+
+class RemoteChunks(PolicyBase[OptionsT]):
+    """Asks a server for chunks of actions, for each env slot when its chunk is used up.
+
+    Args:
+        config: Options of the job.
+        chunk_length: Control steps that are played before the server is asked again.
+    """
+
+    def __init__(self, config: OptionsT, *, chunk_length: int) -> None:
+        super().__init__(config)
+        self._chunk_length = chunk_length
+        self._instructions: dict[int, str] = {}
+        self._chunks: ActionChunks | None = None
+
+    @abstractmethod
+    def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
+        """Return the next chunk of each of some env slots. Shape of each: (chunk_length, action_dim).
+
+        Raises:
+            PolicyLostError: If the server is gone, or takes too long.
+            PolicyError: If it answers with an error, or its actions do not fit.
+        """
+
+    @property
+    def is_remote(self) -> bool:
+        """True: the network runs in another process."""
+        return True
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Store the instructions of the episodes that begin, and drop earlier chunks of their env slots."""
+        self._instructions.update({start.env_id: start.language_instruction for start in starts})
+        chunks = self._chunks_for(env, all_active=False)
+        self._chunks = chunks.restarted(_indices([start.env_id for start in starts]))
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Stop asking for env slots that rest."""
+        del env
+        if self._chunks is not None:
+            self._chunks = self._chunks.rested(_indices(env_ids))
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget the remaining chunks of the named env slots; with None also the instructions."""
+        if env_ids is None:
+            self._instructions, self._chunks = {}, None
+        elif self._chunks is not None:
+            self._chunks = self._chunks.restarted(env_ids.cpu())
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the action of every env slot, asking the server for the env slots whose chunk is used up.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+
+        Raises:
+            PolicyLostError: If the server is gone, or takes too long.
+            PolicyError: If it answers with an error, or its actions do not fit.
+        """
+        chunks = self._chunks_for(env, all_active=True)
+        env_ids = torch.nonzero(chunks.needs_chunk()).flatten()
+        if len(env_ids):
+            chunks = chunks.refilled(env_ids, torch.stack(self.asked(env, observation, env_ids.tolist())))
+        action, self._chunks = chunks.popped()
+        return action.to(env.device, non_blocking=True)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start, and those whose chunk is used up by the next step."""
+        if self._chunks is None or self._chunks.num_envs != env.num_envs:
+            return starting
+        return [*starting, *torch.nonzero(self._chunks.looked_at_next((0,))).flatten().tolist()]
+
+    def words_for(self, env: Environment, env_id: int) -> str:
+        """Return the instruction of the episode in an env slot."""
+        return self._instructions.get(env_id) or self.task_description or env.task_description
+
+    def _chunks_for(self, env: Environment, *, all_active: bool) -> ActionChunks:
+        if self._chunks is not None and self._chunks.num_envs == env.num_envs:
+            return self._chunks
+        (action_dim,) = env.action_spec.shape
+        # Answers come to the CPU. To ask a GPU which chunks are used up would be to wait for it.
+        device = torch.device("cpu")
+        chunks = ActionChunks.empty(env.num_envs, chunk_length=self._chunk_length, action_dim=action_dim, device=device)
+        # A loop that does not announce its episodes plays in all env slots.
+        return chunks.restarted(_indices(range(env.num_envs))) if all_active else chunks
+
+
+def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """Return what an environment lacks of what a server is to be shown.
+
+    Args:
+        env: The environment.
+        images: Camera for each of the server's keys.
+        states: Observations of the group ``policy``, in order, for each of the server's keys.
+    """
+    spec: Any = env.observation_spec
+    cameras, terms = set(spec.get(CAMERAS, {})), set(spec.get("policy", {}))
+    problems = [
+        Problem(f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}", key=f"images.{key}")
+        for key, camera in images.items()
+        if camera not in cameras
+    ]
+    return problems + [
+        Problem(f"the environment has no observation '{name}'{did_you_mean(name, terms)}", key=f"states.{key}")
+        for key, names in states.items()
+        for name in names
+        if name not in terms
+    ]
+
+
+def shown_inputs(
+    observation: Observation,
+    env_id: int,
+    *,
+    images: Mapping[str, str],
+    states: Mapping[str, Sequence[str]],
+    image_size: tuple[int, int] | None,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return what a server is shown of an env slot: pictures and states, by its keys.
+
+    Args:
+        observation: The observation of all env slots.
+        env_id: The env slot.
+        images: Camera for each of the server's keys.
+        states: Observations of the group ``policy``, in order, for each of the server's keys.
+        image_size: Height and width of the pictures, None for those they have.
+
+    Returns:
+        Pictures of shape (height, width, channels), uint8, and states of shape (n,), float32.
+    """
+    pictures: dict[str, torch.Tensor] = {}
+    for key, camera in images.items():
+        image = observation[CAMERAS][camera][env_id][None]
+        height, width = image_size or image.shape[1:3]
+        pictures[key] = resized_with_padding(image, height=height, width=width)[0]
+    parts = {
+        key: torch.cat([observation["policy"][name][env_id].to(torch.float32).flatten() for name in names])
+        for key, names in states.items()
+    }
+    arrays = [part.numpy() for part in on_cpu([*pictures.values(), *parts.values()])]
+    return dict(zip(pictures, arrays, strict=False)), dict(zip(parts, arrays[len(pictures) :], strict=True))
+
+
+def checked_actions(
+    actions: object, *, length: int, action_dim: int, columns: Sequence[int] | None, policy: str
+) -> torch.Tensor:
+    """Return what an environment plays of a server's answer. Shape: (length, action_dim).
+
+    Args:
+        actions: What the server calls its actions.
+        length: How many control steps are played.
+        action_dim: Numbers of the environment's action.
+        columns: Which numbers of the server's action they are, None if both are the same.
+        policy: What the policy is called in messages.
+
+    Raises:
+        PolicyError: If it is no array of enough steps, its actions have another size, or are not finite.
+    """
+    if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < length:
+        got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
+        raise PolicyError(f"the {policy} must answer with 'actions' of at least {length} steps, got {got}")
+    if columns is None and actions.shape[1] != action_dim:
+        raise PolicyError(
+            f"the {policy}'s action has {actions.shape[1]} numbers, the environment's {action_dim}; "
+            f"action_columns says which of them to take"
+        )
+    if columns is not None and max(columns) >= actions.shape[1]:
+        raise PolicyError(f"the {policy}'s action has {actions.shape[1]} numbers, no column {max(columns)}")
+    chosen = actions[:length] if columns is None else actions[:length, list(columns)]
+    with np.errstate(over="ignore"):
+        chunk = np.ascontiguousarray(chosen, dtype=np.float32)
+    if not np.isfinite(chunk).all():
+        raise PolicyError(f"the {policy}'s actions hold numbers that are not finite")
+    return torch.from_numpy(chunk)
+
+
+def mistaken_columns(columns: Sequence[int] | None) -> list[Problem]:
+    """Return what is wrong with a job's choice of columns, whatever the environment."""
+    if columns is None or (columns and min(columns) >= 0):
+        return []
+    return [Problem("must be numbers from 0", key="action_columns")]
+
+
+def misfitting_columns(columns: Sequence[int] | None, env: Environment) -> list[Problem]:
+    """Return what is wrong with a job's choice of columns for an environment."""
+    (action_dim,) = env.action_spec.shape
+    if columns is None or len(columns) == action_dim:
+        return []
+    message = f"names {len(columns)} numbers, the environment's action has {action_dim}"
+    return [Problem(message, key="action_columns")]
+
+
+def _indices(env_ids: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(list(env_ids), dtype=torch.int64)
