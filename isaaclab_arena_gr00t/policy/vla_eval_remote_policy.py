@@ -1,0 +1,264 @@
+"""A policy that asks a model server of vla-eval, such as those of OpenVLA, X-VLA and CogACT."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.policy import PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena_gr00t.policy.remote_chunks import (
+    RemoteChunks,
+    checked_actions,
+    misfitting_columns,
+    missing_inputs,
+    mistaken_columns,
+    shown_inputs,
+)
+from isaaclab_arena_gr00t.remote.address import ServerAddress, ServerOptions, address_problems, server_address
+from isaaclab_arena_gr00t.remote.server_specs import spec_problems
+from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalSession
+
+# Below the program's own logger, so that it is in the log of the rank.
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
+
+
+@dataclass(frozen=True)
+class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
+    """Options of `VlaEvalRemotePolicy`.
+
+    Attributes:
+        address: The server, such as ``ws://localhost:8000``, instead of ``remote_host`` and ``remote_port``.
+        images: Camera for each of the server's pictures; all under their own names by default.
+        states: Observations of the group ``policy``, in order, for each of the server's arrays, whose keys may lie
+            inside each other: ``{"state.eef": ["eef_pos"]}``; all under their own names by default.
+        image_size: Height and width of the pictures that are sent, padded with black if the aspect ratio differs; None
+            for those they have.
+        task: What the server is told of the task at the start of an episode, beside its name and ``episode_idx``:
+            ``{"suite": "libero_spatial"}``.
+        action_chunk_length: Control steps that are played of an answer; more than 1 only for a server that answers with
+            chunks and does not play them itself.
+        action_columns: Indices into the server's action for each number of the environment's; None if both are the
+            same.
+        remote_port: Port of the server.
+        timeout_s: How long an answer may take [s]; the first one may have to wait for a compiler.
+    """
+
+    address: str | None = None
+    images: Mapping[str, str] | None = None
+    states: Mapping[str, Sequence[str]] | None = None
+    image_size: tuple[int, int] | None = None
+    task: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    action_chunk_length: int = 1
+    action_columns: tuple[int, ...] | None = None
+    remote_port: int = 8000
+    timeout_s: float = 120.0
+
+
+class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
+    """Asks a model server of vla-eval, in one session per env slot.
+
+    Env slots are asked all at once, so that a server that batches sessions has full batches. It is told when an episode
+    starts and ends, and may keep what it likes until then; so an episode whose session is lost is an error.
+
+    Args:
+        config: Options of the job.
+
+    Raises:
+        ConfigError: If an option is wrong, or the server wants another key.
+        ServerUnreachableError: If no server answers in time.
+        PolicyError: If what answers is no such server.
+    """
+
+    name: ClassVar[str] = "vla_eval_remote"
+    config_class: ClassVar[type | None] = VlaEvalRemotePolicyCfg
+    # A server batches sessions of several clients, and then their last digits depend on each other.
+    traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
+
+    def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
+        self.check_options(config)
+        super().__init__(config, chunk_length=config.action_chunk_length)
+        self._options = config
+        self._address = _address(config)
+        first = VlaEvalSession(self._address)
+        first.wait_until_ready()
+        self._hello = first.hello
+        self._stated = first.stated
+        self._sessions = {0: first}
+        # Env slots whose session was told of an episode.
+        self._told: set[int] = set()
+
+    def stated_model(self) -> str:
+        """The server's description of itself, which it gives when it says hello."""
+        return self._stated
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return that the server's model is not known yet; see `PolicyBase.content_sources`."""
+        config = VlaEvalRemotePolicyCfg(**options)
+        named = f"{config.remote_host}:{config.remote_port}"
+        return ContentSources(unknown=(f"server {named if config.address is None else config.address}",))
+
+    @classmethod
+    def check_options(cls, config: Any) -> None:
+        """Refuse options that cannot work, without asking the server.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        problems = [*_mistakes(config), *address_problems(_addressed(config))]
+        if problems:
+            raise ConfigError(problems)
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse an environment that does not fit what the job or the server says of what is shown and done.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        options, (action_dim,) = self._options, env.action_spec.shape
+        images, states = self._inputs(env)
+        problems = [*missing_inputs(env, images, states), *misfitting_columns(options.action_columns, env)]
+        found = spec_problems(
+            self._hello.action_spec,
+            self._hello.observation_spec,
+            num_pictures=len(images),
+            num_states=len(states),
+            action_dim=action_dim if options.action_columns is None else None,
+        )
+        if problems or found:
+            raise ConfigError([*problems, *found])
+        if self._hello.observation_params:
+            wanted = plain_text(str(dict(self._hello.observation_params))[:500])
+            _LOG.warning("the server asks benchmarks of vla-eval for %s; make_kwargs of the job may give it", wanted)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Tell the sessions of the env slots which episodes begin."""
+        super().start_episodes(env, starts)
+        for start in starts:
+            name = start.conditions.get("vla_eval.task", start.language_instruction)
+            task = {"name": name, "episode_idx": start.episode.episode_index, **self._options.task}
+            self._session(start.env_id).start_episode(task)
+            self._told.add(start.env_id)
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Tell the sessions that their episodes are over, and stop asking."""
+        super().end_episodes(env, env_ids)
+        self._end(env_ids)
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """End the episodes of the named env slots, or of all with None, and forget what is left of their chunks."""
+        super().reset(env_ids)
+        self._end(sorted(self._told) if env_ids is None else env_ids.tolist())
+
+    def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
+        """Return the next chunk of each of some env slots, asked all at once; see `RemoteChunks.asked`."""
+        sessions = [self._session(env_id) for env_id in env_ids]
+        try:
+            for env_id, session in zip(env_ids, sessions, strict=True):
+                if env_id not in self._told:
+                    # A loop that does not announce its episodes plays one in each env slot.
+                    session.start_episode({"name": self.words_for(env, env_id), **self._options.task})
+                    self._told.add(env_id)
+                session.show(self._shown(env, observation, env_id))
+            return [self._checked(env, session.answer().get("actions")) for session in sessions]
+        except ArenaError:
+            # Answers that nobody waits for any more would be taken for those of the next job.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the sessions. The server goes on: others may be using it."""
+        for session in self._sessions.values():
+            session.close()
+
+    def _end(self, env_ids: Sequence[int]) -> None:
+        for env_id in self._told.intersection(env_ids):
+            self._sessions[env_id].end_episode()
+        self._told.difference_update(env_ids)
+
+    def _session(self, env_id: int) -> VlaEvalSession:
+        if env_id not in self._sessions:
+            session = self._sessions[env_id] = VlaEvalSession(self._address, stated=self._stated)
+            session.wait_until_ready()
+        return self._sessions[env_id]
+
+    def _inputs(self, env: Environment) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
+        """Return camera and observations for each of the server's keys."""
+        spec: Any = env.observation_spec
+        images, states = self._options.images, self._options.states
+        if images is None:
+            images = {name: name for name in spec.get(CAMERAS, {})}
+        return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
+
+    def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+        images, states = self._inputs(env)
+        size = self._options.image_size
+        pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)
+        return {**_nested(arrays), "images": pictures, "task_description": self.words_for(env, env_id)}
+
+    def _checked(self, env: Environment, actions: object) -> torch.Tensor:
+        (action_dim,) = env.action_spec.shape
+        is_single = isinstance(actions, np.ndarray) and actions.ndim == 1
+        return checked_actions(
+            np.asarray(actions)[None] if is_single else actions,
+            length=self._options.action_chunk_length,
+            action_dim=action_dim,
+            columns=self._options.action_columns,
+            policy="vla-eval model server",
+        )
+
+
+def _address(config: VlaEvalRemotePolicyCfg) -> ServerAddress:
+    return server_address(_addressed(config))
+
+
+def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
+    """Return the options with the machine and the port that ``address`` names, if it names any."""
+    if config.address is None or not _is_address(config.address):
+        return config
+    parts = urlsplit(config.address)
+    return replace(config, remote_host=parts.hostname or "", remote_port=parts.port or config.remote_port)
+
+
+def _mistakes(config: VlaEvalRemotePolicyCfg) -> list[Problem]:
+    problems = []
+    if config.address is not None and not _is_address(config.address):
+        problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
+    if config.action_chunk_length < 1:
+        problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
+    size = config.image_size
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        problems.append(Problem(f"must be height and width, got {list(size)}", key="image_size"))
+    return problems + mistaken_columns(config.action_columns)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    return parts.scheme == "ws" and bool(parts.hostname) and has_port and not parts.path.strip("/") and not parts.query
+
+
+def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return arrays in dicts inside each other, as the dots of their names say."""
+    nested: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *outer, last = name.split(".")
+        place = nested
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = array
+    return nested

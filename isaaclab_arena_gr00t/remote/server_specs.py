@@ -1,0 +1,57 @@
+"""Compare what a model server of vla-eval declares with what it is shown and what the environment takes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from isaaclab_arena.errors import Problem
+
+_PICTURE = "rgb_hwc_uint8"
+_LANGUAGE = "language"
+
+
+def spec_problems(
+    action_spec: Mapping[str, Any],
+    observation_spec: Mapping[str, Any],
+    *,
+    num_pictures: int,
+    num_states: int,
+    action_dim: int | None,
+) -> list[Problem]:
+    """Return where they contradict each other.
+
+    Names are not compared: servers call a picture ``image`` whatever its key, and take the first one. Some declare only
+    a part of their action, so an action that is declared too small is no problem.
+
+    Args:
+        action_spec: The parts of the server's action; ``dims`` of each are its numbers, 0 where it does not say.
+        observation_spec: What the server wants to be shown; ``format`` of each says what it is.
+        num_pictures: Pictures that it is shown.
+        num_states: Arrays that it is shown.
+        action_dim: Numbers of the environment's action, None where the job chooses some of the server's.
+    """
+    formats = {str(name): _entry(part, "format", "") for name, part in observation_spec.items()}
+    pictures = [name for name, form in formats.items() if form == _PICTURE]
+    states = [name for name, form in formats.items() if form not in (_PICTURE, _LANGUAGE)]
+    dims = [_entry(part, "dims", 0) for part in action_spec.values()]
+    problems = []
+    if len(pictures) > num_pictures:
+        message = f"the server wants {len(pictures)} pictures ({_listed(pictures)}), and is shown {num_pictures}"
+        problems.append(Problem(message, key="images"))
+    if states and not num_states:
+        problems.append(Problem(f"the server wants {_listed(states)}, and is shown pictures alone", key="states"))
+    if action_dim is not None and all(dims) and sum(dims) > action_dim:
+        parts = _listed(list(action_spec))
+        message = (
+            f"the server's action has {sum(dims)} numbers ({parts}), the environment's {action_dim}; say which to take"
+        )
+        problems.append(Problem(message, key="action_columns"))
+    return problems
+
+
+def _entry(part: object, name: str, default: Any) -> Any:
+    value = part.get(name) if isinstance(part, Mapping) else None
+    return value if type(value) is type(default) else default
+
+
+def _listed(names: list[Any]) -> str:
+    return f"{', '.join(map(repr, names[:8]))}{', …' if names[8:] else ''}"[:200]

@@ -1,0 +1,209 @@
+"""The policy behind a model server of vla-eval."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
+from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
+from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
+from tests.fakes import Notebook
+from tests.gr00t.fakes import LimbEnvironment
+from tests.gr00t.policy.model_servers import Model, array, packed, serving
+
+PICTURE = {"name": "image", "dims": 0, "format": "rgb_hwc_uint8"}
+
+
+def options_for(port: int, **options: Any) -> dict[str, Any]:
+    limits = {"timeout_s": 5.0, "wait_for_server_s": 3.0}
+    return {"address": f"ws://127.0.0.1:{port}", **limits, **options}
+
+
+def policy_at(port: int, **options: Any) -> VlaEvalRemotePolicy:
+    return VlaEvalRemotePolicy.from_dict(options_for(port, **options))
+
+
+def episodes(count: int) -> list[Episode]:
+    return [Episode(job="limb", episode_index=index, seed=7) for index in range(count)]
+
+
+class TestConformance(PolicyConformance):
+    policy_class = VlaEvalRemotePolicy
+    answers_alike = True
+
+    @pytest.fixture(autouse=True)
+    def serve(self):
+        with serving(Model().talk) as port:
+            self.options = options_for(port)
+            yield
+
+    def make_environment(self, num_envs: int) -> LimbEnvironment:
+        return LimbEnvironment(num_envs)
+
+
+def test_each_env_slot_has_a_session_and_all_are_in_flight_at_once():
+    model, environment, together = Model(), LimbEnvironment(3), threading.Barrier(3, timeout=20)
+
+    def answers(message: dict[str, Any], asked: int) -> list[bytes]:
+        if asked == 1:
+            together.wait()
+        return model.acting(message, asked)
+
+    model.answers = answers
+    with serving(model.talk) as port:
+        policy = policy_at(
+            port,
+            task={"suite": "limbs"},
+            image_size=[4, 4],
+            states={"state.limbs": ["fingers"]},
+            images={"front": "side"},
+        )
+        policy.check_environment(environment)
+        model.action = lambda observation: np.full(5, observation["state"]["limbs"].sum())
+        rollout(environment, policy, episodes(5), [])
+        policy.close()
+    assert len(model.heard) == 3
+    heard = [message for session in model.heard for message in session]
+    starts = [message["payload"]["task"] for message in heard if message["type"] == "episode_start"]
+    assert sorted(task["episode_idx"] for task in starts) == [0, 1, 2, 3, 4]
+    assert {task["suite"] for task in starts} == {"limbs"}
+    assert {task["name"] for task in starts} <= {"move to red", "move to green", "move to blue"}
+    assert sum(message["type"] == "episode_end" for message in heard) == 5
+    shown = next(message["payload"] for message in heard if message["type"] == "observation")
+    assert set(shown) == {"images", "state", "task_description"}
+    assert shown["images"]["front"].shape == (4, 4, 3)
+    assert shown["task_description"] in {task["name"] for task in starts}
+    for session in model.heard:
+        assert [message["seq"] for message in session] == list(range(1, len(session) + 1))
+        kinds = [message["type"] for message in session if message["type"] != "observation"]
+        assert kinds == ["hello", *["episode_start", "episode_end"] * (len(kinds) // 2)]
+
+
+def test_everything_is_shown_under_its_own_name_unless_the_job_says_otherwise():
+    model, environment = Model(), LimbEnvironment(1)
+    with serving(model.talk) as port:
+        policy = policy_at(port)
+        rollout(environment, policy, episodes(1), [])
+        policy.close()
+    shown = next(message["payload"] for message in model.heard[0] if message["type"] == "observation")
+    assert set(shown) == {"robot_joint_pos", "fingers", "nameless", "images", "task_description"}
+    assert set(shown["images"]) == {"front", "side"}
+    assert torch.allclose(environment.actions[0][0], torch.from_numpy(model.action(shown)).float())
+
+
+def test_a_chunk_is_played_as_far_as_the_job_says():
+    model, environment = Model(), LimbEnvironment(1)
+    steps = 10 * np.arange(6)[:, None] + np.arange(8)
+    model.answers = lambda message, asked: [packed("action", {"actions": array(steps + 100 * asked)}, message["seq"])]
+    with serving(model.talk) as port:
+        policy = policy_at(port, action_chunk_length=2, action_columns=[7, 0, 1, 2, 3])
+        rollout(environment, policy, episodes(1), [])
+        policy.close()
+    assert [actions[0, 0].item() for actions in environment.actions[:4]] == [107.0, 117.0, 207.0, 217.0]
+
+
+SIX_NUMBERS = {"action_spec": {"a": {"dims": 3}, "b": {"dims": 3}}}
+THREE_PICTURES = {"observation_spec": dict.fromkeys("abc", PICTURE)}
+STATE = {"observation_spec": {"state": {"dims": 8, "format": "raw"}}}
+
+
+@pytest.mark.parametrize(
+    ("hello", "options", "message"),
+    [
+        (SIX_NUMBERS, {}, "action_columns: the server's action has 6 numbers ('a', 'b'), the environment's 5"),
+        (THREE_PICTURES, {}, "images: the server wants 3 pictures ('a', 'b', 'c'), and is shown 2"),
+        (STATE, {"states": {}}, "states: the server wants 'state', and is shown pictures alone"),
+        ({}, {"images": {"a": "frnt"}}, "images.a: the environment has no camera 'frnt'; did you mean 'front'?"),
+        ({}, {"action_columns": [1]}, "action_columns: names 1 numbers, the environment's action has 5"),
+    ],
+)
+def test_what_the_server_declares_is_compared_with_the_environment(hello, options, message):
+    with serving(Model(**hello).talk) as port, pytest.raises(ConfigError) as caught:
+        policy_at(port, **options).check_environment(LimbEnvironment(1))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"action_spec": {"gripper": {"dims": 1}}, "observation_spec": {"image": PICTURE, "l": {"format": "language"}}},
+        {"action_spec": {"actions": {"dims": 0}}, "observation_spec": {"state": {"format": "raw"}}},
+        {"action_spec": {"a": 1, "b": None}, "observation_spec": ["image"]},
+    ],
+)
+def test_a_server_that_declares_a_part_or_nothing_is_taken(hello):
+    with serving(Model(**hello).talk) as port:
+        policy_at(port).check_environment(LimbEnvironment(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"address": "wss://here:8000"}, "address: must be like ws://localhost:8000, got 'wss://here:8000'"),
+        ({"address": "here:8000"}, "address"),
+        ({"address": "ws://here:99999"}, "address"),
+        ({"action_chunk_length": 0}, "action_chunk_length: must be at least 1"),
+        ({"image_size": [0, 3]}, "image_size: must be height and width"),
+        ({"action_columns": [-1]}, "action_columns: must be numbers from 0"),
+        ({"timeout_s": 0.0}, "timeout_s: must be more than 0 s"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_without_a_server(options, message):
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        VlaEvalRemotePolicy.from_dict(options)
+
+
+def test_a_lost_session_makes_an_error_of_its_episode_although_the_server_is_there():
+    model, environment, notebook = Model(), LimbEnvironment(2), Notebook()
+
+    def answers(message: dict[str, Any], asked: int) -> list[bytes]:
+        if asked == 3 and len(model.heard[0]) > 4:
+            raise ConnectionResetError
+        return model.acting(message, asked)
+
+    model.answers = answers
+    with serving(model.talk) as port:
+        policy = policy_at(port, timeout_s=2.0)
+        with pytest.raises(ServerUnreachableError, match="the episode cannot go on"):
+            rollout(environment, policy, episodes(4), [notebook])
+        model.answers = model.acting
+        rollout(environment, policy, episodes(2), [])
+        policy.close()
+    assert {record.termination for record in notebook.records} == {"policy_lost"}
+    assert [record.length for record in notebook.records] == [2, 2]
+
+
+def test_a_server_that_hangs_is_told_with_its_limit():
+    model = Model()
+    model.answers = lambda message, asked: []
+    with serving(model.talk) as port:
+        policy = policy_at(port, timeout_s=0.3)
+        with pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.3 s"):
+            rollout(LimbEnvironment(1), policy, episodes(1), [])
+        policy.close()
+
+
+def test_a_server_may_come_back_between_episodes_but_not_as_another_model():
+    environment = LimbEnvironment(1)
+    with serving(Model().talk) as port:
+        policy = policy_at(port)
+        rollout(environment, policy, episodes(1), [])
+        assert '"model_server": "Pusher"' in policy.stated_model()
+    with serving(Model().talk, port):
+        rollout(environment, policy, episodes(1), [])
+    with serving(Model(model_server="Puller").talk, port), pytest.raises(PolicyError, match="came back as another one"):
+        rollout(environment, policy, episodes(1), [])
+    policy.close()
+
+
+def test_no_server_is_told_with_the_address():
+    with serving(Model().talk) as port:
+        pass
+    with pytest.raises(ServerUnreachableError, match=f"no vla-eval model server answers at ws://127.0.0.1:{port}"):
+        policy_at(port, wait_for_server_s=0.2)
