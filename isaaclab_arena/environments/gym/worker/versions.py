@@ -98,7 +98,7 @@ def _version(package: str) -> str | None:
 
 
 def _distributions(package: str) -> list[metadata.Distribution]:
-    """Return the distribution of a package's own name, or else those that provide it, which takes long to find out."""
+    """Return the distribution of a package's own name, or else those that provide it."""
     try:
         return [metadata.distribution(package)]
     except metadata.PackageNotFoundError:
@@ -106,6 +106,14 @@ def _distributions(package: str) -> list[metadata.Distribution]:
 
 
 def _providers(package: str) -> list[str]:
-    """Return the distributions that provide a package; none on Python 3.9, which cannot tell."""
-    by_package = metadata.packages_distributions() if hasattr(metadata, "packages_distributions") else {}
-    return sorted(set(by_package.get(package, ())))
+    """Return the distributions that provide a package."""
+    return sorted({each.metadata["Name"] for each in metadata.distributions() if _provides(each, package)})
+
+
+def _provides(distribution: metadata.Distribution, package: str) -> bool:
+    declared = (distribution.read_text("top_level.txt") or "").split()
+    if declared:
+        return package in declared
+    # Read as text: an object for each file of all that is installed takes half a second, in every worker.
+    installed = (distribution.read_text("RECORD") or "").splitlines()
+    return any(line.startswith((f"{package}/", f"{package}.py,")) for line in installed)
