@@ -11,7 +11,8 @@ from typing import Any
 
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
-from benchmarks.training.processes import RANK, Training
+from benchmarks.harness.workers import module
+from benchmarks.training.processes import Training
 
 WORLD_SIZE = 2
 
@@ -61,7 +62,8 @@ def exchanged(facts: Mapping[str, Any], answer: Mapping[str, Any], iterations: i
 
 def counted(options: Options, words: tuple[str, ...]) -> Exchanged:
     """Train for an iteration, and count."""
-    command = [*RANK, options.task, "--num_envs", str(options.num_envs), "--num_threads", "1", *words]
+    arguments = (options.task, "--num_envs", options.num_envs, "--num_threads", 1, *words)
+    command = module("benchmarks.training.rank", *arguments)
     training = Training(command, world_size=WORLD_SIZE)
     training.turn(1)
     answer = training.turn(1).ranks[0]

@@ -1,11 +1,11 @@
 import json
 import subprocess
-import sys
 
 import pytest
 
 import isaaclab_arena as arena
 from tests.end_to_end.launching import ROOT, environment, patience_s
+from tests.preloaded.interpreter import preloaded_python
 
 PROGRAM = """
 import json, sys
@@ -30,9 +30,10 @@ print(json.dumps({
 
 
 def test_the_ranks_of_a_process_group_share_the_episodes_and_get_the_same_results(tmp_path):
+    (tmp_path / "rank.py").write_text(PROGRAM)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rank), str(tmp_path)],
+            [preloaded_python(), str(tmp_path / "rank.py"), str(rank), str(tmp_path)],
             cwd=ROOT,
             env=environment(),
             stdout=subprocess.PIPE,

@@ -12,6 +12,8 @@ from tests.end_to_end.launching import write_jobs
 
 JOB = {"name": "reach", "policy_type": "zero_action", "arena_env_args": {"environment": "reach"}, "num_episodes": 2}
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:

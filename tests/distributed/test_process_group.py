@@ -1,7 +1,6 @@
 import os
 import socket
 import subprocess
-import sys
 import textwrap
 import threading
 from dataclasses import replace
@@ -20,6 +19,7 @@ from isaaclab_arena.distributed.process_group import choose_backend, initialise
 from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError, Ranks
 from isaaclab_arena.errors import ConfigError
 from tests.distributed.threads import ranks_in_threads
+from tests.preloaded.interpreter import preloaded_python
 
 ROOT = Path(__file__).parents[2]
 START_UP = """
@@ -42,13 +42,20 @@ START_UP = """
 """
 
 
+def written(directory: Path, text: str) -> Path:
+    """Write a program of a rank into a directory, and return its file."""
+    script = directory / "rank.py"
+    script.write_text(textwrap.dedent(text))
+    return script
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def start_rank(rank: int, port: int, script: str) -> subprocess.Popen[str]:
+def start_rank(rank: int, port: int, script: Path) -> subprocess.Popen[str]:
     environ = {
         **os.environ,
         "RANK": str(rank),
@@ -56,9 +63,10 @@ def start_rank(rank: int, port: int, script: str) -> subprocess.Popen[str]:
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "PYTHONPATH": str(ROOT),
     }
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [preloaded_python(), str(script)],
         env=environ,
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -68,10 +76,11 @@ def start_rank(rank: int, port: int, script: str) -> subprocess.Popen[str]:
 
 
 def test_two_ranks_under_torchrun_join_share_and_agree(tmp_path):
-    script = tmp_path / "start_up.py"
-    script.write_text(textwrap.dedent(START_UP))
     finished = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)],
+        [
+            *(preloaded_python(), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
+            str(written(tmp_path, START_UP)),
+        ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -84,7 +93,7 @@ def test_two_ranks_under_torchrun_join_share_and_agree(tmp_path):
     assert lines == [f"RESULT|{rank}|gloo|1|directory of rank 0|{disagreement}" for rank in range(2)]
 
 
-def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends():
+def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends(tmp_path):
     """That waits for the group's threads with Python's lock held, and one of them may wait for the lock."""
     script = """
         import gc, sys, weakref, torch.distributed as dist
@@ -96,12 +105,12 @@ def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends():
         sys.stdout.write(f"left {not dist.is_initialized()}, there {group() is not None}")
     """
     port = free_port()
-    processes = [start_rank(rank, port, script) for rank in range(2)]
+    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
     outputs = [process.communicate(timeout=60) for process in processes]
     assert [said for said, _ in outputs] == ["left True, there True"] * 2, outputs
 
 
-def test_ranks_that_join_twice_hear_nothing_of_the_first_time():
+def test_ranks_that_join_twice_hear_nothing_of_the_first_time(tmp_path):
     """A program that evaluates two policies after each other does; the store is the same both times."""
     script = """
         import sys, time
@@ -116,12 +125,12 @@ def test_ranks_that_join_twice_hear_nothing_of_the_first_time():
         sys.stdout.write(" ".join(heard))
     """
     port = free_port()
-    processes = [start_rank(rank, port, script) for rank in range(2)]
+    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
     outputs = [process.communicate(timeout=60) for process in processes]
     assert [said for said, _ in outputs] == ["first second"] * 2, outputs
 
 
-def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once():
+def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once(tmp_path):
     script = """
         from isaaclab_arena.distributed.context import DistributedContext
         from isaaclab_arena.distributed.process_group import initialise
@@ -133,7 +142,7 @@ def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once():
             ranks.share_from_rank_zero("output_dir", "")
     """
     port = free_port()
-    processes = [start_rank(rank, port, script) for rank in range(2)]
+    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
     outputs = [process.communicate(timeout=30) for process in processes]
     assert "ConfigError: the output directory is not empty" in outputs[0][1]
     assert "PeerStoppedError: stopped because of rank 0: the output directory is not empty" in outputs[1][1]
@@ -303,7 +312,7 @@ def test_ranks_that_insist_on_a_gpu_of_their_own_are_refused_where_there_are_too
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one():
+def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one(tmp_path):
     script = """
         import sys
         from isaaclab_arena.distributed.context import DistributedContext
@@ -312,7 +321,7 @@ def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one():
             sys.stdout.write(f"{ranks.backend} {ranks.context.device}")
     """
     port = free_port()
-    processes = [start_rank(rank, port, script) for rank in range(2)]
+    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
     outputs = [process.communicate(timeout=120) for process in processes]
     devices = [f"cuda:{rank if torch.cuda.device_count() > 1 else 0}" for rank in range(2)]
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() > 1 else "gloo"

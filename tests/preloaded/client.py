@@ -12,7 +12,7 @@ from typing import NoReturn
 
 _PROGRAMS = (
     "isaaclab_arena.", "isaaclab_arena_gr00t.", "eval_runner", "torch.distributed.run", "gr00t.",
-    "tests.training.", "tests.gr00t.", "pytest",
+    "benchmarks.", "tests.distributed.", "tests.training.", "tests.gr00t.", "pytest",
 )  # fmt: skip
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -28,7 +28,7 @@ def main(interpreter: str, address: str, at_start: dict[str, str | None]) -> NoR
     options = [word for word in sys.argv[1:3] if word == "-u"]
     words = sys.argv[1 + len(options) :]
     is_module = len(words) > 1 and words[0] == "-m" and words[1].startswith(_PROGRAMS)
-    is_script = bool(words) and words[0].endswith(".py")
+    is_script = bool(words) and (words[0].endswith(".py") or os.path.isfile(f"{words[0]}/__main__.py"))  # noqa: PTH113  pathlib loads slowly
     is_program = is_module or is_script
     if not is_program or any(os.environ.get(name) != value for name, value in at_start.items()):
         _become(interpreter)
@@ -42,7 +42,7 @@ def main(interpreter: str, address: str, at_start: dict[str, str | None]) -> NoR
     ignored = [int(number) for number in _PASSED_ON if signal.getsignal(number) == signal.SIG_IGN]
     for number in _PASSED_ON:
         signal.signal(number, lambda given, _: server.send(bytes([given])))
-    descriptors = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_inherited(number)]  # noqa: PTH208  pathlib loads slowly
+    descriptors = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_inherited(number)]  # noqa: PTH208  likewise
     umask = os.umask(0)
     os.umask(umask)
     directory = os.getcwd()  # noqa: PTH109  likewise

@@ -29,6 +29,11 @@ _PRELOADED = (
     "isaaclab_arena.training.train", "isaaclab_arena.training.learner.learner",
     "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy", "gr00t.policy.gr00t_policy",
     "isaaclab_arena.sim.warp.backend", "isaaclab_arena.sim.warp.cameras",
+    "isaaclab_arena.environments.arena.builder", "isaaclab_arena.environments.arena.floor_builder",
+    "isaaclab_arena.policy.scripted", "isaaclab_arena.results.merge", "isaaclab_arena.results.summary",
+    "isaaclab_arena.report.writing", "isaaclab_arena.evaluation.verify.replaying",
+    "pyarrow.dataset", "typeguard", "tyro._backends._tyro_backend", "torch.export", "torch.onnx._internal.exporter",
+    "onnxscript.function_libs.torch_lib", "networkx",
 )  # fmt: skip
 _MAX_DESCRIPTORS = 64
 
@@ -136,8 +141,8 @@ def be(program: Program, interpreter: str) -> None:
     sys.stdout = sys.__stdout__ = _stream(program, 1, "w")
     sys.stderr = sys.__stderr__ = _stream(program, 2, "w", errors="backslashreplace")
     paths = [path for path in program.variables.get("PYTHONPATH", "").split(os.pathsep) if path]
-    first = Path(program.words[0]).resolve().parent if _is_script(program.words[0]) else program.directory
-    sys.path[:] = [str(first), *paths, *(path for path in sys.path if path not in _OWN_PATHS)]
+    first = _first_path(program)
+    sys.path[:] = [*first, *paths, *(path for path in sys.path if path not in _OWN_PATHS)]
     importlib.invalidate_caches()
     # As it would be: a module that runs as the program is not the one that is imported by its name.
     sys.modules.pop(program.words[0], None)
@@ -145,7 +150,16 @@ def be(program: Program, interpreter: str) -> None:
 
 
 def _is_script(name: str) -> bool:
-    return name.endswith(".py")
+    """Whether a file is to be run, or a directory with a program in it, rather than a module."""
+    return name.endswith(".py") or Path(name, "__main__.py").is_file()
+
+
+def _first_path(program: Program) -> list[str]:
+    """Return where modules are looked for first; a directory that is run is put there as it begins."""
+    if not _is_script(program.words[0]):
+        return [program.directory]
+    script = Path(program.words[0]).resolve()
+    return [] if script.is_dir() else [str(script.parent)]
 
 
 def _exit_code(name: str) -> int:
@@ -193,8 +207,12 @@ _OWN_PATHS = {"", str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pa
 
 if __name__ == "__main__":
     door = listening(sys.argv[1])
+    gc.disable()
     for name in _PRELOADED:
         importlib.import_module(name)
+    # Every run ends with a page, whose template takes longer to compile than to fill in.
+    importlib.import_module("isaaclab_arena.report.writing")._environment().get_template("report.html.j2")
     gc.freeze()
+    gc.enable()
     if (wanted := program_to_be(door)) is not None:
         be(wanted, sys.argv[2])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.launching import environment, wait_until
+from tests.end_to_end.launching import environment, patience_s, wait_until
 from tests.preloaded.interpreter import preloaded_python
 
 pytestmark = pytest.mark.skipif(preloaded_python() == sys.executable, reason="Linux only")
@@ -19,6 +19,7 @@ TELLING = """
 import json, os, sys, tempfile
 told = {"words": sys.argv[1:], "file": sys.argv[0], "variable": os.environ.get("MINE"), "directory": os.getcwd(),
         "read": sys.stdin.read(),
+        "first": sys.path[0],
         "temporary": tempfile.gettempdir(), "name": __name__, "umask": os.umask(0), "loaded": "torch" in sys.modules,
         "descriptors": len(os.listdir("/proc/self/fd"))}
 json.dump(told, sys.stdout)
@@ -50,7 +51,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     command = [python or preloaded_python(), *asked_for(directory, text), *words]
     return subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, check=False, timeout=60,
+        command, cwd=directory, capture_output=True, text=True, check=False, timeout=patience_s(60),
         **{"env": environment({"PYTHONPATH": ""}), **options},
     )  # fmt: skip
 
@@ -75,7 +76,14 @@ def a_script(directory: Path, text: str) -> list[str]:
     return ["scripts/program.py"]
 
 
-@pytest.mark.parametrize("asked_for", [a_program, a_script])
+def a_directory(directory: Path, text: str) -> list[str]:
+    (directory / "parts").mkdir(exist_ok=True)
+    (directory / "parts" / "neighbour.py").write_text("")
+    (directory / "parts" / "__main__.py").write_text(f"import neighbour\n{text}")
+    return [str(directory / "parts")]
+
+
+@pytest.mark.parametrize("asked_for", [a_program, a_script, a_directory])
 def test_a_program_has_what_it_would_have_had(tmp_path, asked_for):
     variables = {"PYTHONPATH": "", "MINE": "yes", "TMPDIR": str(tmp_path)}
     options = {"input": "some text", "env": environment(variables), "umask": 0o27}

@@ -64,9 +64,10 @@ def offences_of_call(node: ast.Call) -> Iterator[str]:
         yield f"calls {called} without allow_pickle=False"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_unpickles_evaluates_text_or_trusts_code_that_comes_with_data(path):
-    assert list(offences(path.read_text())) == []
+def test_no_module_unpickles_evaluates_text_or_trusts_code_that_comes_with_data():
+    found = {str(path.relative_to(ROOT)): list(offences(path.read_text())) for path in FILES}
+    assert len(found) > 500
+    assert {name: offence for name, offence in found.items() if offence} == {}
 
 
 @pytest.mark.parametrize(

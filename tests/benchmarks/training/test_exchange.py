@@ -1,3 +1,5 @@
+import pytest
+
 from benchmarks.training.exchange import Options, counted, exchanged, figures
 
 
@@ -11,6 +13,7 @@ def test_collectives_of_an_iteration_are_told_apart_by_what_is_in_them():
     assert figures(one)[3:] == ("24", "4.0", "2,472", "412", "1.030")
 
 
+@pytest.mark.usefixtures("quick_python")
 def test_two_ranks_exchange_one_gradient_for_each_mini_batch():
     one = counted(Options(num_envs=4), ("agent.num_steps_per_env=8",))
     assert one.gradient_calls == one.mini_batches == 20

@@ -18,8 +18,9 @@ from isaaclab_arena.distributed.process import process_start_ticks
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s
 from tests.machine import show_gpus
+from tests.preloaded.interpreter import preloaded_python
 
-PROGRAM = [sys.executable, "-m", "tests.distributed.rank_program"]
+PROGRAM = [preloaded_python(), "-m", "tests.distributed.rank_program"]
 LOG_VARIABLES = ("TORCHRUNX_LOG_DIR", "ISAACLAB_ARENA_LAUNCHER_LOG_DIR")
 
 

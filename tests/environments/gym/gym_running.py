@@ -1,6 +1,5 @@
 """Building environments made elsewhere and running episodes in them."""
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from tests.environments.gym.gym_fakes import ID
 from tests.fakes import Notebook
+from tests.preloaded.interpreter import preloaded_python
 
 IN_WORKERS: Mapping[str, Any] = {
-    "python": sys.executable,
+    "python": preloaded_python(),
     "environment_variables": {"PYTHONPATH": str(Path(__file__).parents[3])},
     "step_timeout_s": 20.0,
 }

@@ -139,8 +139,8 @@ def test_a_task_that_meta_world_does_not_have_is_told():
 def test_meta_world_missing_is_told_with_how_to_install_it():
     assert "packaging && pip install --no-deps metaworld==3.1.1" in problems("metaworld:reach-v3")
     told = problems("metaworld:reach-v3", **IN_WORKERS)
-    assert f"for {sys.executable}: pip install metaworld==3.1.1 packaging" in told
+    assert f"for {IN_WORKERS['python']}: pip install metaworld==3.1.1 packaging" in told
 
 
 def test_a_worker_names_the_interpreter_that_lacks_the_package():
-    assert f"for {sys.executable}: " in problems("gym:no_such_module:Draw-v0", **IN_WORKERS)
+    assert f"for {IN_WORKERS['python']}: " in problems("gym:no_such_module:Draw-v0", **IN_WORKERS)
