@@ -78,6 +78,11 @@ class Results:
         return pd.DataFrame(jobs[[*JOB_COLUMNS, *(name for name in jobs.columns if name.startswith(PREFIX))]])
 
     @property
+    def suites(self) -> pd.DataFrame:
+        """The table of suites, as in ``suites.parquet``; empty where the job file names none."""
+        return self._merged.suites.copy()
+
+    @property
     def episodes(self) -> pd.DataFrame:
         """The table of finished episodes, as in ``episodes.parquet``."""
         return pd.DataFrame(self._merged.episodes[[*EPISODE_COLUMNS]])

@@ -70,6 +70,34 @@ JOB_TIMING_COLUMNS: dict[str, str] = {
 }
 """Column to type of what differs from run to run: when and where a job ran, and how long it took."""
 
+SUITE_COLUMNS: dict[str, str] = {
+    "name": "string",
+    "suite": "string",
+    "policy": "string",
+    "checkpoint": "string",
+    "policy_sha256": "string",
+    "seed": "Int64",
+    "status": "string",
+    "tasks": "Int64",
+    "planned": "Int64",
+    "episodes": "Int64",
+    "scored": "Int64",
+    "successes": "Int64",
+    "mean_rate": "Float64",
+    "mean_low": "Float64",
+    "mean_high": "Float64",
+    "mean_lower_bound": "Float64",
+    "mean_upper_bound": "Float64",
+    "pooled_rate": "Float64",
+    "pooled_low": "Float64",
+    "pooled_high": "Float64",
+    "errors": "Int64",
+    "missing": "Int64",
+    "cut": "Int64",
+    "reproducible": "string",
+}
+"""Column to type of the table of suites, in order; equal for any ranks, interruptions and moments."""
+
 PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
 """Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
 

@@ -20,6 +20,7 @@ from isaaclab_arena.results.columns import (
     QUESTION_EPISODE_COLUMNS,
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
+    SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.rows import (
@@ -33,6 +34,7 @@ from isaaclab_arena.results.rows import (
 )
 from isaaclab_arena.results.stopping.answers import Answer, answers_of, needed_episodes
 from isaaclab_arena.results.stopping.watch import finished_episode
+from isaaclab_arena.results.suites import suite_rows
 from isaaclab_arena.results.swept import swept_columns
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
@@ -89,10 +91,12 @@ class MergedResults:
         sources: The files that were read, and how long each was [bytes].
         elsewhere: Datasets that lie on other nodes, by job and rank; none where all ranks share a disk.
         answers: How far the questions are answered that were asked of the jobs, in order of the plan.
+        suites: One row per suite, in order of the plan, with the columns `SUITE_COLUMNS`.
     """
 
     plan: RunPlan
     jobs: pd.DataFrame
+    suites: pd.DataFrame
     episodes: pd.DataFrame
     missing: tuple[MissingEpisodes, ...]
     problems: tuple[str, ...]
@@ -143,6 +147,7 @@ def _merged(output_directory: Path) -> MergedResults:
     return MergedResults(
         plan=plan,
         jobs=_job_table(plan, jobs, evidence),
+        suites=_table(suite_rows(evidence), SUITE_COLUMNS),
         episodes=_episode_table(plan, evidence, logs),
         missing=missing,
         problems=tuple(problems),

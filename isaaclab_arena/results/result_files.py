@@ -32,12 +32,12 @@ from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.json_values import json_text
 
 SCHEMA_VERSION = 1
-TABLES = ("results", "episodes", "timing", "episode_timing")
+TABLES = ("results", "suites", "episodes", "timing", "episode_timing")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, ...]:
-    """Write the tables over earlier ones: ``results``, ``episodes``, ``timing`` and ``episode_timing``.
+    """Write the tables over earlier ones: ``results``, ``episodes``, ``timing``, ``episode_timing`` and any ``suites``.
 
     Each is written as CSV and Parquet; ``results.json``, which is written last, holds the jobs once more. A file is
     complete or is the earlier one. Rows are in order of the plan, then of the episode.
@@ -81,6 +81,7 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         "config_hash": merged.plan.config_hash,
         "complete": merged.complete,
         "jobs": records(merged.jobs),
+        **({"suites": records(merged.suites)} if len(merged.suites) else {}),
         "missing": merged.missing,
         "problems": merged.problems,
         "elsewhere": merged.elsewhere,
@@ -116,7 +117,9 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
         "timing": jobs[["name", *(name for name in timing if name in jobs)]],
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
     }
-    for name in TABLES:
+    if len(merged.suites):
+        tables["suites"] = merged.suites
+    for name in (each for each in TABLES if each in tables):
         table = pd.DataFrame(tables[name])
         yield f"{name}.csv", csv_text(table).encode()
         yield f"{name}.parquet", table.to_parquet(index=False)

@@ -111,6 +111,11 @@ def status_of(evidence: JobEvidence) -> JobResultStatus:
     return JobResultStatus.MISSING if evidence.job.is_to_run else JobResultStatus.SKIPPED
 
 
+def scored_lines(evidence: JobEvidence) -> list[CommitLine]:
+    """Return the episodes that say whether they succeeded: no errors, and none whose success is not measured."""
+    return [line for line in evidence.lines if line.success is not None and line.outcome is not Outcome.ERROR]
+
+
 def job_row(evidence: JobEvidence) -> dict[str, Any]:
     """Return a job's row of the table: a value, or None, for each column."""
     job = evidence.job
@@ -177,7 +182,7 @@ def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
 def _success(evidence: JobEvidence) -> dict[str, Any]:
     """Count. Errors and episodes whose success is not measured are not scored."""
     outcomes = Counter(line.outcome for line in evidence.lines)
-    scored = [line for line in evidence.lines if line.success is not None and line.outcome is not Outcome.ERROR]
+    scored = scored_lines(evidence)
     successes, errors = sum(line.success is True for line in scored), outcomes[Outcome.ERROR]
     unmeasured = len(evidence.lines) - errors - len(scored)
     missing = len(missing_episodes(evidence))

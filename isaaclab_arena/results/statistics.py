@@ -44,13 +44,46 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) ->
     _check(successes, trials)
     if trials == 0:
         return None
-    rate, z = successes / trials, float(ndtri((1 + confidence) / 2))
-    scale = 1 + z**2 / trials
-    centre = (rate + z**2 / (2 * trials)) / scale
-    half = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / scale
-    # At the ends rounding would leave the interval without the rate itself.
-    low, high = max(0.0, centre - half), min(1.0, centre + half)
-    return Interval(low=low if successes else 0.0, high=high if successes < trials else 1.0)
+    return _score_interval(successes / trials, trials, confidence)
+
+
+def mean_rate_interval(counts: Sequence[tuple[int, int]], *, confidence: float = 0.95) -> Interval | None:
+    """Return the interval of the mean of several tasks' rates, in which every task weighs the same.
+
+    It is Wilson's score interval of that mean at the effective number of trials: as many as one rate would need for
+    the variance that the mean has (Korn & Graubard 1998, Survey Methodology 24, 193; with Wilson's interval Franco,
+    Little, Louis & Slud 2019, Journal of Survey Statistics and Methodology 7, 334). The variance is that of a
+    stratified sample: tasks are the strata, and how they differ from each other adds nothing to it (Cochran 1977,
+    Sampling Techniques, chapter 5). It is about more episodes of these tasks, not about other tasks.
+
+    Where no task's trials differ from each other the variance is not known, and the effective number is that of all
+    trials, which is cautious. So is the share of a task with one trial: its variance is taken to be that of the mean.
+
+    Args:
+        counts: Successes and trials of each task.
+        confidence: Of the interval.
+
+    Returns:
+        The interval, None if there is no task or one was never tried.
+
+    Raises:
+        ValueError: If there are more successes than trials, or a count is negative.
+    """
+    for successes, trials in counts:
+        _check(successes, trials)
+    if not counts or not all(trials for _, trials in counts):
+        return None
+    rates = [successes / trials for successes, trials in counts]
+    mean = sum(rates) / len(rates)
+    spread = mean * (1 - mean)
+    # Unbiased with one less than the trials below; with the trials themselves, few of them would look too sure.
+    variances = [
+        rate * (1 - rate) / (trials - 1) if trials > 1 else spread
+        for rate, (_, trials) in zip(rates, counts, strict=True)
+    ]
+    if not sum(variances):
+        return _score_interval(mean, len(counts) ** 2 / sum(1 / trials for _, trials in counts), confidence)
+    return _score_interval(mean, spread * len(counts) ** 2 / sum(variances), confidence)
 
 
 def clopper_pearson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval | None:
@@ -89,6 +122,16 @@ def rate_bounds(successes: int, trials: int, unknown: int) -> Interval | None:
     if total == 0:
         return None
     return Interval(low=successes / total, high=(successes + unknown) / total)
+
+
+def _score_interval(rate: float, trials: float, confidence: float) -> Interval:
+    z = float(ndtri((1 + confidence) / 2))
+    scale = 1 + z**2 / trials
+    centre = (rate + z**2 / (2 * trials)) / scale
+    half = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / scale
+    # At the ends rounding would leave the interval without the rate itself.
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return Interval(low=low if rate > 0 else 0.0, high=high if rate < 1 else 1.0)
 
 
 def _check(successes: int, trials: int) -> None:

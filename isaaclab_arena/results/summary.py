@@ -1,5 +1,6 @@
 """Print the end of a run: the table, what failed, what is missing, and where the files are."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from isaaclab_arena.config.loading import limit_in_words
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.stopping.wording import in_words, what_does_not_count
-from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain
+from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain, suites_table
 
 _MAX_INDICES_SHOWN = 8
 
@@ -31,6 +32,8 @@ def print_summary(
     hidden = len(merged.jobs) - MAX_JOBS_SHOWN
     if hidden > 0:
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
+    if len(merged.suites):
+        console.print(suites_table(merged))
     limit = merged.plan.settings.get("limit")
     if isinstance(limit, int):
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
@@ -54,6 +57,7 @@ def print_summary(
 def caveats(merged: MergedResults) -> list[str]:
     """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
+    lines += _caveats_of_suites(merged)
     for known in records(merged.jobs):
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
@@ -85,6 +89,20 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"if they are counted as failures, {100 * high:.1f} % as successes"
             )
     return lines
+
+
+def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:
+    for row in records(merged.suites):
+        name = plain(row["name"])
+        if row["mean_rate"] is None and row["scored"]:
+            yield f"* suite '{name}': not every task has an episode that says whether it succeeded, so there is no mean"
+        elif row["mean_rate"] is not None and (row["errors"] or row["missing"]) and row["mean_lower_bound"] is not None:
+            low, high = 100 * row["mean_lower_bound"], 100 * row["mean_upper_bound"]
+            left_out = f"{row['errors']} errors and {row['missing'] or 0} missing episodes"
+            yield (
+                f"* suite '{name}': {left_out} do not count; the mean of its tasks is {low:.1f} % "
+                f"if they are counted as failures, {high:.1f} % as successes"
+            )
 
 
 def answers_in_words(merged: MergedResults) -> list[str]:

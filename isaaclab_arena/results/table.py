@@ -79,6 +79,25 @@ def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
     return table
 
 
+def suites_table(merged: MergedResults) -> Table:
+    """Return one line per suite: the mean of its tasks, all of its episodes, and what went wrong."""
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("suite", "of", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]", "errors",
+                    "missing", "status"):  # fmt: skip
+        is_name = heading in {"suite", "of"}
+        justify = "left" if is_name or heading == "status" else "right"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
+    for row in records(merged.suites):
+        rates = (_percent(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled"))
+        star = "*" if row["mean_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
+        mean, pooled = (Text(f"{rate}{star}" if rate != "-" else rate) for rate in rates)
+        table.add_row(
+            Text(plain(row["name"]), style="bold"), Text(plain(row["suite"])), Text(str(row["tasks"])),
+            Text(_of_planned(row)), mean, pooled, _count(row["errors"]), _count(row["missing"]), _status(row["status"]),
+        )  # fmt: skip
+    return table
+
+
 def table_columns(merged: MergedResults) -> list[Column]:
     """Return every column of the table of jobs, for the first of them."""
     rows = records(merged.jobs.head(MAX_JOBS_SHOWN))
@@ -171,7 +190,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
         "missing": tuple(_count(row["missing"]) for row in rows),
         "steps/s": tuple(Text(_compact(row["env_steps_per_s"])) for row in rows),
         "rank": tuple(Text(row["rank"] or "-") for row in rows),
-        "status": tuple(Text(row["status"], style=_STATUS_STYLES[JobResultStatus(row["status"])]) for row in rows),
+        "status": tuple(_status(row["status"]) for row in rows),
     }
 
 
@@ -183,10 +202,16 @@ def _of_planned(row: Mapping[str, Any]) -> str:
 
 
 def _rate(row: Mapping[str, Any]) -> str:
-    if row["success_rate"] is None:
-        return "-"
-    rate, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
-    return f"{rate:.1f} [{low:.1f}, {high:.1f}]{'*' if is_partial(row) else ''}"
+    rate = _percent(row["success_rate"], row["success_low"], row["success_high"])
+    return f"{rate}*" if is_partial(row) else rate
+
+
+def _percent(rate: float | None, low: float, high: float) -> str:
+    return "-" if rate is None else f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _status(status: str) -> Text:
+    return Text(status, style=_STATUS_STYLES[JobResultStatus(status)])
 
 
 def _compact(value: float | None) -> str:

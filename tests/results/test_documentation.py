@@ -3,7 +3,13 @@
 import re
 from pathlib import Path
 
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, EPISODE_TIMING_COLUMNS, JOB_COLUMNS, JOB_TIMING_COLUMNS
+from isaaclab_arena.results.columns import (
+    EPISODE_COLUMNS,
+    EPISODE_TIMING_COLUMNS,
+    JOB_COLUMNS,
+    JOB_TIMING_COLUMNS,
+    SUITE_COLUMNS,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
 
@@ -16,5 +22,6 @@ def documented(heading: str) -> list[str]:
 
 def test_every_column_is_documented_in_its_order_and_no_other():
     assert documented("Jobs") == list(JOB_COLUMNS)
+    assert documented("Suites") == list(SUITE_COLUMNS)
     assert documented("Episodes") == list(EPISODE_COLUMNS)
     assert documented("Timing") == ["name", *JOB_TIMING_COLUMNS, "job", "episode_index", *EPISODE_TIMING_COLUMNS]

@@ -1,11 +1,13 @@
 import statistics
 
+import numpy as np
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
 from isaaclab_arena.results.statistics import (
     Interval,
     clopper_pearson_interval,
+    mean_rate_interval,
     rate_bounds,
     standard_deviation,
     success_rate,
@@ -78,3 +80,55 @@ def test_the_standard_deviation_is_that_of_a_sample():
     assert standard_deviation([3.0] * 5) == 0.0
     assert standard_deviation([3.0]) is None
     assert standard_deviation([]) is None
+
+
+def test_the_interval_of_a_mean_is_wilsons_where_nothing_failed_or_nothing_succeeded():
+    assert mean_rate_interval([(50, 50)] * 10) == wilson_interval(500, 500)
+    assert mean_rate_interval([(0, 20)] * 5) == wilson_interval(0, 100)
+    assert mean_rate_interval([(1, 1)] * 7) == wilson_interval(7, 7)
+
+
+def test_the_interval_of_a_mean_has_the_value_of_its_formula():
+    # Variance (0.9 * 0.1 / 9 + 0.5 * 0.5 / 9) / 4, mean 0.7: as sure as 22.2353 trials at one rate.
+    interval = mean_rate_interval([(9, 10), (5, 10)])
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((0.4922, 0.8489), abs=5e-5)
+    # Tasks that differ much leave less to chance than as many episodes at one rate.
+    pooled, sure = wilson_interval(52, 100), mean_rate_interval([(50, 50), (2, 50)])
+    assert pooled is not None
+    assert sure is not None
+    assert sure.high - sure.low < (pooled.high - pooled.low) / 2
+
+
+def test_tasks_weigh_the_same_however_many_trials_they_have():
+    interval = mean_rate_interval([(900, 1000), (1, 10)])
+    assert interval is not None
+    assert interval.low < 0.5 < interval.high
+    assert interval.high - interval.low > 0.15
+
+
+def test_a_mean_of_nothing_has_no_interval():
+    assert mean_rate_interval([]) is None
+    assert mean_rate_interval([(3, 4), (0, 0)]) is None
+    with pytest.raises(ValueError, match="successes"):
+        mean_rate_interval([(5, 4)])
+
+
+_RATES = {
+    "alike": [0.9] * 10,
+    "high": [0.98] * 10,
+    "spread": np.linspace(0.05, 0.95, 10).tolist(),
+    "two hard ones": [0.5] * 2 + [0.99] * 8,
+    "most always solved": [0.6] * 3 + [1.0] * 7,
+    "fifty": np.linspace(0.6, 1.0, 50).tolist(),
+}
+
+
+@pytest.mark.parametrize("trials", [1, 5, 20, 50])
+@pytest.mark.parametrize("rates", _RATES.values(), ids=_RATES)
+def test_the_interval_of_a_mean_covers_it_as_often_as_it_says(rates, trials):
+    drawn = np.random.default_rng(0).binomial(trials, rates, (1_000, len(rates)))
+    intervals = [mean_rate_interval([(int(successes), trials) for successes in each]) for each in drawn]
+    covered = [each is not None and each.low <= np.mean(rates) <= each.high for each in intervals]
+    # 1,000 draws of 95 % give less than 93 % in 2 of 1,000 tries.
+    assert np.mean(covered) >= 0.92

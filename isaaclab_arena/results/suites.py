@@ -1,0 +1,102 @@
+"""The one row of a whole suite: the mean of its tasks' rates, each weighing the same, and all episodes together."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row, scored_lines
+from isaaclab_arena.results.statistics import mean_rate_interval, success_rate, wilson_interval
+from isaaclab_arena.storage.run.job_reports import Reproducible
+
+
+def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
+    """Return one row per suite of the plan, in its order.
+
+    Args:
+        evidence: What the disk says of every job of the plan; those that are in no suite are left out.
+
+    Returns:
+        The columns `SUITE_COLUMNS`.
+    """
+    members: dict[str, list[JobEvidence]] = {}
+    for each in evidence:
+        if each.job.config.suite is not None:
+            members.setdefault(each.job.config.suite.name, []).append(each)
+    return [_row(name, jobs) for name, jobs in members.items()]
+
+
+def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
+    rows = [job_row(job) for job in jobs]
+    first = jobs[0].job.config
+    return {
+        "name": name,
+        "suite": None if first.suite is None else first.suite.suite,
+        "policy": first.policy_type,
+        "checkpoint": _common(rows, "checkpoint", otherwise=None),
+        "policy_sha256": _common(rows, "policy_sha256", otherwise=UNKNOWN),
+        "seed": first.seed,
+        "status": str(_status({JobResultStatus(row["status"]) for row in rows})),
+        "tasks": len(rows),
+        **{key: _sum(rows, key) for key in ("planned", "episodes", "errors", "missing", "cut")},
+        **_rates([_counts(job) for job in jobs]),
+        **_bounds(rows),
+        "reproducible": _reproducible(rows),
+    }
+
+
+def _counts(job: JobEvidence) -> tuple[int, int]:
+    """Return successes, and episodes that say whether they succeeded."""
+    scored = scored_lines(job)
+    return sum(line.success is True for line in scored), len(scored)
+
+
+def _rates(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return both rates. There is no mean of the tasks before each of them has one: it would be that of others."""
+    successes, scored = (sum(each) for each in zip(*counts, strict=True))
+    interval, pooled = mean_rate_interval(counts), wilson_interval(successes, scored)
+    rates = [success_rate(*each) for each in counts]
+    known = [rate for rate in rates if rate is not None]
+    return {
+        "scored": scored,
+        "successes": successes if scored else None,
+        "mean_rate": sum(known) / len(known) if len(known) == len(rates) else None,
+        "mean_low": interval.low if interval else None,
+        "mean_high": interval.high if interval else None,
+        "pooled_rate": success_rate(successes, scored),
+        "pooled_low": pooled.low if pooled else None,
+        "pooled_high": pooled.high if pooled else None,
+    }
+
+
+def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the mean of the tasks if every error and missing episode had failed, and if each had succeeded."""
+    bounds: dict[str, float | None] = {}
+    for side in ("lower", "upper"):
+        total = _sum(rows, f"success_rate_{side}_bound")
+        bounds[f"mean_{side}_bound"] = None if total is None else total / len(rows)
+    return bounds
+
+
+def _status(statuses: set[JobResultStatus]) -> JobResultStatus:
+    if len(statuses) == 1:
+        return next(iter(statuses))
+    return JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
+
+
+def _reproducible(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the weakest of what is promised of the tasks, None while one of them has promised nothing."""
+    promises = {row.get("reproducible") for row in rows}
+    if None in promises:
+        return None
+    return str(Reproducible.PLAN if Reproducible.PLAN in promises else Reproducible.BITWISE)
+
+
+def _common(rows: Sequence[Mapping[str, Any]], key: str, *, otherwise: str | None) -> Any:
+    values = {row[key] for row in rows}
+    return values.pop() if len(values) == 1 else otherwise
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """Return a sum over the tasks, None where one of them is not known."""
+    known = [row[key] for row in rows if row.get(key) is not None]
+    return sum(known) if len(known) == len(rows) else None

@@ -1,0 +1,135 @@
+"""Tests of the one row that a suite has."""
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from isaaclab_arena.config.schema import SuiteMember
+from isaaclab_arena.results.columns import SUITE_COLUMNS
+from isaaclab_arena.results.merge import merge_results, records
+from isaaclab_arena.results.result_files import stale_tables, write_tables
+from isaaclab_arena.results.statistics import mean_rate_interval, wilson_interval
+from isaaclab_arena.results.summary import print_summary
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+
+
+def write_suites(directory: Path, outcomes: dict[str, str], *, world_size: int = 1) -> Path:
+    """Write a run whose jobs are tasks of suites, ``mine-0`` one of ``mine``; those without a dash are in none."""
+    directory.mkdir(exist_ok=True)
+    jobs = []
+    for index, (name, letters) in enumerate(outcomes.items()):
+        entry, dash, task = name.rpartition("-")
+        suite = SuiteMember(name=entry, suite="libero_goal", task=task) if dash else None
+        jobs.append(planned(name, index=index, num_episodes=len(letters), rank=index % world_size, suite=suite))
+    write_plan(directory, *jobs, world_size=world_size)
+    for job in jobs:
+        letters = outcomes[job.name]
+        if letters.strip("-"):
+            write_lines(directory, commit_lines(letters, job=job.name, rank=job.rank or 0))
+        if "-" not in letters:
+            write_report(directory, report(job.name, job.rank or 0, cut_episodes=0))
+    return directory
+
+
+def rows(directory: Path) -> list[dict]:
+    return records(merge_results(directory).suites)
+
+
+def shown(directory: Path) -> str:
+    stream = io.StringIO()
+    print_summary(merge_results(directory), directory, Console(file=stream, width=200))
+    return stream.getvalue()
+
+
+def test_a_suite_has_the_mean_of_its_tasks_and_all_of_its_episodes(tmp_path):
+    [row] = rows(write_suites(tmp_path, {"mine-0": "ssssssssss", "lift": "ff", "mine-1": "sf"}))
+    mean, pooled = mean_rate_interval([(10, 10), (1, 2)]), wilson_interval(11, 12)
+    assert mean is not None
+    assert pooled is not None
+    assert (row["name"], row["suite"], row["policy"], row["seed"]) == ("mine", "libero_goal", "zero_action", 3)
+    assert (row["status"], row["tasks"], row["planned"], row["episodes"]) == ("completed", 2, 12, 12)
+    assert (row["mean_rate"], row["mean_low"], row["mean_high"]) == (0.75, mean.low, mean.high)
+    assert (row["successes"], row["scored"], row["pooled_rate"]) == (11, 12, 11 / 12)
+    assert (row["pooled_low"], row["pooled_high"]) == (pooled.low, pooled.high)
+    assert (row["mean_lower_bound"], row["mean_upper_bound"], row["reproducible"]) == (0.75, 0.75, "bitwise")
+
+
+def test_errors_and_missing_episodes_widen_the_bounds_of_the_mean(tmp_path):
+    [row] = rows(write_suites(tmp_path, {"mine-0": "sse-", "mine-1": "ffff"}))
+    assert (row["mean_rate"], row["mean_lower_bound"], row["mean_upper_bound"]) == (0.5, 0.25, 0.5)
+    assert (row["errors"], row["missing"], row["scored"], row["status"]) == (1, 1, 6, "interrupted")
+    line = (
+        "1 errors and 1 missing episodes do not count; the mean of its tasks is 25.0 % if they are counted as failures"
+    )
+    assert f"* suite 'mine': {line}, 50.0 % as successes" in shown(tmp_path)
+
+
+def test_there_is_no_mean_before_every_task_has_a_rate(tmp_path):
+    [row] = rows(write_suites(tmp_path, {"mine-0": "ssss", "mine-1": "----"}))
+    assert (row["mean_rate"], row["mean_low"], row["pooled_rate"]) == (None, None, 1.0)
+    assert "* suite 'mine': not every task has an episode that says whether it succeeded" in shown(tmp_path)
+
+
+def test_a_suite_without_success_has_neither_rate(tmp_path):
+    [row] = rows(write_suites(tmp_path, {"mine-0": "uu", "mine-1": "uu"}))
+    assert [row[name] for name in ("mean_rate", "pooled_rate", "successes", "mean_lower_bound")] == [None] * 4
+    assert row["episodes"] == 4
+
+
+def test_the_console_shows_one_line_per_suite_below_the_jobs(tmp_path):
+    write_suites(tmp_path, {"mine-0": "s" * 10, "mine-1": "s" * 10, "lift": "s", "other-0": "sf"})
+    lines = shown(tmp_path).splitlines()
+    [mine] = [line for line in lines if line.split()[:2] == ["mine", "libero_goal"]]
+    assert mine.split()[2:] == [
+        "2",
+        "20",
+        "100.0",
+        "[83.9,",
+        "100.0]",
+        "100.0",
+        "[83.9,",
+        "100.0]",
+        "0",
+        "0",
+        "completed",
+    ]
+    assert [line.split()[0] for line in lines if "libero_goal" in line] == ["mine", "other"]
+
+
+def test_tables_of_suites_are_the_same_bytes_for_any_ranks_and_after_an_interruption(tmp_path):
+    outcomes = {"mine-0": "sfs", "mine-1": "sss", "mine-2": "ffe"}
+    written = []
+    for world_size in (1, 2, 3):
+        directory = write_suites(tmp_path / str(world_size), outcomes, world_size=world_size)
+        write_tables(directory, merge_results(directory))
+        written.append((directory / "suites.csv").read_bytes())
+    begun = write_suites(tmp_path / "begun", {**outcomes, "mine-2": "f--"})
+    begun.joinpath("run.json").unlink()
+    write_plan(begun, *(dataclasses.replace(job) for job in merge_results(tmp_path / "1").plan.jobs))
+    write_lines(begun, commit_lines("ffe", job="mine-2")[1:])
+    write_report(begun, report("mine-2"))
+    write_tables(begun, merge_results(begun))
+    assert (begun / "suites.csv").read_bytes() == written[0] == written[1] == written[2]
+    table = pd.read_parquet(begun / "suites.parquet")
+    assert list(table.columns) == list(SUITE_COLUMNS)
+    assert stale_tables(begun, merge_results(begun)) == []
+    (begun / "suites.csv").write_text("")
+    assert stale_tables(begun, merge_results(begun)) == [begun / "suites.csv"]
+
+
+def test_a_run_without_suites_has_no_table_of_them(tmp_path):
+    write_suites(tmp_path, {"lift": "sf"})
+    write_tables(tmp_path, merge_results(tmp_path))
+    assert not list(tmp_path.glob("suites.*"))
+    assert '"suites"' not in (tmp_path / "results.json").read_text()
+    assert "mean of tasks" not in shown(tmp_path)
+
+
+@pytest.mark.parametrize(("outcomes", "status"), [("ss", "completed"), ("s-", "interrupted"), ("--", "interrupted")])
+def test_a_suite_stands_where_the_least_of_its_tasks_does(tmp_path, outcomes, status):
+    [row] = rows(write_suites(tmp_path, {"mine-0": "ss", "mine-1": outcomes}))
+    assert row["status"] == status
