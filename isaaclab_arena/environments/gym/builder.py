@@ -30,7 +30,7 @@ from isaaclab_arena.environments.gym.environment import (
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerOptions
+from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerOptions, stop_kept_workers
 from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
@@ -234,6 +234,7 @@ class GymBuilder(Generic[_Config]):
 
     def _slots(self, config: _Config, num_envs: int) -> EnvSlots:
         source = self._source(config)
+        stop_kept_workers()
         if config.python is not None:
             return WorkerSlots(source, num_envs, config)
         try:

@@ -1,6 +1,7 @@
 """A worker: a process of its own, with an interpreter of its own, that answers requests."""
 
 import collections
+import contextlib
 import os
 import select
 import subprocess
@@ -226,3 +227,42 @@ def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes], IO
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise RuntimeError("a worker was started without pipes")
     return process.stdin, process.stdout, process.stderr
+
+
+_KEPT: dict[tuple[object, ...], WorkerProcess] = {}
+"""A worker for each interpreter that was asked, for the next question: importing its package may take seconds."""
+
+
+def ask_kept_worker(
+    python: str, variables: Mapping[str, str], message: Mapping[str, Any], timeout_s: float
+) -> dict[str, Any]:
+    """Return what an interpreter answers to a question about its packages, from a worker that stays.
+
+    Args:
+        python: The interpreter.
+        variables: See `WorkerProcess`.
+        message: The question, which must not make an environment.
+        timeout_s: How long it may take [s].
+
+    Raises:
+        RequestError: If it raises there.
+        WorkerError: If the interpreter cannot be used.
+    """
+    which = (python, *sorted(variables.items()))
+    if which in _KEPT:
+        # It ends with the thread that started it, and is then started anew.
+        with contextlib.suppress(WorkerError):
+            return _KEPT[which].ask(message, timeout_s)[0]
+        _KEPT.pop(which).close()
+    _KEPT[which] = WorkerProcess(python, variables)
+    try:
+        return _KEPT[which].ask(message, timeout_s)[0]
+    except WorkerError:
+        _KEPT.pop(which).close()
+        raise
+
+
+def stop_kept_workers() -> None:
+    """Stop those workers: who builds environments has asked what there was to ask, and they hold memory."""
+    while _KEPT:
+        _KEPT.popitem()[1].close()

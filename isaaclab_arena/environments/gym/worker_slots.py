@@ -10,7 +10,13 @@ import numpy as np
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.worker.env_slot import SlotStart, SlotStep
 from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays
-from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerOptions, WorkerProcess
+from isaaclab_arena.environments.gym.worker_process import (
+    RequestError,
+    WorkerError,
+    WorkerOptions,
+    WorkerProcess,
+    ask_kept_worker,
+)
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
@@ -374,9 +380,5 @@ def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]
         RequestError: If it raises there.
         WorkerError: If the interpreter cannot be used.
     """
-    worker = WorkerProcess(options.interpreter, options.environment_variables)
     request = {"request": "find", "source": source.kind, "name": source.name, "make_kwargs": dict(source.make_kwargs)}
-    try:
-        return worker.ask(request, timeout_s=options.start_timeout_s)[0]
-    finally:
-        worker.close()
+    return ask_kept_worker(options.interpreter, options.environment_variables, request, options.start_timeout_s)

@@ -21,6 +21,7 @@ from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_policy_batch
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
+from isaaclab_arena.evaluation.plan.suite_problems import told_once
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
@@ -101,14 +102,14 @@ class _Resolver:
 
     def resolve_all(self, jobs: Sequence[JobConfig], file: str | None) -> tuple[Job, ...]:
         resolved: list[Job] = []
-        problems: list[Problem] = []
+        problems: list[tuple[JobConfig, Problem]] = []
         for job in jobs:
             found, wrong = self._resolve(job)
-            problems.extend(dataclasses.replace(problem, file=file, job=job.name) for problem in wrong)
+            problems += [(job, dataclasses.replace(problem, file=file, job=job.name)) for problem in wrong]
             if found is not None:
                 resolved.append(found)
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError(told_once(problems))
         if self._overruled:
             _LOG.info(
                 "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",

@@ -16,7 +16,15 @@ import pytest
 from isaaclab_arena.distributed.process import process_is_running, process_start_ticks
 from isaaclab_arena.environments.gym.env_slots import SlotSource
 from isaaclab_arena.environments.gym.worker import frames
-from isaaclab_arena.environments.gym.worker_process import SCRIPT_DIRECTORY, RequestError, WorkerError, WorkerProcess
+from isaaclab_arena.environments.gym.worker_process import (
+    _KEPT,
+    SCRIPT_DIRECTORY,
+    RequestError,
+    WorkerError,
+    WorkerProcess,
+    ask_kept_worker,
+    stop_kept_workers,
+)
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import read_from
 
@@ -181,3 +189,34 @@ def test_a_frame_that_lies_is_refused(layout, message):
 def test_something_else_on_the_pipe_is_refused():
     with pytest.raises(frames.FrameError, match="where a frame should begin"):
         frames.decode(read_from(b"Traceback (most recent call last)"))
+
+
+def found(name: str, python: str = sys.executable) -> dict:
+    request = {"request": "find", "source": "gym", "name": name, "make_kwargs": {}}
+    return ask_kept_worker(python, {}, request, timeout_s=60)
+
+
+def kept() -> list[int]:
+    return [worker.pid for worker in _KEPT.values()]
+
+
+def test_one_worker_of_an_interpreter_answers_all_questions_until_it_is_stopped():
+    stop_kept_workers()
+    assert found("CartPole-v1")["max_episode_length"] == 500
+    before = kept()
+    with pytest.raises(RequestError, match="doesn't exist"):
+        found("Nothing-v0")
+    assert found("Acrobot-v1")["max_episode_length"] == 500
+    assert kept() == before
+    os.kill(before[0], signal.SIGKILL)
+    assert found("CartPole-v1")["max_episode_length"] == 500
+    assert len(kept()) == 1
+    assert kept() != before
+    stop_kept_workers()
+    assert kept() == []
+
+
+def test_an_interpreter_that_cannot_answer_is_not_kept():
+    with pytest.raises(WorkerError):
+        found("CartPole-v1", python="/bin/false")
+    assert kept() == []
