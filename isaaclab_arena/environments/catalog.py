@@ -35,10 +35,15 @@ ENVIRONMENTS = Registry(
 SUITES = Registry(
     "suite",
     {
+        **{
+            name: f"isaaclab_arena.environments.libero.suites:{name.upper()}"
+            for name in ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+        },
         "metaworld_mt10": "isaaclab_arena.environments.suites:METAWORLD_MT10",
         "metaworld_mt50": "isaaclab_arena.environments.suites:METAWORLD_MT50",
     },
     entry_point_group="isaaclab_arena.suites",
+    schemes={"libero": "isaaclab_arena.environments.libero.suites:libero_suite"},
 )
 
 EMBODIMENTS = Registry(

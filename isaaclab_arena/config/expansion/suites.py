@@ -38,7 +38,7 @@ class Suite(Protocol):
             options: ``arena_env_args`` of the job, not checked yet, such as the path of a checkout that has the list.
 
         Raises:
-            ConfigError: With ``key`` set to the option at fault.
+            ConfigError: With ``key`` set to the option at fault, or to ``suite``.
         """
         ...
 
@@ -94,8 +94,7 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     try:
         tasks = suite.tasks(options)
     except ConfigError as error:
-        # Unlike the name of the suite, what is at fault here is one of the environment's options.
-        problems = [Problem(each.message, key=_below("arena_env_args", each.key)) for each in error.problems]
+        problems = [Problem(each.message, key=_key_of_job(each.key)) for each in error.problems]
         raise ConfigError(problems) from error
     labels = [task.label for task in tasks]
     if not tasks or len(set(labels)) < len(labels):
@@ -103,5 +102,7 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     return tasks
 
 
-def _below(head: str, key: str | None) -> str:
-    return head if key is None else f"{head}.{key}"
+def _key_of_job(key: str | None) -> str:
+    if key == "suite":
+        return key
+    return "arena_env_args" if key is None else f"arena_env_args.{key}"

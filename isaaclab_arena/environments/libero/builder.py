@@ -13,14 +13,13 @@ from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
 from isaaclab_arena.environments.gym.environment import GymTraits
 from isaaclab_arena.environments.gym.worker.sources.libero_init_states import InitStatesError, read_init_states
 from isaaclab_arena.environments.libero.assets import missing_assets
-from isaaclab_arena.environments.libero.checkout import LiberoCheckout, LiberoTask
+from isaaclab_arena.environments.libero.checkout import LiberoCheckout, LiberoTask, checkout_at
 from isaaclab_arena.environments.libero.environment import (
     FIXTURE_SEED,
     INIT_STATE,
     RESET_INDEX,
     LiberoEnvironment,
 )
-from isaaclab_arena.environments.libero.libero_root import libero_root
 from isaaclab_arena.environments.libero.protocols import PROTOCOLS, Protocol, Seeding
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
@@ -174,8 +173,4 @@ def _checkout(config: LiberoConfig) -> LiberoCheckout:
     Raises:
         ConfigError: If none is named, or if it is none.
     """
-    path = config.libero_path or libero_root()
-    if path is None:
-        message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
-        raise ConfigError(Problem(message, key="libero_path"))
-    return LiberoCheckout(Path(path).expanduser())
+    return checkout_at(config.libero_path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from isaaclab_arena.environments.libero.libero_root import libero_root
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
@@ -114,6 +115,19 @@ class LiberoCheckout:
         candidates = [own, states / "libero_newobj" / suite / own.name]
         candidates.append(own.with_name(f"{_CHANGED.sub('', name)}.pruned_init"))
         return next((path for path in candidates if path.is_file()), own)
+
+
+def checkout_at(path: str | None) -> LiberoCheckout:
+    """Return the checkout that is meant: the one of a path, or else of LIBERO_PATH.
+
+    Raises:
+        ConfigError: If none is named, or if it is none; ``key`` is ``libero_path``.
+    """
+    named = path or libero_root()
+    if named is None:
+        message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
+        raise ConfigError(Problem(message, key="libero_path"))
+    return LiberoCheckout(Path(named).expanduser())
 
 
 @cache
