@@ -1,4 +1,4 @@
-"""Jobs together: success as a swept key grows, over checkpoints of a training, and policies against tasks."""
+"""Jobs together: suites, success as a swept key grows, over checkpoints of a training, and policies against tasks."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import JobOnPage
+from isaaclab_arena.report.jobs import JobOnPage, percent_text
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 from isaaclab_arena.results.swept import PREFIX
 
@@ -14,6 +14,42 @@ MOST_CURVES = 24
 _MOST_CELLS = 40
 _STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
 _NO_STRENGTH = frozenset({"seed", "placement_seed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOnPage:
+    """A suite of tasks.
+
+    Attributes:
+        name: What it is called on the page.
+        row: Its row of the table of suites.
+    """
+
+    name: str
+    row: Mapping[str, Any]
+
+    @property
+    def mean(self) -> str:
+        """The mean of its tasks with its interval; a dash while a task has no rate."""
+        return percent_text(*(self.row[f"mean_{part}"] for part in ("rate", "low", "high")))
+
+    @property
+    def pooled(self) -> str:
+        """The rate over all of its episodes with its interval; a dash where there is none."""
+        return percent_text(*(self.row[f"pooled_{part}"] for part in ("rate", "low", "high")))
+
+    @property
+    def sentence(self) -> str:
+        """One sentence to quote: what was evaluated, both rates, and what does not count."""
+        row = self.row
+        policy = row["policy"].replace(":", ".").rpartition(".")[2]
+        said = "success not measured"
+        if row["successes"] is not None:
+            said = f"mean of tasks {self.mean}; {row['successes']} of {row['scored']} episodes, {self.pooled}"
+        left_out = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
+        left_out += [f"{row['missing']} missing"] if row["missing"] else []
+        what = plain_text(f"{self.name} ({row['suite']}, {row['tasks']} tasks, {policy})")
+        return f"{what}: {'; '.join([said, *left_out])}"
 
 
 @dataclass(frozen=True, kw_only=True)

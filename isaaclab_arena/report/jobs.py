@@ -150,10 +150,12 @@ def sentence(row: Mapping[str, Any], label: str) -> str:
 
 def rate_text(row: Mapping[str, Any]) -> str:
     """Return ``91.5 % [86.8, 94.6]``, a dash where there is no rate."""
-    if row["success_rate"] is None:
-        return "-"
-    rate, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
-    return f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
+    return percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")))
+
+
+def percent_text(rate: float | None, low: float, high: float) -> str:
+    """Return a rate with the ends of its interval as `rate_text` does."""
+    return "-" if rate is None else f"{100 * rate:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def scored_episodes(row: Mapping[str, Any]) -> int:

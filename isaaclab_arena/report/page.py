@@ -15,7 +15,7 @@ from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.columns import packed_numbers
 from isaaclab_arena.report.films import Film, chosen_films, films_of_job
-from isaaclab_arena.report.groups import Curve, Matrix, curves, matrix
+from isaaclab_arena.report.groups import Curve, Matrix, SuiteOnPage, curves, matrix
 from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page
 from isaaclab_arena.report.pairs import PairOnPage, pairs_on_page
 from isaaclab_arena.report.texts import texts
@@ -103,6 +103,7 @@ class Page:
         made_at: When it was made, in UTC.
         runs: The runs that it tells of.
         jobs: Their jobs, in order.
+        suites: Their suites, in order.
         checkpoints: What was evaluated.
         films: Films of their episodes.
         texts: What can be copied, each with its name.
@@ -119,6 +120,7 @@ class Page:
     jobs: tuple[JobOnPage, ...]
     checkpoints: tuple[Checkpoint, ...]
     films: tuple[Film, ...]
+    suites: tuple[SuiteOnPage, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
     curves: tuple[Curve, ...] = ()
     matrix: Matrix | None = None
@@ -155,19 +157,20 @@ def page_of(
         for row in records(run.merged.jobs):
             films += films_of_job(run.directory, row["name"], job=len(jobs))
             episodes = of_job.get(row["name"], pd.DataFrame(run.merged.episodes.iloc[:0]))
-            label = row["name"] if len(runs) == 1 else f"{_name(run)}: {row['name']}"
+            label = _label(row["name"], run, runs)
             most = MOST_CONDITION_VALUES * len(episodes) // total
             jobs.append(job_on_page(row, episodes, run=number, label=label, most_values=most))
             errors += [(jobs[-1].name, text, count) for text, count in error_lines(episodes)]
-    failed = {number: job.failed for number, job in enumerate(jobs)}
+    suites = _suites(runs)
     return Page(
         title=", ".join(map(_name, runs)),
         made_at=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
         runs=tuple(_run_on_page(run, running=running and run is runs[-1]) for run in runs),
         jobs=tuple(jobs),
+        suites=suites,
         checkpoints=checkpoints(jobs),
-        films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes)),
-        texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs]),
+        films=tuple(chosen_films(films, dict(enumerate(job.failed for job in jobs)), budget_bytes=embedded_bytes)),
+        texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs], suites),
         curves=curves(jobs),
         matrix=matrix(jobs),
         pairs=() if running else _pairs(runs, jobs),
@@ -180,6 +183,18 @@ def _pairs(runs: Sequence[ReportedRun], jobs: Sequence[JobOnPage]) -> tuple[Pair
     positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
     read = [read_run(run.directory, merged=run.merged) for run in runs]
     return pairs_on_page(read, positions, [run.merged.answers for run in runs])
+
+
+def _suites(runs: Sequence[ReportedRun]) -> tuple[SuiteOnPage, ...]:
+    return tuple(
+        SuiteOnPage(name=plain_text(_label(row["name"], run, runs)), row=row)
+        for run in runs
+        for row in records(run.merged.suites)
+    )
+
+
+def _label(name: str, run: ReportedRun, runs: Sequence[ReportedRun]) -> str:
+    return name if len(runs) == 1 else f"{_name(run)}: {name}"
 
 
 def error_lines(episodes: pd.DataFrame) -> list[tuple[str, int]]:

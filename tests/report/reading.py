@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Reader(HTMLParser):
-    """Collects the cells of the table of jobs, the text of elements by id, and every tag.
+    """Collects the cells of the tables of jobs and of suites, the text of elements by id, and every tag.
 
     Args:
         html: The page.
@@ -15,6 +15,7 @@ class Reader(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.cells: list[dict[str, str]] = []
+        self.suites: list[dict[str, str]] = []
         self.texts: dict[str, str] = {}
         self.tags: list[str] = []
         self._open: list[tuple[str, dict[str, str | None]]] = []
@@ -29,6 +30,8 @@ class Reader(HTMLParser):
         self.tags.append(tag)
         if tag == "tr" and "data-job" in attributes:
             self.cells.append({})
+        if tag == "tr" and "data-suite" in attributes:
+            self.suites.append({})
         if tag not in {"meta", "link", "input", "line", "circle", "rect", "br", "img"}:
             self._open.append((tag, attributes))
 
@@ -40,5 +43,7 @@ class Reader(HTMLParser):
         for _, attributes in self._open:
             if (column := attributes.get("data-column")) is not None:
                 self.cells[-1][column] = self.cells[-1].get(column, "") + data
+            if (column := attributes.get("data-suite-column")) is not None:
+                self.suites[-1][column] = self.suites[-1].get(column, "") + data
             if (name := attributes.get("id")) is not None:
                 self.texts[name] = self.texts.get(name, "") + data

@@ -11,6 +11,7 @@ from isaaclab_arena.results.merge import merge_results
 from tests.analysis.recorded_runs import write_all_tables, write_run
 from tests.report.reading import Reader
 from tests.report.test_films import write_films
+from tests.results.test_suites import write_suites
 
 HOSTILE = "</script><script>alert(1)</script>\"'<!--\u202e\u2028"
 
@@ -31,6 +32,26 @@ def test_every_number_is_that_of_the_tables(tmp_path: Path):
         assert cells["mean_length"] == f"{row['mean_length']:.1f}"
         assert cells["mean_return"] == f"{row['mean_return']:.2f}"
         assert cells["errors"].split()[0] == str(row["errors"])
+
+
+def test_every_number_of_a_suite_is_that_of_its_table(tmp_path: Path):
+    write_suites(tmp_path, {"mine-0": "ssssssssse", "mine-1": "sssf", "other-0": "----", "other-1": "sf", "lift": "s"})
+    write_all_tables(tmp_path)
+    page = Reader(write_report([tmp_path]).read_text(encoding="utf-8"))
+    mine, other = pd.read_csv(tmp_path / "suites.csv").to_dict(orient="records")
+    mean, pooled = (
+        "{:.1f} % [{:.1f}, {:.1f}]".format(*(100 * mine[f"{kind}_{part}"] for part in ("rate", "low", "high")))
+        for kind in ("mean", "pooled")
+    )
+    assert page.suites == [
+        {"mean_rate": mean, "pooled_rate": f"{pooled} {mine['successes']}/{mine['scored']}"},
+        {"mean_rate": "-", "pooled_rate": "50.0 % [9.5, 90.5] 1/2"},
+    ]
+    said = f"mean of tasks {mean}; 12 of 13 episodes, {pooled}; 1 error"
+    assert page.texts["suite-sentence-0"] == f"mine (libero_goal, 2 tasks, zero_action): {said}"
+    assert page.texts["suite-sentence-1"].endswith("; 4 missing")
+    assert f"| mine | libero_goal | zero_action | 2 | 14 | {mean.replace(' %', '')} |" in page.texts["text-0"]
+    assert other["status"] == "interrupted"
 
 
 def test_every_episode_of_the_script_is_that_of_the_tables(tmp_path: Path):

@@ -327,7 +327,7 @@
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
-  const body = document.querySelector(".forest tbody");
+  const body = document.querySelector(".forest:not(.suites) tbody");
   const lines = [...body.rows];
   const order = () => {
     const by = byId("order")?.value || "plan", key = byId("group")?.value || "";
