@@ -147,6 +147,14 @@ class ReadRun:
             if entry.is_to_run
         }
 
+    def suites(self) -> dict[str, dict[str, Arm]]:
+        """Return its suites by name, each with its jobs by task, in order of the plan."""
+        found: dict[str, dict[str, Arm]] = {}
+        for arm in self.arms().values():
+            if (member := arm.entry.config.suite) is not None:
+                found.setdefault(member.name, {})[member.task] = arm
+        return found
+
 
 def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedResults | None = None) -> ReadRun:
     """Read a run: its tables, or where these are old what its ranks have written.

@@ -11,7 +11,7 @@ from isaaclab_arena.analysis.families import holm
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p
 from isaaclab_arena.analysis.report import NotComparableError
-from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.statistics import Interval, mean_rate_interval, wilson_interval
 from isaaclab_arena.results.stopping.counts import PairCounts
 
 
@@ -23,6 +23,7 @@ class Place:
         name: The run, or the job where all are of one run.
         rank: From 1, by the mean of the tasks' rates; policies with equal means share one.
         mean_rate: Mean of the tasks' success rates: every task weighs the same.
+        mean_interval: Its interval, stratified by task; see `mean_rate_interval`.
         successes: Successes over all episodes.
         episodes: Episodes that say whether they succeeded.
         interval: Wilson interval of the rate over all of them.
@@ -32,6 +33,7 @@ class Place:
     name: str
     rank: int
     mean_rate: float
+    mean_interval: Interval
     successes: int
     episodes: int
     interval: Interval
@@ -43,7 +45,7 @@ class Leaderboard:
     """Policies in order.
 
     Attributes:
-        tasks: Jobs that all of them have, or the one task of a run's jobs.
+        tasks: Jobs that all of them have, or tasks of their suites, or the one task of a run's jobs.
         places: One per policy, the best first.
         num_comparisons: Pairs of policies that were compared, and whose p-values were adjusted as one family.
         winner: The best by half of the episodes and its score by the other half, which may not be the first place;
@@ -57,16 +59,16 @@ class Leaderboard:
 
 
 def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
-    """Order runs by the jobs that all of them have; of a single run its jobs, which must be of one task.
+    """Order runs by the jobs that all have, or by the tasks of their suites; of a single run its suites or jobs.
 
     Args:
-        runs: Each a policy, or one run with a job for each policy.
+        runs: Each a policy, or one run with a suite for each policy, or with a job of one task for each.
         question: Its level is that of all comparisons together.
 
     Raises:
         NotComparableError: If they have no job in common, or jobs that are not finished or measure no success.
     """
-    entries = _jobs_of_one(runs[0]) if len(runs) == 1 else _common_jobs(runs)
+    entries = _entries_of_one(runs[0]) if len(runs) == 1 else _entries_of_each(runs)
     tasks = tuple(next(iter(entries.values())))
     _check(entries)
     pairs = list(combinations(entries, 2))
@@ -91,17 +93,33 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
     )
 
 
-def _common_jobs(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
-    arms = {str(run.directory): run.arms() for run in runs}
-    common = [job for job in next(iter(arms.values())) if all(job in own for own in arms.values())]
-    if not common:
-        raise NotComparableError("the runs have no job that all of them have")
-    return {name: {job: own[job] for job in common} for name, own in arms.items()}
+def _entries_of_each(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
+    """Return the tasks of each run by its directory: jobs of the same name, or else the tasks of its only suite."""
+    if found := _in_common({str(run.directory): run.arms() for run in runs}):
+        return found
+    suites = {str(run.directory): list(run.suites().values()) for run in runs}
+    if all(len(own) == 1 for own in suites.values()):
+        found = _in_common({name: own[0] for name, own in suites.items()})
+    if not found:
+        raise NotComparableError("the runs have no job that all of them have, and no suite")
+    return found
 
 
-def _jobs_of_one(run: ReadRun) -> dict[str, dict[str, Arm]]:
-    arms = run.arms()
-    return {name: {"": arm} for name, arm in arms.items()}
+def _entries_of_one(run: ReadRun) -> dict[str, dict[str, Arm]]:
+    """Return the tasks of each suite by its name where a run has nothing else; otherwise each job as a policy."""
+    arms, suites = run.arms(), run.suites()
+    if sum(map(len, suites.values())) < len(arms):
+        return {name: {"": arm} for name, arm in arms.items()}
+    found = _in_common(suites)
+    if not found:
+        raise NotComparableError(f"{run.directory}: its suites have no task that all of them have")
+    return found
+
+
+def _in_common(entries: Mapping[str, Mapping[str, Arm]]) -> dict[str, dict[str, Arm]]:
+    """Return of each entry the tasks that all of them have; nothing where there is none."""
+    tasks = [task for task in next(iter(entries.values()), {}) if all(task in own for own in entries.values())]
+    return {name: {task: own[task] for task in tasks} for name, own in entries.items()} if tasks else {}
 
 
 def _check(entries: Mapping[str, Mapping[str, Arm]]) -> None:
@@ -145,13 +163,14 @@ def _mean_rate(arms: Mapping[str, Arm]) -> float:
 
 def _place(name: str, arms: Mapping[str, Arm], *, rank: int, like: tuple[str, ...]) -> Place:
     successes, episodes = (sum(each) for each in zip(*map(_counts, arms.values()), strict=True))
-    interval = wilson_interval(successes, episodes)
-    if interval is None:
+    interval, mean_interval = wilson_interval(successes, episodes), mean_rate_interval([*map(_counts, arms.values())])
+    if interval is None or mean_interval is None:
         raise ValueError("no episode tells a success from a failure")
     return Place(
         name=name,
         rank=rank,
         mean_rate=_mean_rate(arms),
+        mean_interval=mean_interval,
         successes=successes,
         episodes=episodes,
         interval=interval,

@@ -1,7 +1,7 @@
 """Find the pairs: episodes of two jobs that truly started from the same conditions."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -137,3 +137,37 @@ def _unequal(first: EpisodeColumns, second: EpisodeColumns) -> Iterator[UnequalC
         one, other = json.loads(before), json.loads(now)
         names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
         yield UnequalConditions(episode_index=index, names=tuple(names) or ("episode_seed",))
+
+
+def same_tasks(
+    first: Mapping[str, Mapping[str, Arm]], second: Mapping[str, Mapping[str, Arm]]
+) -> list[tuple[Arm, Arm]]:
+    """Return the jobs of the same task of two suites of one name, where each side has one; none otherwise."""
+    if len(first) != 1 or len(second) != 1:
+        return []
+    one, other = next(iter(first.values())), next(iter(second.values()))
+    named = {arm.entry.config.suite.suite for arm in (*one.values(), *other.values()) if arm.entry.config.suite}
+    return [(one[task], arm) for task, arm in other.items() if task in one] if len(named) == 1 else []
+
+
+def with_tasks(
+    names: Mapping[str, str],
+    *,
+    baseline: Mapping[str, Mapping[str, Arm]],
+    candidate: Mapping[str, Mapping[str, Arm]],
+) -> dict[str, str]:
+    """Return names of jobs that belong together, where some were those of suites, each of whose tasks has a job.
+
+    Args:
+        names: Jobs or suites of the baseline to those of the candidate.
+        baseline: The suites of the baseline, each with its jobs by task.
+        candidate: Those of the candidate.
+    """
+    mapped: dict[str, str] = {}
+    for old, new in names.items():
+        if old in baseline and new in candidate:
+            tasks = (task for task in baseline[old] if task in candidate[new])
+            mapped |= {baseline[old][task].entry.name: candidate[new][task].entry.name for task in tasks}
+        else:
+            mapped[old] = new
+    return mapped

@@ -14,7 +14,7 @@ from isaaclab_arena.analysis.comparison import (
     compare_pairs,
 )
 from isaaclab_arena.analysis.families import mean_of_tasks_interval
-from isaaclab_arena.analysis.matching import UnequalConditions, differences_of_tasks, match
+from isaaclab_arena.analysis.matching import UnequalConditions, differences_of_tasks, match, same_tasks, with_tasks
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.results.statistics import Interval
@@ -138,13 +138,14 @@ def compare_runs(
     names: Mapping[str, str] | None = None,
     partial: bool = False,
 ) -> ComparisonReport:
-    """Compare the jobs of a run with those of the same names in another.
+    """Compare the jobs of a run with those of the same names in another, or else the tasks of the one suite of each.
 
     Args:
         candidate: The run that is judged.
         baseline: The run that it is judged by.
         question: What is asked.
-        names: Jobs of the baseline to jobs of the candidate that have other names; then these alone are compared.
+        names: Jobs or suites of the baseline to those of the candidate that have other names; then these alone are
+            compared.
         partial: Whether jobs that are not finished are compared, over the episodes before the first that is missing.
 
     Raises:
@@ -153,12 +154,14 @@ def compare_runs(
     """
     first, second = candidate.arms(), baseline.arms()
     if names:
+        mapped = with_tasks(names, baseline=baseline.suites(), candidate=candidate.suites())
         arms = [
             (named_arm(first, new, option="--map"), named_arm(second, old, option="--map"))
-            for old, new in names.items()
+            for old, new in mapped.items()
         ]
     else:
         arms = [(first[name], second[name]) for name in second if name in first]
+        arms = arms or same_tasks(candidate.suites(), baseline.suites())
     if not arms:
         raise NotComparableError(
             f"{candidate.directory} and {baseline.directory} have no job of the same name; say which belong together "
@@ -173,7 +176,8 @@ def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial
 
     Args:
         run: The run.
-        baseline: Name of the job that the others are judged by; `BEST` for the best one, if none has that name.
+        baseline: Name of the job or the suite that the others are judged by; `BEST` for the best job, if none has that
+            name.
         question: What is asked.
         partial: See `compare_runs`.
 
@@ -186,11 +190,22 @@ def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial
         if partial:
             raise ConfigError(Problem("the best is chosen of jobs that are finished: leave --partial out", key=_OPTION))
         return _compare_with_best(arms, question)
+    if baseline not in arms and baseline in run.suites():
+        return _compare_with_suite(run, baseline, question, partial=partial)
     second = named_arm(arms, baseline, option=_OPTION)
     others = [(arm, second) for arm in arms.values() if arm is not second]
     # A run may hold many tasks, and one does not expect those of others to be compared.
     others = [pair for pair in others if not differences_of_tasks(*pair)] or others
     return _report(others, question, family=f"every other job against '{baseline}'", partial=partial)
+
+
+def _compare_with_suite(run: ReadRun, baseline: str, question: Question, *, partial: bool) -> ComparisonReport:
+    suites = run.suites()
+    second = suites.pop(baseline)
+    others = [pair for first in suites.values() for pair in same_tasks({"": first}, {"": second})]
+    return _report(
+        others, question, family=f"every task of the other suites against its own of '{baseline}'", partial=partial
+    )
 
 
 def _compare_with_best(arms: Mapping[str, Arm], question: Question) -> ComparisonReport:

@@ -58,6 +58,7 @@ def mean_rate_interval(counts: Sequence[tuple[int, int]], *, confidence: float =
 
     Where no task's trials differ from each other the variance is not known, and the effective number is that of all
     trials, which is cautious. So is the share of a task with one trial: its variance is taken to be that of the mean.
+    Of one task alone it is `wilson_interval`.
 
     Args:
         counts: Successes and trials of each task.
@@ -73,6 +74,8 @@ def mean_rate_interval(counts: Sequence[tuple[int, int]], *, confidence: float =
         _check(successes, trials)
     if not counts or not all(trials for _, trials in counts):
         return None
+    if len(counts) == 1:
+        return wilson_interval(*counts[0], confidence=confidence)
     rates = [successes / trials for successes, trials in counts]
     mean = sum(rates) / len(rates)
     spread = mean * (1 - mean)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.analysis.arms import Arm, ReadRun, read_run
+from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
@@ -17,13 +18,14 @@ def write_run(
 
     Args:
         directory: Where to; it is made.
-        jobs: Name of a job to the outcomes of its episodes.
+        jobs: Name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``, which is
+            another one than all others if it is called ``outside``.
         moved: Episodes that start from another place, to that place.
         planned_as: What is said of every job, see `planned`.
     """
     directory.mkdir(parents=True)
     entries = [
-        planned(name, index=index, num_episodes=len(outcomes), rank=0, **planned_as)
+        planned(name, index=index, num_episodes=len(outcomes), rank=0, **{"suite": suite_of(name), **planned_as})
         for index, (name, outcomes) in enumerate(jobs.items())
     ]
     write_plan(directory, *entries)
@@ -37,6 +39,12 @@ def write_run(
         if "-" not in outcomes:
             write_report(directory, report(name))
     return directory
+
+
+def suite_of(name: str) -> SuiteMember | None:
+    """Return what the job ``mine:0`` is in the suite ``mine``, None for a name without a colon."""
+    entry, colon, task = name.partition(":")
+    return SuiteMember(name=entry, suite="garden" if entry == "outside" else "kitchen", task=task) if colon else None
 
 
 def run_of(directory: Path, jobs: dict[str, str], **how: Any) -> ReadRun:

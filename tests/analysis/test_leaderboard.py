@@ -3,6 +3,7 @@ import pytest
 from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.leaderboard import leaderboard
 from isaaclab_arena.analysis.report import NotComparableError
+from isaaclab_arena.results.statistics import mean_rate_interval
 from tests.analysis.recorded_runs import run_of
 
 
@@ -53,3 +54,23 @@ def test_runs_without_a_common_job_and_episodes_without_a_pair_are_refused(tmp_p
     moved = run_of(tmp_path / "3", {"a": "ss"}, moved={0: 0.1, 1: 0.1})
     with pytest.raises(NotComparableError, match="no two episodes that started from the same conditions"):
         leaderboard([one, moved], Question())
+
+
+def test_suites_of_a_run_are_policies_ordered_by_the_mean_of_their_tasks(tmp_path):
+    suites = {"bad:0": "f" * 9, "bad:1": "sf" * 5, "good:0": "s" * 9, "good:1": "s" * 10, "good:2": "f"}
+    found = leaderboard([run_of(tmp_path / "run", suites)], Question())
+    assert found.tasks == ("0", "1")
+    assert [(place.name, place.mean_rate, place.episodes) for place in found.places] == [
+        ("good", 1.0, 19),
+        ("bad", 0.25, 19),
+    ]
+    assert found.places[1].mean_interval == mean_rate_interval([(0, 9), (5, 10)])
+    with pytest.raises(NotComparableError, match="no task that all of them have"):
+        leaderboard([run_of(tmp_path / "other", {"a:0": "s", "b:1": "s"})], Question())
+
+
+def test_runs_of_one_suite_each_are_ordered_whatever_their_jobs_are_called(tmp_path):
+    one, other = (run_of(tmp_path / name, {f"{name}:0": outcomes}) for name, outcomes in {"a": "sf", "b": "ss"}.items())
+    found = leaderboard([one, other], Question())
+    assert [place.name for place in found.places] == [str(tmp_path / "b"), str(tmp_path / "a")]
+    assert found.tasks == ("0",)

@@ -104,3 +104,41 @@ def test_versions_that_differ_are_told(tmp_path):
     plan = dataclasses.replace(candidate.plan, versions={"torch": "3.0"})
     report = compare_runs(dataclasses.replace(candidate, plan=plan), baseline, Question())
     assert report.notes == ("torch was None for the baseline and 3.0 for the candidate",)
+
+
+OLD = {"old:0": "sf" * 4, "old:1": "ffff", "old:2": "ss"}
+NEW = {"new:0": "s" * 8, "new:1": "ssss", "new:3": "ss"}
+
+
+def pairs(report) -> list[tuple[str, str]]:
+    return [(each.first.entry.name, each.second.entry.name) for each in report.tasks]
+
+
+def test_a_suite_of_a_run_is_judged_by_another_task_by_task(tmp_path):
+    run = run_of(tmp_path / "run", {**OLD, **NEW, "lift": "s" * 8, "outside:0": "s" * 8})
+    report = compare_with_job(run, "old", Question())
+    assert pairs(report) == [("new:0", "old:0"), ("new:1", "old:1")]
+    assert report.together is not None
+    assert report.together.counts.total == 12
+    assert report.together.mean_of_tasks == 0.75
+    with pytest.raises(ConfigError, match="there is no job 'odl'"):
+        compare_with_job(run, "odl", Question())
+    with pytest.raises(NotComparableError, match="nothing can be compared"):
+        compare_with_job(run_of(tmp_path / "alone", OLD), "old", Question())
+
+
+def test_the_only_suites_of_two_runs_are_compared_and_others_by_their_names(tmp_path):
+    candidate, baseline = runs(tmp_path / "1", NEW, OLD)
+    assert pairs(compare_runs(candidate, baseline, Question())) == [("new:0", "old:0"), ("new:1", "old:1")]
+    two, other = runs(tmp_path / "2", {**NEW, "third:0": "s" * 8}, OLD)
+    with pytest.raises(NotComparableError, match="have no job of the same name"):
+        compare_runs(two, other, Question())
+    report = compare_runs(two, other, Question(), names={"old": "third"})
+    assert pairs(report) == [("third:0", "old:0")]
+
+
+def test_suites_that_were_played_differently_are_refused_with_the_difference(tmp_path):
+    candidate = run_of(tmp_path / "candidate", NEW, environment_args={"protocol": "strict"})
+    baseline = run_of(tmp_path / "baseline", OLD, environment_args={"protocol": "openpi"})
+    with pytest.raises(NotComparableError, match="not the same task: protocol 'strict' and 'openpi'"):
+        compare_runs(candidate, baseline, Question())

@@ -82,10 +82,11 @@ def test_the_standard_deviation_is_that_of_a_sample():
     assert standard_deviation([]) is None
 
 
-def test_the_interval_of_a_mean_is_wilsons_where_nothing_failed_or_nothing_succeeded():
+def test_the_interval_of_a_mean_is_wilsons_where_all_trials_are_alike_or_of_one_task():
     assert mean_rate_interval([(50, 50)] * 10) == wilson_interval(500, 500)
     assert mean_rate_interval([(0, 20)] * 5) == wilson_interval(0, 100)
     assert mean_rate_interval([(1, 1)] * 7) == wilson_interval(7, 7)
+    assert mean_rate_interval([(3, 10)]) == wilson_interval(3, 10)
 
 
 def test_the_interval_of_a_mean_has_the_value_of_its_formula():

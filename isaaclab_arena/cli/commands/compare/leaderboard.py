@@ -21,13 +21,13 @@ from isaaclab_arena.logs import plain_text
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardOptions:
-    """Order runs by their success over the jobs that all of them have; of one run, its jobs.
+    """Order runs by their success over the jobs that all of them have; of one run, its suites or its jobs.
 
     The exit code is 3 if they cannot be compared.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Directories of runs, each of one policy; or one run with a job for each policy."""
+    """Directories of runs, each of one policy; or one run with a suite or a job for each policy."""
     alpha: float = 0.05
     """How often any two policies that are alike may be told apart, over all pairs together."""
     json: bool = False
@@ -75,12 +75,20 @@ def leaderboard_table(found: Leaderboard) -> TextTable:
             plain_text(place.name),
             numbers[place.name],
             str(place.rank),
-            f"{100 * place.mean_rate:.1f}",
+            f"{100 * place.mean_rate:.1f} [{100 * place.mean_interval.low:.1f}, {100 * place.mean_interval.high:.1f}]",
             f"{place.successes}/{place.episodes}",
             f"{100 * place.interval.low:.1f} to {100 * place.interval.high:.1f}",
             ", ".join(sorted((numbers[name] for name in place.like), key=int)) or "-",
         )
         for place in found.places
     )
-    headings = ("policy", "no.", "rank", "mean of tasks %", "successes", "95 % of all", "not told apart from no.")
+    headings = (
+        "policy",
+        "no.",
+        "rank",
+        "mean of tasks % [95 %]",
+        "successes",
+        "95 % of all",
+        "not told apart from no.",
+    )
     return TextTable(headings=headings, rows=rows)
