@@ -6,7 +6,7 @@ from collections.abc import Iterable
 MAX_NAME_CHARACTERS = 80
 MAX_NAME_BYTES = 200
 RESERVED_NAMES = frozenset(
-    {"logs", "attempts", "claims", "launcher", "run.json", "report.html", "results.json"}
+    {"logs", "attempts", "claims", "launcher", "run.json", "report.html", "results.json", "verification.json"}
     | {
         f"{table}.{kind}"
         for table in ("results", "suites", "episodes", "timing", "episode_timing")

@@ -130,14 +130,14 @@ def _merged(output_directory: Path) -> MergedResults:
     same_conditions = not problems
     contents, reruns = contents_in_effect(jobs, attempts), times_rerun(attempts)
     logs = {job.name: read_commits(job_directory(output_directory, job.name), job.name) for job in jobs}
-    answers = _answers(plan, logs)
+    answers = answers_in(plan, logs)
     read = (
         read_evidence(output_directory, job, problems, same_conditions=same_conditions, commits=logs[job.name])
         for job in jobs
     )
     evidence = [
         replace(
-            _as_answered(each, logs[each.job.name], answers),
+            as_answered(each, logs[each.job.name], answers),
             contents=contents[each.job.name],
             times_rerun=reruns[each.job.name],
         )
@@ -158,7 +158,13 @@ def _merged(output_directory: Path) -> MergedResults:
     )
 
 
-def _answers(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ...]:
+def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ...]:
+    """Return how far the questions of a run are answered.
+
+    Args:
+        plan: What the run set out to do.
+        logs: What the commit files of its jobs say, by their names; jobs that are not there have no episode.
+    """
     asked = {job for question in plan.questions for job in question.jobs}
     finished = {
         job: {line.episode_index: finished_episode(line) for line in log.lines}
@@ -245,8 +251,14 @@ def read_evidence(
     )
 
 
-def _as_answered(evidence: JobEvidence, commits: CommitLog, answers: Sequence[Answer]) -> JobEvidence:
-    """Return what counts of a job: if its answers stopped it, the episodes that they needed."""
+def as_answered(evidence: JobEvidence, commits: CommitLog, answers: Sequence[Answer]) -> JobEvidence:
+    """Return what counts of a job: if its answers stopped it, the episodes that they needed.
+
+    Args:
+        evidence: What the files of the job say.
+        commits: What its commit files say.
+        answers: Those of the run.
+    """
     own = [answer for answer in answers if evidence.job.name in answer.question.jobs]
     needed = needed_episodes(evidence.job.name, own)
     if needed is None:

@@ -1,6 +1,6 @@
 """Show a run in Weights & Biases: curves of each job, the table of jobs, videos of failures, and the jobs' settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from isaaclab_arena.registry import optional_library
@@ -17,6 +17,10 @@ from isaaclab_arena.tracking.tracker import (
 
 _STEP = "checkpoint_step"
 _EPISODES = "episodes"
+_TABLE = "jobs"
+_TAKEN = frozenset({_STEP, CHECKPOINTS, _TABLE})
+"""Keys that are no job's."""
+
 _LONGEST_START_S = 30
 
 
@@ -50,16 +54,18 @@ class WandbTracker(Tracker):
         )
         self._run.define_metric(_STEP, hidden=True)
         self._run.define_metric(f"{CHECKPOINTS}/*", step_metric=_STEP)
+        self._keys = job_keys(run.jobs)
         self._jobs: set[str] = set()
 
     def log_job(self, measures: JobMeasures) -> None:
         """Add a point to the curves ``<job>/success_rate`` and so on."""
-        axis = f"{measures.job}/{_EPISODES}"
+        key = self._keys[measures.job]
+        axis = f"{key}/{_EPISODES}"
         if measures.job not in self._jobs:
             self._jobs.add(measures.job)
             self._run.define_metric(axis, hidden=True)
-            self._run.define_metric(f"{measures.job}/*", step_metric=axis)
-        values = {f"{measures.job}/{name}": value for name, value in measures.values.items()}
+            self._run.define_metric(f"{key}/*", step_metric=axis)
+        values = {f"{key}/{name}": value for name, value in measures.values.items()}
         self._run.log({**values, axis: measures.episodes})
 
     def log_checkpoint(self, measures: CheckpointMeasures) -> None:
@@ -71,15 +77,31 @@ class WandbTracker(Tracker):
     def log_film(self, film: FailureFilm) -> None:
         """Add a video to ``<job>/films``."""
         video = self._library.Video(str(film.path), caption=film.caption, format="mp4")
-        self._run.log({f"{film.job}/films": video})
+        self._run.log({f"{self._keys[film.job]}/films": video})
 
     def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show the jobs as the table ``jobs``."""
         columns = filled_columns(rows)
         data = [[row.get(name) for name in columns] for row in rows]
-        self._run.log({"jobs": self._library.Table(columns=columns, data=data, allow_mixed_types=True)})
+        self._run.log({_TABLE: self._library.Table(columns=columns, data=data, allow_mixed_types=True)})
 
     def close(self) -> str:
         """Finish, and return the page of the run, or the command that sends its files."""
         self._run.finish()
         return str(self._run.url) if self._run.url else f"wandb sync {self._run.settings.sync_dir}"
+
+
+def job_keys(jobs: Iterable[str]) -> dict[str, str]:
+    """Return below which key each job stands: its name, with ``_`` behind it where that is taken by something else.
+
+    Args:
+        jobs: Names of all jobs.
+    """
+    names = [*jobs]
+    keys: dict[str, str] = {}
+    for name in names:
+        key = name
+        while key in _TAKEN or (key != name and key in {*names, *keys.values()}):
+            key += "_"
+        keys[name] = key
+    return keys

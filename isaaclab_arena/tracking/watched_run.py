@@ -11,10 +11,12 @@ from isaaclab_arena.interfaces.content import holds_secret
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.grouping import job_settings
-from isaaclab_arena.results.merge import merge_results, read_evidence, records
-from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row
+from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
+from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, answer_cells, job_row
+from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts, times_rerun
+from isaaclab_arena.storage.run.commits import CommitLog, read_commits
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_name
 from isaaclab_arena.tracking.tracker import CheckpointMeasures, FailureFilm, JobMeasures, TrackedRun, Tracker
@@ -85,12 +87,15 @@ class WatchedRun:
 
     def __init__(self, output_directory: Path, plan: RunPlan, trackers: Sequence[OpenedTracker]) -> None:
         self._output_directory = output_directory
+        self._plan = plan
         self._jobs = {job.name: job for job in plan.jobs}
         self._trackers = trackers
         attempts, _ = read_attempts(output_directory)
         self._contents = contents_in_effect(plan.jobs, attempts)
         self._times_rerun = times_rerun(attempts)
         self._sizes: Mapping[str, int] = {}
+        self._logs: dict[str, CommitLog] = {}
+        self._answers: tuple[Answer, ...] = ()
         self._told: dict[str, JobMeasures] = {}
         self._curves: dict[str, CheckpointMeasures] = {}
         self._failed: dict[str, dict[int, Outcome]] = {}
@@ -122,13 +127,19 @@ class WatchedRun:
         sizes = sizes_of_sources(self._output_directory)
         changed = {file.partition("/")[0] for file, size in sizes.items() if self._sizes.get(file) != size}
         self._sizes = sizes
+        grown = changed & self._jobs.keys()
+        for name in grown:
+            self._logs[name] = read_commits(job_directory(self._output_directory, name), name)
+        self._answers = answers_in(self._plan, self._logs) if grown else self._answers
+        # The episodes of one job may be what answers the question that another one waits for.
+        asked = {job for answer in self._answers if grown & {*answer.question.jobs} for job in answer.question.jobs}
         for name, job in self._jobs.items():
-            if name in changed:
+            if name in grown | (asked & self._logs.keys()):
                 self._look_at(job)
 
     def _look_at(self, job: PlanEntry) -> None:
         evidence = self._evidence(job)
-        row = job_row(evidence)
+        row = job_row(evidence) | (answer_cells(evidence) if self._answers else {})
         self._failed[job.name] = {
             line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in _FAILED
         }
@@ -138,7 +149,9 @@ class WatchedRun:
             self._rows[job.name] = row
 
     def _evidence(self, job: PlanEntry) -> JobEvidence:
-        evidence = read_evidence(self._output_directory, job, [], same_conditions=True)
+        log = self._logs[job.name]
+        read = read_evidence(self._output_directory, job, [], same_conditions=True, commits=log)
+        evidence = as_answered(read, log, self._answers)
         return replace(evidence, contents=self._contents[job.name], times_rerun=self._times_rerun[job.name])
 
     def _tell(self, say: Callable[[Tracker], None]) -> None:

@@ -75,12 +75,17 @@ def write_film(directory: Path, job: str, index: int, *, num_frames: int = 3) ->
     return path
 
 
-def stopped_run(directory: Path) -> None:
-    """Write a run of two jobs that go on for a while after it is known that the first is better."""
+def stopped_run(directory: Path, *, episodes: int = 12) -> None:
+    """Write a run of two jobs that go on for a while after it is known that the first is better.
+
+    Args:
+        directory: The run's directory.
+        episodes: How many of the twelve planned episodes each job runs; seven answer the question.
+    """
     better = Question(name="better", jobs=("new", "old"), alpha=0.05, max_episodes=12)
     write_plan(directory, planned("new", num_episodes=12), planned("old", index=1, num_episodes=12))
     path = directory / RUN_PLAN_FILE
     write_text(path, json_text(replace(read_run_plan(directory), questions=(better,))), overwrite=True)
     for name, letter in (("new", "s"), ("old", "f")):
-        write_lines(directory, commit_lines(letter * 12, job=name))
+        write_lines(directory, commit_lines(letter * episodes, job=name))
         write_report(directory, report(name))

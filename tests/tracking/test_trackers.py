@@ -7,6 +7,7 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.tracking.trackers import check_trackers
+from isaaclab_arena.tracking.wandb_tracker import job_keys
 
 MISSING = [name for name in TrackerName if importlib.util.find_spec(name) is None]
 
@@ -33,3 +34,9 @@ def test_a_job_file_that_names_it_is_not_valid_here(missing, tmp_path, capsys):
 
 def test_those_that_are_installed_are_accepted():
     check_trackers([name for name in TrackerName if name not in MISSING], key="tracking")
+
+
+def test_in_wandb_a_job_shares_no_key_with_the_table_or_the_checkpoints():
+    names = ["lift", "jobs", "jobs_", "checkpoints", "checkpoint_step"]
+    keys = job_keys(names)
+    assert [keys[name] for name in names] == ["lift", "jobs__", "jobs_", "checkpoints_", "checkpoint_step_"]

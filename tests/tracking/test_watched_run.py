@@ -133,3 +133,13 @@ def test_a_job_that_stopped_at_its_answer_ends_with_the_rate_of_its_row(tmp_path
         last = [each for each in tracker.jobs if each.job == name][-1]
         assert last.episodes == row["episodes"] == row["decided_at"]
         assert (last.values["success_low"], last.values["success_high"]) == (row["success_low"], row["success_high"])
+
+
+def test_a_job_that_stopped_at_its_answer_is_complete_while_the_run_goes_on(tmp_path):
+    stopped_run(tmp_path, episodes=8)
+    tracker = NotingTracker()
+    watched(tmp_path, tracker).look()
+    [rows] = tracker.tables
+    told = [(row["name"], row["status"], row["episodes"], row["decided_at"]) for row in rows]
+    assert told == [("new", "completed", 7, 7), ("old", "completed", 7, 7)]
+    assert rows[0]["decision"] == "better: new is better than old"
