@@ -59,9 +59,20 @@ class VlaEvalConfig(GymConfig):
             yield Problem(f"there is no task {self.task}; there are {len(tasks)}, counted from 0", key="task")
 
 
-def vla_eval_environment(name: str) -> GymBuilder:
+@dataclass(frozen=True, kw_only=True)
+class VlaEvalBuilder(GymBuilder[VlaEvalConfig]):
+    """Builds one task of a benchmark class."""
+
+    def task_name(self, config: VlaEvalConfig) -> str:
+        """Return the task's name, or that of the class with its index; see `TaskBuilder`."""
+        if config.task_description is not None or config.task is None:
+            return super().task_name(config)
+        return config.task if isinstance(config.task, str) else f"{super().task_name(config)}/{config.task}"
+
+
+def vla_eval_environment(name: str) -> VlaEvalBuilder:
     """Return the builder of ``vla_eval:<name>``."""
-    return GymBuilder(
+    return VlaEvalBuilder(
         config_class=VlaEvalConfig,
         kind="vla_eval",
         name=name,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.interfaces.episode import Outcome
@@ -67,6 +68,15 @@ def test_an_episode_is_the_one_of_its_index_whatever_was_played_before():
     assert 0.05 < other[0] - first[0] < 0.15
     assert 0 < np.abs(elsewhere - first).max() < 0.1
     environment.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"task": "move left"}, "move left"), ({"task": 1}, "PointBenchmark/1"), ({}, "PointBenchmark")],
+)
+def test_the_table_names_the_task(options, name):
+    builder = ENVIRONMENTS.get(POINTS)
+    assert builder.task_name(builder.config_class(**options)) == name
 
 
 def test_one_object_can_be_kept_for_all_episodes_of_an_env_slot():

@@ -1,0 +1,135 @@
+"""Model servers of vla-eval itself, in an interpreter of its own, as policies here."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
+from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
+from tests.environments.gym.gym_running import build
+from tests.fakes import Notebook
+
+PYTHON = os.environ.get("VLA_EVAL_PYTHON", "")
+ROOT = Path(__file__).parents[2]
+POINTS = "tests.environments.gym.vla_eval_points:PointBenchmark"
+VARIABLES = {"PYTHONPATH": str(ROOT)}
+SEED = 7
+
+pytestmark = [
+    pytest.mark.benchmark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not PYTHON, reason="vla-eval's interpreter is missing: make test-benchmarks makes it"),
+]
+
+
+@contextmanager
+def server(kind: str) -> Iterator[str]:
+    """Run a server of vla-eval's classes, and give its address."""
+    script = str(Path(__file__).with_name("vla_eval_model_servers.py"))
+    with subprocess.Popen([PYTHON, script, kind], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"ws://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+def played(address: str, *, num_envs: int = 1, num_episodes: int = 4, **options: Any) -> Notebook:
+    """Play episodes of the points in vla-eval's interpreter with what a server answers."""
+    environment = build(
+        f"vla_eval:{POINTS}", num_envs=num_envs, python=PYTHON, environment_variables=VARIABLES, task="move right"
+    )
+    policy = VlaEvalRemotePolicy.from_dict({"address": address, "timeout_s": 10.0, **options})
+    notebook = Notebook()
+    try:
+        policy.check_environment(environment)
+        episodes = [Episode(job="points", episode_index=index, seed=SEED) for index in range(num_episodes)]
+        rollout(environment, policy, episodes, [notebook])
+    finally:
+        policy.close()
+        environment.close()
+    return notebook
+
+
+def summary(notebook: Notebook) -> dict[int, Any]:
+    return {each.episode.episode_index: (each.length, each.success, each.metrics) for each in notebook.records}
+
+
+def test_a_plain_server_ends_episodes_as_in_vla_evals_own_runner_for_any_number_of_env_slots(tmp_path):
+    with server("plain") as address:
+        alone, together = (played(address, num_envs=number) for number in (1, 3))
+        seeds = {each.episode.episode_index: each.conditions["gym.seed"] for each in alone.records}
+        request = {"class": POINTS, "task": 1, "seeds": [seeds[index] for index in range(4)], "address": address}
+        (tmp_path / "request.json").write_text(json.dumps(request))
+        script = str(Path(__file__).with_name("vla_eval_run.py"))
+        command = [PYTHON, script, str(tmp_path / "request.json")]
+        own = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **VARIABLES})
+    assert summary(alone) == summary(together)
+    ended = [(each["steps"], each["success"], each["distance"]) for each in json.loads(own.stdout)]
+    here = [
+        (length, success, metrics["distance"])
+        for length, success, metrics in dict(sorted(summary(alone).items())).values()
+    ]
+    assert [each[:2] for each in here] == [each[:2] for each in ended]
+    assert [each[2] for each in here] == pytest.approx([each[2] for each in ended], abs=1e-5)
+    assert any(success for _, success, _ in here)
+
+
+def test_a_batched_server_has_the_sessions_of_all_env_slots_in_one_batch():
+    actions = []
+
+    class Actions(Notebook):
+        def on_step(self, environment, transition) -> None:
+            actions.append(transition.action[:, 0].tolist())
+
+    with server("batched") as address:
+        environment = build(
+            f"vla_eval:{POINTS}", num_envs=3, python=PYTHON, environment_variables=VARIABLES, task="move right"
+        )
+        policy = VlaEvalRemotePolicy.from_dict({"address": address})
+        episodes = [Episode(job="points", episode_index=index, seed=SEED) for index in range(3)]
+        rollout(environment, policy, episodes, [Actions()])
+        policy.close()
+        environment.close()
+    # The first batch begins with the first question; from then on the server waits for what may still come.
+    assert actions[1:3] == [[3.0, 3.0, 3.0]] * 2
+
+
+def test_a_server_plays_its_own_chunks_and_begins_anew_in_every_episode():
+    actions = []
+
+    class Actions(Notebook):
+        def on_step(self, environment, transition) -> None:
+            actions.append(transition.action[0, 0].item())
+
+    with server("chunked") as address:
+        environment = build(
+            f"vla_eval:{POINTS}", python=PYTHON, environment_variables=VARIABLES, task="move left",
+            make_kwargs={"max_steps": 4},
+        )  # fmt: skip
+        policy = VlaEvalRemotePolicy.from_dict({"address": address})
+        rollout(
+            environment, policy, [Episode(job="p", episode_index=index, seed=SEED) for index in range(2)], [Actions()]
+        )
+        policy.close()
+        environment.close()
+    assert actions == [100.0, 101.0, 102.0, 103.0, 200.0, 201.0, 202.0, 203.0]
+
+
+def test_a_server_that_errs_is_told_with_what_it_says():
+    with server("errs") as address, pytest.raises(PolicyError, match="ValueError: the pictures are too dark"):
+        played(address)
+
+
+def test_a_server_that_hangs_is_told_with_its_limit():
+    with server("hangs") as address, pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.5 s"):
+        played(address, timeout_s=0.5)
