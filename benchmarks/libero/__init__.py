@@ -1,0 +1,1 @@
+"""LIBERO beside other harnesses: the same episodes, played by each in turn."""

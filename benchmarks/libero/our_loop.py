@@ -1,0 +1,100 @@
+"""Play episodes with this package's own rollout: ``our_loop PYTHON CHECKOUT STEPS SIZE CHUNK``."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from benchmarks.harness.environments import Tally, build
+from benchmarks.harness.workers import serve
+from benchmarks.libero.interpreter import HOLD
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.policy import PolicyBase
+
+
+class HoldPolicy(PolicyBase):
+    """Does nothing, and looks at the pictures of every step or of the first in each chunk.
+
+    Args:
+        chunk: Control steps of a chunk.
+    """
+
+    name: ClassVar[str] = "hold"
+
+    def __init__(self, chunk: int) -> None:
+        super().__init__()
+        self._chunk = chunk
+        self._step = 0
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return all env slots at the beginning of a chunk, else none."""
+        del env
+        return None if starting or self._step % self._chunk == 0 else []
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Begin a chunk."""
+        super().reset(env_ids)
+        self._step = 0
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the actions. Shape: (num_envs, 7)."""
+        if self._step % self._chunk == 0:
+            assert all(picture[0].any() for picture in observation["camera_obs"].values())
+        self._step += 1
+        return torch.tensor([HOLD] * env.num_envs)
+
+
+class Rollouts:
+    """Rollouts in one env slot.
+
+    Args:
+        environment: That of the task.
+        chunk: Control steps of a chunk.
+    """
+
+    def __init__(self, environment: Environment, chunk: int) -> None:
+        self._environment = environment
+        self._policy = HoldPolicy(chunk)
+
+    def play(self, index: int) -> dict[str, float]:
+        """Play one episode."""
+        found, cpu_s, wall_s = Tally(), cpu_of_all_s(), time.perf_counter()
+        episode = Episode(job="benchmark", episode_index=index, seed=0)
+        rollout(self._environment, self._policy, [episode], [found])
+        took = {"cpu_s": cpu_of_all_s() - cpu_s, "wall_s": time.perf_counter() - wall_s}
+        return {**took, "steps": found.records[0].length}
+
+
+def cpu_of_all_s() -> float:
+    """Return the CPU time of this process and of its workers [s]."""
+    worker_ticks = 0
+    for path in Path("/proc/self/task").glob("*/children"):
+        for pid in path.read_text(encoding="utf-8").split():
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            worker_ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + worker_ticks / 100
+
+
+def main(python: str, checkout: str, steps: int, size: int, chunk: int) -> None:
+    """Play as many episodes as are asked for."""
+    environment = build(
+        "libero:libero_spatial/0",
+        1,
+        python=python,
+        libero_path=checkout,
+        protocol="vla_eval",
+        enable_cameras=True,
+        camera_size=size,
+        max_episode_length=steps,
+        environment_variables={"MUJOCO_GL": "osmesa"},
+    )
+    serve({"ready": True}, Rollouts(environment, chunk).play)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))
