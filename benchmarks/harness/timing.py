@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 Name = TypeVar("Name")
@@ -29,6 +30,15 @@ def timed(call: Callable[[], object], cpu_clock: Callable[[], float] = time.proc
     call()
     wall_s = time.perf_counter() - wall
     return Timing(wall_s=wall_s, cpu_s=cpu_clock() - cpu)
+
+
+def waited_for_core_s() -> float:
+    """Return how long this thread has waited so far for a core that others had [s]; 0 where the system does not say."""
+    try:
+        _, waited_ns, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except OSError:
+        return 0.0
+    return int(waited_ns) / 1e9
 
 
 def in_turn(

@@ -120,7 +120,7 @@ def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: 
     return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape), crc))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _description(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     # The episodes of a job have the same arrays, of a few lengths.
     return f"{name} {dtype.str} {shape}".encode()

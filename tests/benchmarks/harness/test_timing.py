@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed, waited_for_core_s
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,9 @@ def test_ratios_are_of_neighbours_in_time():
 
 def test_a_median_is_that_of_one_figure():
     assert median([Timing(wall_s=wall, cpu_s=0.0) for wall in (1.0, 9.0, 2.0)], "wall_s") == 2.0
+
+
+def test_a_thread_has_waited_for_a_core_no_longer_than_time_has_passed():
+    waited_s = waited_for_core_s()
+    took = timed(lambda: [time.sleep(0) for _ in range(100)])
+    assert 0 <= waited_for_core_s() - waited_s <= took.wall_s + 1e-3
