@@ -1,9 +1,13 @@
+import json
+
 import pandas as pd
 import pytest
 
 import isaaclab_arena as arena
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.environments.suites import NamedTasks
 from tests.api.policies import push
 
 
@@ -78,3 +82,20 @@ def test_episodes_of_a_policy_that_was_named_are_run_again(tmp_path, capsys):
     arena.evaluate(environment="reach", policy="scripted", num_episodes=4, num_envs=2, output_dir=tmp_path / "named")
     assert main(["verify", str(tmp_path / "named"), "--sample", "2"]) == 0
     assert "2 of 2 episodes bitwise" in capsys.readouterr().out
+
+
+def test_a_suite_of_a_job_file_is_a_line_of_its_own_in_memory_and_on_disk(tmp_path):
+    job = {"name": "mine", "suite": "swings", "policy_type": "zero_action", "num_episodes": 2}
+    job["arena_env_args"] = {"max_episode_length": 5, "success_reward_threshold": 5}
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job]}))
+    with SUITES.restored_afterwards() as suites:
+        suites.register("swings", NamedTasks(words="", family="gym", names=("CartPole-v1", "Acrobot-v1")))
+        results = arena.evaluate(tmp_path / "jobs.json", output_dir=tmp_path / "out", num_ranks=1)
+    assert results.names == ["mine-CartPole-v1", "mine-Acrobot-v1"]
+    [told] = results.suites.to_dict(orient="records")
+    assert (told["name"], told["suite"], told["status"], told["tasks"]) == ("mine", "swings", "completed", 2)
+    # A pole stands for five steps; each step of the other costs one.
+    assert (told["mean_rate"], told["successes"], told["scored"]) == (0.5, 2, 4)
+    pd.testing.assert_frame_equal(arena.load_results(tmp_path / "out").suites, results.suites)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "suites.parquet"), results.suites)
+    assert "swings" in (tmp_path / "out" / "report.html").read_text()

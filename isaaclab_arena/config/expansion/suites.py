@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
 from isaaclab_arena.config.messages import shown
+from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.registry import Registry
@@ -56,8 +57,8 @@ def expand_suite(
         room: How many jobs it may make.
 
     Raises:
-        ConfigError: If there is no such suite, it cannot list its tasks or lists too many, or the job has an
-            environment of its own.
+        ConfigError: If there is no such suite, it cannot list its tasks or lists too many, the job has an environment
+            of its own, or a name that cannot be that of a job with a task behind it.
     """
     plain = {key: value for key, value in job.items() if key != "suite"}
     if job.get("suite") is None:
@@ -70,12 +71,15 @@ def expand_suite(
     if len(tasks) > room:
         message = f"makes {len(tasks)} jobs, and a file may have {MAX_JOBS} in all"
         raise ConfigError(Problem(message, key="suite"))
-    for task in tasks:
-        name = job.get("name")
-        label = f"{name}-{task.label}" if isinstance(name, str) else name
+    name = job.get("name")
+    names = [f"{name}-{task.label}" if isinstance(name, str) else name for task in tasks]
+    wrong = next((problem for each in names if isinstance(each, str) and (problem := name_problem(each))), None)
+    if wrong is not None:
+        raise ConfigError(Problem(f"with a task behind it, {wrong}", key="name"))
+    for own_name, task in zip(names, tasks, strict=True):
         environment = {**deepcopy(options), "environment": task.environment}
         member = SuiteMember(name=str(name), suite=job["suite"], task=task.label)
-        yield {**deepcopy(plain), "name": label, "arena_env_args": environment}, member
+        yield {**deepcopy(plain), "name": own_name, "arena_env_args": environment}, member
 
 
 def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[SuiteTask]:

@@ -109,13 +109,16 @@ def test_a_suite_is_the_run_of_its_jobs_written_out():
         ({"suite": "kitchen", "arena_env_args": {"checkout": "nowhere"}}, None,
          "arena_env_args.checkout: there is no such directory"),
         ({"suite": "kitchen", "arena_env_args": 3}, None, "arena_env_args: 3 is not a mapping"),
+        ({"suite": "kitchen", "name": "m" * 78}, None,
+         "name: with a task behind it, has 84 characters; at most 80 are allowed"),
         ({"suite": "kitchen"}, Listed(num_tasks=0), "suite: 'kitchen' lists no task"),
         ({"suite": "kitchen"}, Listed(same=True), "suite: 'kitchen' lists a task twice"),
         ({"suite": "kitchen"}, object, "suite: 'kitchen' is registered as a type, which lists no tasks"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_suite_is_told_with_its_key(changes, suite, expected):
-    assert problems({**JOB, **changes}, suite=suite) == [f"jobs.yaml: job 'mine': {expected}"]
+    name = changes.get("name", "mine")
+    assert problems({**JOB, **changes}, suite=suite) == [f"jobs.yaml: job '{name}': {expected}"]
 
 
 def test_what_is_wrong_with_all_jobs_of_a_suite_is_told_once():
