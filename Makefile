@@ -18,7 +18,7 @@ help:
 	@echo "make eval       run jobs/quickstart.json on the CPU, film a failure of each job, and write its page"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
-	@echo "make test-benchmarks  make interpreters with robosuite and vla-eval, and run the tests that need them"
+	@echo "make test-benchmarks  make an interpreter for each benchmark, and run the tests that need them"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
 	@echo "make mutants    put small faults into a copy of the code, and say which of them the tests notice; half an hour"
@@ -62,7 +62,24 @@ $(VENV)-vla-eval/.installed:
 	$(VENV)-vla-eval/bin/python -m pip install --quiet vla-eval==0.8.0
 	@touch $@
 
-test-benchmarks: $(INSTALLED) $(VENV)-robosuite/.installed $(VENV)-vla-eval/.installed
+$(VENV)-pusht/.installed:
+	$(PYTHON) -m venv $(VENV)-pusht
+	$(VENV)-pusht/bin/python -m pip install --quiet gym-pusht==0.1.8
+	@touch $@
+
+$(VENV)-aloha/.installed:
+	$(PYTHON) -m venv $(VENV)-aloha
+	$(VENV)-aloha/bin/python -m pip install --quiet gym-aloha==0.1.5
+	@touch $@
+
+$(VENV)-metaworld/.installed:
+	$(PYTHON) -m venv $(VENV)-metaworld
+	$(VENV)-metaworld/bin/python -m pip install --quiet metaworld==3.1.1 packaging
+	@touch $@
+
+test-benchmarks: $(INSTALLED) $(patsubst %,$(VENV)-%/.installed,robosuite vla-eval pusht aloha metaworld)
+	PUSHT_PYTHON=$(VENV)-pusht/bin/python ALOHA_PYTHON=$(VENV)-aloha/bin/python \
+	METAWORLD_PYTHON=$(VENV)-metaworld/bin/python \
 	ROBOSUITE_PYTHON=$(VENV)-robosuite/bin/python VLA_EVAL_PYTHON=$(VENV)-vla-eval/bin/python $(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)
