@@ -118,6 +118,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 # Each prints its table, and writes it into benchmarks/results where it says so. EnvPool takes part if it is installed,
+# PushT and robosuite with PUSHT_PYTHON and ROBOSUITE_PYTHON=<python of their environments>,
 # and mjlab with MJLAB_PYTHON=<python of its environment>, which benchmarks/training/throughput.py says how to make.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.simulation.physics_throughput
@@ -127,6 +128,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.simulation.ant_throughput
 	$(BIN)/python -m benchmarks.simulation.varied_steps
 	$(BIN)/python -m benchmarks.simulation.worker_overhead
+	$(BIN)/python -m benchmarks.simulation.worker_throughput $(if $(PUSHT_PYTHON),--pusht_python $(PUSHT_PYTHON)) \
+		$(if $(ROBOSUITE_PYTHON),--robosuite_python $(ROBOSUITE_PYTHON))
 	$(BIN)/python -m benchmarks.runs.recording_overhead
 	$(BIN)/python -m benchmarks.runs.films
 	$(BIN)/python -m benchmarks.runs.episode_writing

@@ -1,5 +1,6 @@
 """Environments made elsewhere, behind Gymnasium's interface, as one `Environment`."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,11 @@ class GymEnvironment(Environment):
         seen = self._pictures.wanted(running, ~self._running)
         answers = self._slots.step({slot: wanted[slot] for slot in running}, seen)
         for slot, answer in answers.items():
-            problem = self._take(slot, answer, drawn=slot in seen)
+            if isinstance(answer, SlotStep):
+                self._put(slot, answer.observation, drawn=slot in seen)
+        sound = {name: _sound(values) for name, values in self._arrays.items()}
+        for slot, answer in answers.items():
+            problem = self._problem(slot, answer, sound)
             if problem is not None:
                 errors[slot] = problem
                 masks["diverged"][slot] = True
@@ -238,18 +243,21 @@ class GymEnvironment(Environment):
         """Close the single environments."""
         self._slots.close()
 
-    def _take(self, slot: int, answer: SlotStep | SlotFailure, *, drawn: bool) -> str | None:
-        """Keep what an env slot observed; return why it is an error, None where it is none."""
+    def _problem(self, slot: int, answer: SlotStep | SlotFailure, sound: Mapping[str, np.ndarray]) -> str | None:
+        """Return why the step of an env slot is an error, None where it is none.
+
+        Args:
+            slot: The env slot.
+            answer: What its step gave.
+            sound: By term, in which env slots it holds neither NaN nor infinity. Shape of each: (num_envs,), bool.
+        """
         if isinstance(answer, SlotFailure):
             self._lost.add(slot)
             return answer.reason
-        self._put(slot, answer.observation, drawn=drawn)
-        if not np.isfinite(answer.reward):
+        if not math.isfinite(answer.reward):
             return f"the reward is {answer.reward}"
-        for name, values in self._arrays.items():
-            if not np.isfinite(values[slot]).all():
-                return f"observation '{name}' holds NaN or infinity"
-        return None
+        unsound = [name for name, each in sound.items() if not each[slot]]
+        return f"observation '{unsound[0]}' holds NaN or infinity" if unsound else None
 
     def _judge(self, slot: int, answer: SlotStep, masks: Mapping[str, np.ndarray]) -> None:
         """Say how the step of a sound env slot went."""
@@ -281,6 +289,11 @@ class GymEnvironment(Environment):
 
 def _hold_action(declared: Sequence[float] | str | None) -> tuple[float, ...] | str | None:
     return declared if declared is None or isinstance(declared, str) else tuple(declared)
+
+
+def _sound(values: np.ndarray) -> np.ndarray:
+    """Return where there is neither NaN nor infinity. Shape: (num_envs,), bool."""
+    return np.all(np.isfinite(values).reshape(len(values), -1), axis=1)
 
 
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:

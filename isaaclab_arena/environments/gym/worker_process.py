@@ -18,7 +18,7 @@ import numpy as np
 
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.environments.gym.worker import frames
-from isaaclab_arena.environments.gym.worker.shared_arrays import SharedArrays, Terms, num_bytes
+from isaaclab_arena.environments.gym.worker.shared_arrays import Description, SharedArrays, num_bytes
 
 SCRIPT_DIRECTORY = Path(__file__).with_name("worker")
 
@@ -159,15 +159,15 @@ class WorkerProcess:
             raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
         return message, arrays
 
-    def share(self, terms: Terms, num_slots: int) -> SharedArrays:
-        """Return the arrays in which the worker shows what its environments observe, once it has made one.
+    def share(self, description: Description, num_slots: int) -> SharedArrays:
+        """Return the arrays in which the worker shows what steps of its environments give, once it has made one.
 
         Args:
-            terms: What is observed; see `EnvSlot.description`.
+            description: What they look like.
             num_slots: How many env slots it holds.
         """
-        os.ftruncate(self._memory.fileno(), num_bytes(terms, num_slots))
-        return SharedArrays(self._memory.fileno(), terms, num_slots)
+        os.ftruncate(self._memory.fileno(), num_bytes(description, num_slots))
+        return SharedArrays(self._memory.fileno(), description, num_slots)
 
     def close(self) -> None:
         """Stop the worker. May be called more than once."""

@@ -189,9 +189,8 @@ class _Worker:
             details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{details}") from error
         if self._shared is None and self._process is not None:
-            terms = description["observation"]
-            self._shared = self._process.share(terms, len(self.indices))
-            self._pictures = frozenset(name for name, term in terms.items() if term["image"])
+            self._shared = self._process.share(description, len(self.indices))
+            self._pictures = frozenset(name for name, term in description["observation"].items() if term["image"])
         self._held.update(self._making)
         return description
 
@@ -264,14 +263,18 @@ class _Worker:
 
     def _stepped(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
         message, _ = self._receive(self._options.step_timeout_s * len(actions))
+        shared, notes = self._showing(), message["notes"]
         answers: dict[int, SlotStep | SlotFailure] = {}
-        for (index, action), answer in zip(actions.items(), message["answers"], strict=True):
-            if "error" in answer:
-                _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, answer["traceback"])
+        for index, action in actions.items():
+            note = notes.get(str(index - self.indices[0]), {})
+            if "error" in note:
+                _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, note["traceback"])
                 self._drop(index)
-                answers[index] = SlotFailure(reason=first_line(answer["error"]))
+                answers[index] = SlotFailure(reason=first_line(note["error"]))
                 continue
-            answers[index] = SlotStep(observation=self._observed(index, pictures=index in seen), **answer)
+            observation = self._observed(index, pictures=index in seen)
+            results = shared.results(index - self.indices[0])
+            answers[index] = SlotStep(observation, *results, info_names=tuple(note.get("info_names", ())))
             if index in self._played:
                 self._played[index].actions.append(action.copy())
                 self._played[index].numbers = self._numbers(index)
@@ -342,8 +345,8 @@ class _Worker:
             self.close()
 
     def _observed(self, index: int, *, pictures: bool) -> dict[str, np.ndarray]:
-        shared, [slot] = self._arrays(), self._local([index])
-        return {name: each[slot] for name, each in shared.items() if pictures or name not in self._pictures}
+        arrays, slot = self._showing().arrays, index - self.indices[0]
+        return {name: each[slot] for name, each in arrays.items() if pictures or name not in self._pictures}
 
     def _numbers(self, index: int) -> dict[str, np.ndarray]:
         return {name: value.copy() for name, value in self._observed(index, pictures=False).items()}
@@ -352,10 +355,10 @@ class _Worker:
         """Return the numbers by which the process knows env slots."""
         return [index - self.indices[0] for index in indices]
 
-    def _arrays(self) -> Mapping[str, np.ndarray]:
+    def _showing(self) -> SharedArrays:
         if self._shared is None:
             raise RuntimeError("a worker was asked what it observes before it was made")
-        return self._shared.arrays
+        return self._shared
 
     def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
         # Other workers are asked first; what became of this one is told when its answer is due.

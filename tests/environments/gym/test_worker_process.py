@@ -38,7 +38,7 @@ def ready_with_arrays(
     worker = WorkerProcess(sys.executable, {"PYTHONPATH": f"{python_path}{os.pathsep}{ROOT}"})
     request = SlotSource(kind="gym", name=name, make_kwargs=make_kwargs).request()
     description, _ = worker.ask({"request": "make", "slots": [0], "num_slots": 1, **request}, timeout_s=60)
-    shared = worker.share(description["observation"], 1)
+    shared = worker.share(description, 1)
     starts = [{"seed": 1, "options": None}]
     worker.ask({"request": "reset", "slots": [0], "starts": starts, "pictures": [True]}, timeout_s=60)
     return worker, shared.arrays
@@ -50,9 +50,9 @@ def ready(name: str = ID, python_path: Path = ROOT, **make_kwargs) -> WorkerProc
 
 
 def step(worker: WorkerProcess, timeout_s: float = 60.0, *, pictures: bool = True):
-    """Return what an environment's step gave, without what it observed."""
+    """Return what is to be said of an environment's step beside what it shows."""
     request = {"request": "step", "slots": [0], "pictures": [pictures]}
-    return worker.ask(request, timeout_s, {"actions": np.zeros((1, 2), np.float32)})[0]["answers"][0]
+    return worker.ask(request, timeout_s, {"actions": np.zeros((1, 2), np.float32)})[0]["notes"].get("0", {})
 
 
 def test_a_worker_that_dies_is_told_with_what_it_last_wrote():
@@ -100,7 +100,7 @@ def test_an_environment_may_have_modules_that_are_called_like_those_of_the_worke
 def test_pictures_that_nobody_wants_do_not_travel():
     worker, arrays = ready_with_arrays(picture=True)
     for pictures, clock_shown in ((False, 0), (True, 2)):
-        assert step(worker, pictures=pictures)["terminated"] is False
+        assert step(worker, pictures=pictures) == {}
         assert (arrays["eye.front"] == clock_shown).all()
     assert arrays["numbers"][0, 1] == 2
     worker.close()

@@ -96,7 +96,7 @@ class _Worker:
         self._memory = memory
         self._shared: typing.Any = None
         self._slots: dict[int, typing.Any] = {}
-        self._terms: dict = {}
+        self._description: dict = {}
         self._num_slots = 0
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
@@ -115,7 +115,8 @@ class _Worker:
         if request == "render":
             return {}, {"picture": self._slots[message["slot"]].render()}
         told = zip(message["slots"], arrays["actions"], message["pictures"])  # noqa: B905  Python 3.9 has none
-        return {"answers": [self._step(slot, action, pictures=seen) for slot, action, seen in told]}, {}
+        notes = {slot: self._step(slot, action, pictures=seen) for slot, action, seen in told}
+        return {"notes": {slot: note for slot, note in notes.items() if note}}, {}
 
     def rest(self) -> None:
         """Say that no env slot moves."""
@@ -125,9 +126,8 @@ class _Worker:
     def _make(self, message: dict) -> dict:
         made = [self._made(message) for _ in message["slots"]]
         self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
-        description = made[0].description()
-        self._terms, self._num_slots = description["observation"], message["num_slots"]
-        return {**description, "versions": versions.versions_of(made[0].environment)}
+        self._description, self._num_slots = made[0].description(), message["num_slots"]
+        return {**self._description, "versions": versions.versions_of(made[0].environment)}
 
     def _made(self, message: dict) -> typing.Any:
         make = sources.source_of(message["source"]).make
@@ -141,19 +141,20 @@ class _Worker:
         return started.instruction
 
     def _step(self, slot: int, action: typing.Any, *, pictures: bool) -> dict:
+        """Make a step, show what it gave, and return what else is to be said of it."""
         try:
             step = self._moving(slot).step(action, pictures=pictures)
         except Exception as error:  # noqa: BLE001  the other env slots go on
             # Its state is unknown.
             del self._slots[slot]
             return _told(error)
-        self._shared.put(slot, step.observation)
-        return {key: value for key, value in step._asdict().items() if key != "observation"}
+        self._shared.put_step(slot, step)
+        return {"info_names": step.info_names} if step.info_names else {}
 
     def _moving(self, slot: int) -> typing.Any:
         """Return the environment in an env slot, which moves from now on."""
         if self._shared is None:
-            self._shared = shared_arrays.SharedArrays(self._memory, self._terms, self._num_slots)
+            self._shared = shared_arrays.SharedArrays(self._memory, self._description, self._num_slots)
         self._shared.moving[0] = slot
         return self._slots[slot]
 

@@ -28,7 +28,7 @@ class SlotStep(typing.NamedTuple):
     """What one step of one environment gave.
 
     ``observation`` lacks pictures that were not wanted. ``info`` holds the numbers that were asked for, as far as they
-    are there; ``info_names`` is all there is.
+    are there; if one of them is not, ``info_names`` is all there is.
     """
 
     observation: dict[str, np.ndarray]
@@ -70,9 +70,11 @@ class EnvSlot:
         self._instruction_key = instruction_key
         self._drawing = drawing
         self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
-        self._info_keys = (*info_keys, *self._metric_keys)
+        self._info_keys = tuple(dict.fromkeys((*info_keys, *self._metric_keys)))
         self._action_space = environment.action_space
+        self._native_action = native_action(environment.action_space)
         self._terms = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
+        self._pictures = {name for name, (_, space) in self._terms.items() if is_image(space)}
         action_bounds(self._action_space)
 
     def description(self) -> dict[str, typing.Any]:
@@ -81,7 +83,7 @@ class EnvSlot:
         low, high = action_bounds(self._action_space)
         return {
             "observation": {
-                name: {"shape": list(space.shape or ()), "image": is_image(space)}
+                name: {"shape": list(space.shape or ()), "image": name in self._pictures}
                 for name, (_, space) in self._terms.items()
             },
             "action_low": low.tolist(),
@@ -92,6 +94,7 @@ class EnvSlot:
             "renders": environment.render_mode == "rgb_array",
             "draws_on_demand": self._drawing is not None,
             "metric_keys": list(self._metric_keys),
+            "info_keys": list(self._info_keys),
             "hold_action": getattr(environment, "hold_action", None),
             "conditions": getattr(environment, "stated_conditions", {}),
         }
@@ -109,15 +112,16 @@ class EnvSlot:
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
         """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32."""
         with self._told(pictures):
-            answer = self.environment.step(native_action(self._action_space, action))
+            answer = self.environment.step(self._native_action(action))
         observation, reward, terminated, truncated, info = answer
+        is_complete = all(key in info for key in self._info_keys)
         return SlotStep(
             observation=self._arrays(observation, pictures=pictures),
             reward=_number(reward, "the reward"),
             terminated=bool(terminated),
             truncated=bool(truncated),
             info={key: _number(info[key], f"info['{key}']") for key in self._info_keys if key in info},
-            info_names=tuple(sorted(map(str, info))),
+            info_names=() if is_complete else tuple(sorted(map(str, info))),
         )
 
     def render(self) -> np.ndarray:
@@ -146,12 +150,13 @@ class EnvSlot:
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
         for name, (path, space) in self._terms.items():
-            if is_image(space) and not pictures:
+            is_picture = name in self._pictures
+            if is_picture and not pictures:
                 continue
             value = observation
             for key in path:
                 value = value[key]
-            array = np.array(value, np.uint8 if is_image(space) else np.float32)
+            array = np.array(value, np.uint8 if is_picture else np.float32)
             if array.shape != (space.shape or ()):
                 raise ValueError(f"observation '{name}' has shape {array.shape}, its space says {space.shape}")
             arrays[name] = array
@@ -185,14 +190,25 @@ def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     return low - 0.5, high + 0.5
 
 
-def native_action(space: typing.Any, action: np.ndarray) -> typing.Any:
-    """Return a flat float32 action as its space has it: clipped to the bounds, whole numbers rounded."""
+def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any]:
+    """Return what turns a flat float32 action into one of a space: clipped to the bounds, whole numbers rounded."""
     if kind_of(space) == "Box":
-        values = np.clip(action.reshape(space.shape).astype(np.float64), space.low, space.high)
-        return (np.rint(values) if np.issubdtype(space.dtype, np.integer) else values).astype(space.dtype)
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        is_whole = np.issubdtype(space.dtype, np.integer)
+
+        def boxed(action: np.ndarray) -> np.ndarray:
+            # Three times as fast as numpy's clip.
+            values = np.minimum(np.maximum(action.reshape(low.shape).astype(np.float64), low), high)
+            return (np.rint(values) if is_whole else values).astype(space.dtype)
+
+        return boxed
     low, high = _whole_bounds(space)
-    values = np.clip(np.rint(action.astype(np.float64)), low, high)
-    return int(values[0]) if kind_of(space) == "Discrete" else values.reshape(space.shape).astype(space.dtype)
+
+    def rounded(action: np.ndarray) -> typing.Any:
+        values = np.clip(np.rint(action.astype(np.float64)), low, high)
+        return int(values[0]) if kind_of(space) == "Discrete" else values.reshape(space.shape).astype(space.dtype)
+
+    return rounded
 
 
 def _whole_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
@@ -219,6 +235,8 @@ def _leaves(space: typing.Any, path: tuple[str, ...] = ()) -> typing.Iterator[tu
 
 
 def _number(value: typing.Any, what: str) -> float:
+    if isinstance(value, float):
+        return float(value)
     number = np.asarray(value)
     if number.size != 1 or number.dtype.kind not in _NUMBER_KINDS:
         raise ValueError(f"{what} is {value!r}, not a number")

@@ -1,0 +1,219 @@
+"""Compare workers with plain loops, one on each core, in the same interpreter: PushT, and Lift with pictures."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.harness.environments import CPU, build, episodes, make_policy
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from benchmarks.simulation.plain_loop import EPISODE_STEPS
+from isaaclab_arena.distributed.devices.opengl import choose_opengl
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes, pipelined_rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.observer import Observer, Transition
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")
+
+ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pusht": (
+        "gym:gym_pusht:gym_pusht/PushT-v0",
+        {"make_kwargs": {"obs_type": "state"}, "success_key": "is_success"},
+    ),
+    "lift": ("robosuite:Lift", {"enable_cameras": True}),
+}
+
+
+TEXT = """\
+Plain loops: one process on each core makes steps of one environment in a `for` loop. The others: this program's loop
+with the policy `random_action`, and every picture drawn and looked at. All run in the same interpreter of the
+environment, in turn in each round, and start with the second step. PushT begins an episode every 300 steps.
+
+Steps per second are those of the best round; ratios are medians over rounds. CPU is that of workers and of this
+process; its ratio is the share that is left to environments where every core is busy. Whatever else the machine does
+takes caches away, and more so from processes that are woken for each step. Memory is that of the workers, for each env
+slot; what processes share is divided among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to compare."""
+
+    pusht_python: str = ""  # Interpreter with gym-pusht 0.1.8; without it PushT is left out.
+    robosuite_python: str = ""  # Interpreter with robosuite 1.5.2; without it Lift is left out.
+    num_envs: int = 8  # Env slots of this program.
+    pusht_steps: int = 4800  # Steps of all env slots together in each measurement.
+    lift_steps: int = 160  # The same for Lift.
+    rounds: int = 3  # Rounds, each of which measures everything in turn.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What some steps took.
+
+    Attributes:
+        num_steps: How many, of all env slots together.
+        wall_s: Wall time [s].
+        own_cpu_s: CPU time of this process [s].
+        env_cpu_s: CPU time of the processes in which the environments are [s].
+        memory_bytes: Memory of these processes, for each env slot [bytes].
+    """
+
+    num_steps: int
+    wall_s: float
+    own_cpu_s: float
+    env_cpu_s: float
+    memory_bytes: float
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of a step, of all processes [ms]."""
+        return 1e3 * (self.own_cpu_s + self.env_cpu_s) / self.num_steps
+
+
+def plain_loops(kind: str, python: str, num_steps: int) -> Measured:
+    """Let a plain loop run on each core at the same time."""
+    num_loops = len(os.sched_getaffinity(0))
+    command = [python, str(_PLAIN_LOOP), kind, str(num_steps // num_loops)]
+    variables = {**os.environ, **choose_opengl(CPU, {}).variables}
+    loops = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) for _ in range(num_loops)]
+    found = [json.loads(loop.communicate()[0].splitlines()[-1]) for loop in loops]
+    return Measured(
+        num_steps=num_steps,
+        wall_s=max(each["wall_s"] for each in found),
+        own_cpu_s=0.0,
+        env_cpu_s=sum(each["cpu_s"] for each in found),
+        memory_bytes=max(each["memory_bytes"] for each in found),
+    )
+
+
+def in_workers(kind: str, python: str, num_steps: int, options: Options, *, per_worker: int, groups: int) -> Measured:
+    """Run a job's loop with actions at random in workers, in groups of env slots that take turns."""
+    name, arguments = ENVIRONMENTS[kind]
+    sizes = group_sizes(options.num_envs, groups)
+    environments = [build(name, size, python=python, envs_per_worker=per_worker, **arguments) for size in sizes]
+    workers = list(children())
+    policies = [make_policy("random_action") for _ in environments]
+    limits = RolloutLimits(max_steps=num_steps // options.num_envs)
+    pending = episodes(num_steps // EPISODE_STEPS[kind] + 2 * options.num_envs)
+    clock = Clock(workers, groups)
+    if groups == 1:
+        rollout(environments[0], policies[0], pending, [clock], limits=limits)
+    else:
+        pairs = zip(environments, policies, strict=True)
+        divided = [EnvGroup(environment=environment, policy=policy) for environment, policy in pairs]
+        pipelined_rollout(divided, pending, [clock], limits=limits)
+    measured = clock.measured(options.num_envs)
+    for environment in environments:
+        environment.close()
+    return measured
+
+
+class Clock(Observer):
+    """Looks at every picture, and measures from the first step of every group on.
+
+    Args:
+        workers: Numbers of the processes in which the environments are.
+        groups: How many groups of env slots there are.
+    """
+
+    def __init__(self, workers: list[int], groups: int) -> None:
+        self._workers, self._first_steps = workers, groups
+        self._num_steps = 0
+        self._began = self._now()
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Count the step."""
+        del environment
+        self._num_steps += transition.num_running
+        if self._first_steps > 0:
+            self._first_steps -= 1
+            self._num_steps, self._began = 0, self._now()
+
+    def measured(self, num_envs: int) -> Measured:
+        """Return what all steps took but the first."""
+        wall_s, own_cpu_s, env_cpu_s = (now - began for now, began in zip(self._now(), self._began, strict=True))
+        return Measured(
+            num_steps=self._num_steps,
+            wall_s=wall_s,
+            own_cpu_s=own_cpu_s,
+            env_cpu_s=env_cpu_s,
+            memory_bytes=sum(map(memory_bytes, self._workers)) / num_envs,
+        )
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.perf_counter(), time.process_time(), sum(map(cpu_s, self._workers))
+
+
+def children() -> Iterator[int]:
+    """Yield the numbers of the processes that this one has started."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+            yield int(stat.parent.name)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process with all its threads [s]."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def memory_bytes(pid: int) -> int:
+    """Return the memory of a process; of what it shares with others, its share [bytes]."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def in_rounds(kind: str, python: str, num_steps: int, options: Options) -> dict[str, list[Measured]]:
+    """Measure everything in turn, in several rounds."""
+    share = max(1, options.num_envs // len(os.sched_getaffinity(0)))
+    divisions = dict.fromkeys(((1, 1), (1, 2), (share, 1), (max(1, share // 2), 2)))
+    found: dict[str, list[Measured]] = {}
+    for _ in range(options.rounds):
+        found.setdefault("plain loops, one on each core", []).append(plain_loops(kind, python, num_steps))
+        for per_worker, groups in divisions:
+            label = f"{options.num_envs} env slots, {per_worker} in each worker" + (", --pipeline 2" * (groups > 1))
+            measured = in_workers(kind, python, num_steps, options, per_worker=per_worker, groups=groups)
+            found.setdefault(label, []).append(measured)
+    return found
+
+
+def main(options: Options) -> None:
+    """Measure, and write the page."""
+    page = Page("worker_throughput", "Workers beside plain loops", options)
+    tables = []
+    for kind, python, num_steps in (
+        ("pusht", options.pusht_python, options.pusht_steps),
+        ("lift", options.robosuite_python, options.lift_steps),
+    ):
+        if not python:
+            continue
+        title = {"pusht": "PushT, state", "lift": "Lift, two cameras of 84 x 84"}[kind]
+        columns = "steps/s", "of plain loops", "CPU ms a step", "of it this process", "of plain loops by CPU"
+        table = Table(title, *columns, "MiB an env slot")
+        found = in_rounds(kind, python, num_steps, options)
+        plain = next(iter(found.values()))
+        for label, rounds in found.items():
+            pairs = list(zip(plain, rounds, strict=True))
+            by_wall = [one.wall_s / one.num_steps * each.num_steps / each.wall_s for one, each in pairs]
+            by_cpu = [one.cpu_ms / each.cpu_ms for one, each in pairs]
+            best = min(rounds, key=lambda each: each.cpu_ms)
+            fastest = max(each.num_steps / each.wall_s for each in rounds)
+            own_ms = 1e3 * best.own_cpu_s / best.num_steps
+            ratios = f"{median(by_wall):.2f}", f"{best.cpu_ms:.2f}", f"{own_ms:.2f}", f"{median(by_cpu):.2f}"
+            table.add(label, f"{fastest:.0f}", *ratios, f"{best.memory_bytes / 2**20:.0f}")
+        tables.append(table)
+    page.write(TEXT, *tables)
+
+
+if __name__ == "__main__":
+    run(main, Options)
