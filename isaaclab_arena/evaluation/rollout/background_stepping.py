@@ -4,6 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -49,6 +50,17 @@ class BackgroundStepping:
         begin = partial(torch.cuda.set_device, environment.device) if is_gpu else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation", initializer=begin)
 
+    @property
+    def under_way(self) -> Future[Any]:
+        """The step that was begun.
+
+        Raises:
+            RuntimeError: If none was.
+        """
+        if self._under_way is None:
+            raise RuntimeError("no step was begun")
+        return self._under_way
+
     def begin(self, action: torch.Tensor) -> None:
         """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
         ready = None if self._stream is None else _noted(torch.cuda.current_stream(self._stream.device))
@@ -56,9 +68,7 @@ class BackgroundStepping:
 
     def finish(self) -> Step:
         """Wait for the step, and return it."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is None:
-            raise RuntimeError("no step was begun")
+        under_way, self._under_way = self.under_way, None
         began_s = self._stopwatch.elapsed_s()
         made = under_way.result()
         waited_s = self._stopwatch.elapsed_s() - began_s

@@ -1,8 +1,10 @@
 """The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another."""
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,7 +14,7 @@ from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
 from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult
-from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
+from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
@@ -51,9 +53,9 @@ def pipelined_rollout(
 ) -> RolloutResult:
     """Run episodes in groups of env slots; see `rollout` for the arguments and what is raised.
 
-    The groups take turns, always in the same order, so what comes out does not depend on which of them is quicker.
-    Every group may make ``max_steps``; ``max_envs`` are shared among them. Policies and observers are called in the
-    caller's thread only, steps are made in others.
+    The groups take turns in an order that changes nothing; see `_take_turns`. Every group may make
+    ``max_steps``; ``max_envs`` are shared among them. Policies and observers are called in the caller's thread only,
+    steps are made in others.
     """
     pending, watch = iter(episodes), stopwatch or Stopwatch()
     taking_turns: list[_GroupTurns] = []
@@ -66,7 +68,8 @@ def pipelined_rollout(
                 taking_turns.append(_GroupTurns(loop, stepping))
             for group, num_used in zip(taking_turns, _num_used(groups, limits), strict=True):
                 group.loop.reset(range(num_used))
-            interrupted = _take_turns(taking_turns, stop_requested)
+            in_order = limits.max_steps is not None or not all(_stands_alone(group.policy) for group in groups)
+            interrupted = _take_turns(taking_turns, stop_requested, watch, in_order=in_order)
     except PolicyLostError as error:
         for group in taking_turns:
             group.loop.end_lost_episodes(error)
@@ -86,11 +89,22 @@ def _num_used(groups: Sequence[EnvGroup], limits: RolloutLimits) -> list[int]:
     return [min(size, most) for size, most in zip(sizes, num_envs, strict=True)]
 
 
-def _take_turns(groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool]) -> bool:
-    """Let groups take turns until nothing is left to do; return whether a stop request ended it before."""
+def _stands_alone(policy: PolicyBase) -> bool:
+    """Return whether what a policy answers depends on nothing but the episode in the env slot."""
+    return policy.traits.reproducible and policy.traits.batch_invariant
+
+
+def _take_turns(
+    groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
+) -> bool:
+    """Let groups take turns until nothing is left to do; return whether a stop request ended it before.
+
+    What comes out must not depend on which group is quicker. So they take turns in a fixed order, unless each policy
+    answers by the episode alone and no number of steps ends the rollout: then the group that is ready goes first.
+    """
     interrupted = False
     while not interrupted and any(group.is_stepping or group.loop.may_step for group in groups):
-        for group in groups:
+        for group in groups if in_order else _ready(groups, stopwatch):
             group.loop.reset(group.finish_step())
             if not group.loop.may_step:
                 continue
@@ -101,6 +115,14 @@ def _take_turns(groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bo
     for group in groups:
         group.finish_step()
     return interrupted
+
+
+def _ready(groups: Sequence["_GroupTurns"], stopwatch: Stopwatch) -> Sequence["_GroupTurns"]:
+    """Return the groups whose turn need not wait for a step; wait until there is one."""
+    if all(group.is_stepping or not group.loop.may_step for group in groups):
+        with stopwatch.measure(Phase.SIMULATE):
+            wait([group.step_under_way for group in groups if group.is_stepping], return_when=FIRST_COMPLETED)
+    return [group for group in groups if not group.is_stepping or group.step_under_way.done()]
 
 
 class _GroupTurns:
@@ -115,6 +137,11 @@ class _GroupTurns:
     def is_stepping(self) -> bool:
         """Whether a step was begun and not finished."""
         return self._answer is not None
+
+    @property
+    def step_under_way(self) -> Future[Any]:
+        """The step that was begun."""
+        return self._stepping.under_way
 
     def begin_step(self) -> None:
         """Ask the policy, and begin the step that it answers."""

@@ -13,6 +13,7 @@ from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from tests.evaluation.rollout.test_rollout import episodes, toss
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment
@@ -122,6 +123,57 @@ def test_the_policy_acts_for_one_group_while_another_is_simulated():
     assert meeting.num_meetings == 5
 
 
+class Alone(ShrugPolicy):
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+
+
+class Gate(CoinEnvironment):
+    """Its first step takes until others have finished episodes."""
+
+    def __init__(self, opens: threading.Event) -> None:
+        super().__init__(CoinConfig(success_rate=0.0, failure_step=3), 1)
+        self._opens = opens
+
+    def step(self, action):
+        assert self._opens.wait(SOON_S), "the others waited for this step"
+        return super().step(action)
+
+
+class Opener(Observer):
+    """Opens a gate after some episodes."""
+
+    def __init__(self, opens: threading.Event, num_episodes: int) -> None:
+        self._opens, self._left = opens, num_episodes
+
+    def on_episode_end(self, environment, record) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._opens.set()
+
+
+def test_a_group_does_not_wait_for_a_slower_one_where_the_policy_answers_each_episode_by_itself():
+    opens, notebook = threading.Event(), Notebook()
+    environments = [Gate(opens), CoinEnvironment(CoinConfig(success_rate=0.0, failure_step=3), 1)]
+    groups = [EnvGroup(environment=each, policy=Alone()) for each in environments]
+    pipelined_rollout(groups, episodes(6), [notebook, Opener(opens, num_episodes=5)])
+    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(6))
+
+
+@pytest.mark.parametrize(("policy", "max_steps"), [(ShrugPolicy, None), (Alone, 40)])
+def test_groups_take_turns_in_a_fixed_order_where_what_comes_out_could_depend_on_it(policy, max_steps):
+    order = []
+
+    class Order(Observer):
+        def on_step(self, environment, transition) -> None:
+            order.append(environments.index(environment))
+
+    environments = [Slow(CoinConfig(success_rate=0.0, failure_step=3), 1), CoinEnvironment(CoinConfig(), 1)]
+    environments[0].pause_s = 0.02
+    groups = [EnvGroup(environment=each, policy=policy()) for each in environments]
+    pipelined_rollout(groups, episodes(2), [Order()], limits=RolloutLimits(max_steps=max_steps))
+    assert order[:4] == [0, 1, 0, 1]
+
+
 class Threads(Observer):
     """Notes in which threads it is called."""
 
@@ -162,10 +214,11 @@ class Explodes(CoinEnvironment):
 
 class Slow(CoinEnvironment):
     is_stepping = False
+    pause_s = 0.2
 
     def step(self, action):
         self.is_stepping = True
-        time.sleep(0.2)
+        time.sleep(self.pause_s)
         self.is_stepping = False
         return super().step(action)
 
