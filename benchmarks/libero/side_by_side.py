@@ -90,21 +90,21 @@ def main(options: Options) -> None:
             workers[harness].answer()
         plays = {harness: partial(play, worker, counts) for harness, worker in workers.items()}
         found = in_turn(plays, options.rounds, warm_up=1)
-    heading = ("CPU s per episode", "episodes per hour and core", "this package takes", "in chunks of 8")
+    heading = ("CPU s per episode", "episodes per hour and core", "over this package", "over its chunks of 8")
     table = Table("harness", *heading)
     for harness, played in found.items():
         cpu_s = [each.cpu_s for each in played]
         mean_s = sum(cpu_s) / len(cpu_s)
         ratios = [mean_s * len(cpu_s) / sum(each.cpu_s for each in found[ours]) for ours in (OURS, OURS_IN_CHUNKS)]
-        table.add(harness, spread(cpu_s), f"{3600 / mean_s:.0f}", *(f"{ratio:.2f} x less" for ratio in ratios))
+        table.add(harness, spread(cpu_s), f"{3600 / mean_s:.0f}", *(f"{ratio:.2f}" for ratio in ratios))
     size, steps, rounds, commit = options.size, options.steps, options.rounds, options.revision[:7]
     text = f"""\
 libero_spatial 0, two cameras of {size} x {size} pixels drawn by OSMesa, one env slot. An episode is a reset, ten steps
 of waiting and {steps} control steps; {rounds} of each harness count, in turn, after one that does not. CPU time is that
 of all processes of a harness. vla-eval runs its own orchestrator, runner, connection and server; LeRobot its own
 environment (commit {commit}) in Gymnasium's SyncVectorEnv, without its preparation of observations. Both draw every
-picture, whatever a policy looks at. Where a policy looks at every picture, harnesses differ only in the reset and the
-waiting, whose pictures nobody sees: the longer the episodes, the less that is. {options.note}"""
+picture, whatever a policy looks at. Where a policy looks at every picture, all that can be saved is the pictures of the
+reset and of the waiting. The last two columns are ratios of CPU time. {options.note}"""
     page.write(text, table)
 
 
