@@ -77,9 +77,16 @@ $(VENV)-metaworld/.installed:
 	$(VENV)-metaworld/bin/python -m pip install --quiet metaworld==3.1.1 packaging
 	@touch $@
 
-test-benchmarks: $(INSTALLED) $(patsubst %,$(VENV)-%/.installed,robosuite vla-eval pusht aloha metaworld)
+$(VENV)-libero/.installed: tests/outsiders/libero_requirements.txt
+	$(PYTHON) -m venv $(VENV)-libero
+	$(VENV)-libero/bin/python -m pip install --quiet --requirement tests/outsiders/libero_requirements.txt
+	$(VENV)-libero/bin/python -m pip install --quiet --no-deps robosuite==1.4.0
+	@touch $@
+
+# LIBERO_PATH names a checkout of LIBERO; without it, what needs one is skipped, and says so.
+test-benchmarks: $(INSTALLED) $(patsubst %,$(VENV)-%/.installed,robosuite vla-eval pusht aloha metaworld libero)
 	PUSHT_PYTHON=$(VENV)-pusht/bin/python ALOHA_PYTHON=$(VENV)-aloha/bin/python \
-	METAWORLD_PYTHON=$(VENV)-metaworld/bin/python \
+	METAWORLD_PYTHON=$(VENV)-metaworld/bin/python LIBERO_PYTHON=$(VENV)-libero/bin/python \
 	ROBOSUITE_PYTHON=$(VENV)-robosuite/bin/python VLA_EVAL_PYTHON=$(VENV)-vla-eval/bin/python $(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)
@@ -149,4 +156,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.gr00t.pipeline
 
 clean:
-	rm -rf $(VENV) $(VENV)-docs $(VENV)-robosuite outputs build site *.egg-info
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-robosuite $(VENV)-vla-eval $(VENV)-libero outputs build site *.egg-info

@@ -37,6 +37,7 @@ ELSEWHERE = {
 HERE = (
     "how_to/cameras.md",
     "how_to/distributed.md",
+    "how_to/libero.md",
     "how_to/policies.md",
     "how_to/report.md",
     "how_to/resuming.md",
@@ -77,6 +78,11 @@ NOT_RUN = {
     "how_to/finetuning.md": {
         "python -m torch.distributed.run": "tests/gr00t/training/test_finetune.py trains on two ranks",
         "python -m benchmarks.success.models": "takes an hour",
+    },
+    "how_to/libero.md": {
+        "git clone": "loads LIBERO from the network",
+        "python3 -m venv": "is followed by packages from the network",
+        "~/libero/bin/pip install": "loads packages from the network",
     },
     "how_to/policies.md": {
         "pip install -e submodules/Isaac-GR00T": "is installed already",

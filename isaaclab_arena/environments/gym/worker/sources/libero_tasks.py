@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import sys
@@ -91,7 +92,8 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
 class LiberoTask(gymnasium.Env):
     """A task of LIBERO behind Gymnasium's interface.
 
-    It observes each of LIBERO's observables by its own name. ``info["success"]`` is what the task says of itself.
+    It observes each of LIBERO's observables by its own name, and ``robot0_eef_axis_angle``. ``info["success"]`` is what
+    the task says of itself.
 
     Attributes:
         task: LIBERO's own environment.
@@ -175,10 +177,29 @@ class LiberoTask(gymnasium.Env):
 
 
 def _states(observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
-    """Return what is no picture, and no repetition of several of robosuite's observables as one."""
-    return {
+    """Return what is no picture, and no repetition of several of robosuite's observables as one.
+
+    ``robot0_eef_axis_angle`` is the hand's orientation as policies trained on LIBERO are given it.
+    """
+    shown = {
         name: np.atleast_1d(value) for name, value in observation.items() if not name.endswith(("-state", "_image"))
     }
+    if "robot0_eef_quat" in shown:
+        shown["robot0_eef_axis_angle"] = axis_angle(shown["robot0_eef_quat"])
+    return shown
+
+
+def axis_angle(quaternion: np.ndarray) -> np.ndarray:
+    """Return a rotation as axis times angle, 0 to 2 pi, as openpi and OpenVLA do it.
+
+    Args:
+        quaternion: Its scalar part is the last. Shape: (4,).
+    """
+    scalar = min(max(float(quaternion[3]), -1.0), 1.0)
+    sine = np.sqrt(1.0 - scalar * scalar)
+    if math.isclose(sine, 0.0):
+        return np.zeros(3)
+    return quaternion[:3] * 2.0 * math.acos(scalar) / sine
 
 
 def _camera_arguments(cameras: list[str], size: int) -> dict[str, typing.Any]:
