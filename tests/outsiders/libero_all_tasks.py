@@ -22,8 +22,8 @@ def main(request: dict, out: str) -> None:
     for name, files in request["tasks"].items():
         task = source.make("", {**SETTINGS, "seeds_every_reset": False, **request["settings"], **files}, 10)
         task.reset(options={"conditions": FIRST})
-        for _ in range(3):
-            observation, _, _, _, info = task.step(np.zeros(7, np.float32))
+        hold = np.zeros(7, np.float32)
+        observation, _, _, _, info = [task.step(hold) for _ in range(3)][-1]
         observed[name] = np.concatenate([np.ravel(value) for value in observation.values()])
         sys.stderr.write(f"{name} {info}\n")
         task.close()

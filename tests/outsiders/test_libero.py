@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.environments.libero.checkout import LiberoCheckout
 from isaaclab_arena.environments.libero.libero_root import libero_root
+from tests.end_to_end.launching import command, episodes_table, run, same_tables, start, wait_until, write_jobs
 from tests.environments.gym.gym_running import build
 
 PYTHON = os.environ.get("LIBERO_PYTHON", "")
@@ -108,3 +110,32 @@ def test_every_task_is_made_and_steps(suite, tmp_path):
     observed = in_its_interpreter("libero_all_tasks.py", tmp_path, {"tasks": files, "settings": settings})
     assert list(observed) == list(files)
     assert all(np.isfinite(values).all() for values in observed.values())
+
+
+def command_of(directory: Path, output: Path, *, ranks: int = 1, num_envs: int = 1) -> list[str]:
+    """Return the command of a run of six short episodes."""
+    options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": CHECKOUT, "num_envs": num_envs}
+    task = {"environment": "libero:libero_spatial/4", "protocol": "openpi", "max_episode_length": 5}
+    job = {"name": "bowl", "policy_type": "random_action", "num_episodes": 6, "arena_env_args": {**task, **options}}
+    jobs = write_jobs(directory / f"{output.name}.json", [job])
+    divided = ("--assignment", "dynamic") if ranks > 1 else ()
+    return command("--eval_jobs_config", jobs, "--output_dir", output, *divided, ranks=ranks)
+
+
+def test_tables_are_the_same_for_any_ranks_and_env_slots_and_after_kill_9(tmp_path):
+    outputs = {name: tmp_path / name for name in ("one", "two", "slots", "killed")}
+    timeouts: dict[str, Any] = {"timeout_s": 1200}
+    assert run(command_of(tmp_path, outputs["one"]), **timeouts).returncode == 0
+    assert run(command_of(tmp_path, outputs["two"], ranks=2), **timeouts).returncode == 0
+    assert run(command_of(tmp_path, outputs["slots"], num_envs=3), **timeouts).returncode == 0
+    killed = command_of(tmp_path, outputs["killed"])
+    process = start(killed, tmp_path / "log")
+    wait_until(lambda: any(outputs["killed"].rglob("e00000[1-5].h5")), timeout_s=1200)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert run([*killed, "--resume"], **timeouts).returncode == 0
+    assert same_tables(outputs["one"], outputs["two"])
+    assert same_tables(outputs["one"], outputs["killed"])
+    assert same_tables(outputs["one"], outputs["slots"])
+    conditions = [json.loads(each) for each in episodes_table(outputs["one"])["conditions"]]
+    assert [each["libero.reset_index"] for each in conditions] == list(range(6))
