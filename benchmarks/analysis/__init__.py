@@ -1,1 +1,1 @@
-"""Benchmarks of comparing and deciding: how long it takes, and how often it is wrong."""
+"""Benchmarks of comparing, deciding and showing: how long it takes, and how often it is wrong."""
