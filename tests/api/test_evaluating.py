@@ -50,6 +50,7 @@ def test_a_policy_by_name_gives_the_tables_of_the_command_line(tmp_path):
     assert tables(results.output_dir) == tables(tmp_path / "typed")
 
 
+@pytest.mark.usefixtures("quick_python")
 def test_two_ranks_give_the_tables_of_one(job_file, tmp_path, capfd):
     one = arena.evaluate(job_file, output_dir=tmp_path / "one", **FEW)
     two = arena.evaluate(job_file, output_dir=tmp_path / "two", num_ranks=2, **FEW)

@@ -221,7 +221,7 @@ def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(tmp_pat
         "checkpoints.export=true",
         *NOT_EVALUATED,
     )
-    finished = train(tmp_path, "--max_iterations", 2, *words, ranks=3, extra=spied, fresh=True)
+    finished = train(tmp_path, "--max_iterations", 2, *words, ranks=2, extra=spied, fresh=True)
     assert finished.returncode == 0, finished.stderr
     directory = run_directory_of(tmp_path)
     written = [
@@ -230,7 +230,7 @@ def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(tmp_pat
             for line in (tmp_path / f"written_by_rank{rank}").read_text().splitlines()
             if line.startswith(str(directory)) and not line.endswith("/")
         }
-        for rank in range(3)
+        for rank in range(2)
     ]
     assert {
         "model_2.pt",
@@ -241,12 +241,12 @@ def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(tmp_pat
         "policy.onnx",
         "policy.pt",
     } <= written[0]
-    assert written[1:] == [{"rank1.log"}, {"rank2.log"}]
+    assert written[1] == {"rank1.log"}
     assert set((tmp_path / "written_by_rank_wandb").read_text().split()) == {"0"}
     settings = yaml.safe_load((directory / "params" / "train.yaml").read_text())
-    assert settings["devices"] == settings["simulation_devices"] == ["cpu", "cpu", "cpu"]
-    assert measures(directory)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
-    assert read_learned(directory / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
+    assert settings["devices"] == settings["simulation_devices"] == ["cpu", "cpu"]
+    assert measures(directory)[2, "Perf/total_steps"] == 2 * 2 * 8 * 16
+    assert read_learned(directory / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 2
 
 
 def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_episode_once(undisturbed, tmp_path):

@@ -24,6 +24,7 @@ def test_every_size_and_precision_is_asked_and_compared_with_float32(yaml):
     assert all(float(line[3]) > 0 for line in lines)
 
 
+@pytest.mark.slow
 def test_the_server_computes_what_would_be_computed_here(yaml, tmp_path):
     [line] = remote_table(yaml, tmp_path, devices=["cpu"], batch_sizes=[4], repetitions=3)[2:]
     _, slots, request_kb, _, _, _, _, cpu_here, client, server = cells(line)

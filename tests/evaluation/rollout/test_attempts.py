@@ -158,11 +158,13 @@ def test_pictures_that_were_announced_are_drawn_once_where_a_step_is_made_again(
 
 def test_it_does_where_groups_take_turns():
     seen = []
-    for name in ("lift_object", "cramped_lift_object"):
-        groups = [EnvGroup(environment=build(name, backend="warp"), policy=ScriptedPolicy()) for _ in range(2)]
+    for name in ("velocity_go1", "cramped_velocity_go1"):
+        envs = [build(name, backend="warp") for _ in range(2)]
+        groups = [EnvGroup(environment=env, policy=RandomActionPolicy()) for env in envs]
         seen.append(Seen())
         pipelined_rollout(groups, map(episode, range(2)), [seen[-1]], limits=RolloutLimits(max_steps=NUM_STEPS))
     assert seen[0].shown == seen[1].shown
+    assert all(map(num_failed, envs))
 
 
 def test_a_step_that_was_not_made_leaves_everything_as_it_was():

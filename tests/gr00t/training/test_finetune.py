@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -191,8 +192,15 @@ def test_a_robot_that_the_base_model_does_not_know_is_added_to_it(directory, tmp
     assert set(load_processor(tuned / "checkpoint-1").embodiments) == {"new_embodiment", "oxe_droid"}
 
 
-def last_child(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[-1])
+def last_rank(output: Path) -> int:
+    """Return the process of rank 1 of a training that writes into a directory."""
+    for process in Path("/proc").glob("[0-9]*"):
+        # Some end while they are looked at.
+        with suppress(OSError):
+            words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+            if os.fsencode(output) in words and b"RANK=1" in variables:
+                return int(process.name)
+    raise AssertionError("there is no rank 1")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -201,7 +209,7 @@ def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(director
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
     arguments = typed(directory, tmp_path / "out", "--max_steps", 100_000, "--save_every", 100_000)
     progress = tmp_path / "out" / "progress.csv"
-    training = start(command(*arguments, ranks=ranks, module=module), tmp_path / "log.txt", extra=path, fresh=True)
+    training = start(command(*arguments, ranks=ranks, module=module), tmp_path / "log.txt", extra=path)
     try:
         deadline = time.monotonic() + patience_s(120)
         while not (progress.is_file() and ("3", "loss") in measures(tmp_path / "out")):
@@ -209,7 +217,7 @@ def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(director
             assert time.monotonic() < deadline
             time.sleep(0.1)
         # One rank alone is told; its launcher only hears that it has left.
-        told = training.pid if ranks == 1 else last_child(training.pid)
+        told = training.pid if ranks == 1 else last_rank(tmp_path / "out")
         os.kill(told, signal.SIGTERM)
         code = training.wait(timeout=patience_s(60))
     finally:

@@ -15,9 +15,10 @@ from isaaclab_arena.policy.experts.meta_world import MetaWorldExpertCfg, MetaWor
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import Trace, build, run
 from tests.fakes import CoinConfig, CoinEnvironment
+from tests.preloaded.interpreter import preloaded_python
 
 ELSEWHERE = str(Path(__file__).parents[2] / "environments" / "elsewhere")
-IN_WORKERS = {"python": sys.executable, "environment_variables": {"PYTHONPATH": ELSEWHERE}}
+IN_WORKERS = {"python": preloaded_python(), "environment_variables": {"PYTHONPATH": ELSEWHERE}}
 
 
 @pytest.fixture

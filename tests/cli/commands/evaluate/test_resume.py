@@ -59,6 +59,7 @@ def test_a_training_goes_on_to_what_is_asked_for_now(tmp_path):
     assert (run / "model_2.pt").is_file()
 
 
+@pytest.mark.usefixtures("quick_python")
 def test_as_many_ranks_are_started_as_the_run_had(shy_run, monkeypatch):
     # The policy is a test's, and a rank is a process of its own.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

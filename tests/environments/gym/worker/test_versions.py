@@ -69,17 +69,22 @@ def test_an_installed_package_has_no_revision_but_that_of_its_installation(tmp_p
     assert revision("from_git") == COMMIT
 
 
-@pytest.mark.parametrize("line", ["from_wheel/__init__.py,,", "from_wheel.py,,"])
-def test_a_package_that_declares_nothing_is_provided_by_what_installed_its_files(tmp_path, monkeypatch, line):
-    info = tmp_path / "of_another_name-2.5.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-another-name\nVersion: 2.5\n")
-    (info / "RECORD").write_text(f"from_wheels/__init__.py,,\n{line}\n")
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("RECORD", "from_wheel/__init__.py,,\n"), ("RECORD", "from_wheel.py,,\n"), ("top_level.txt", "from_wheel\n")],
+)
+def test_a_package_is_provided_by_what_declares_it_or_installed_its_files(tmp_path, monkeypatch, file, content):
+    others = {"neighbour": ("RECORD", "from_wheels/__init__.py,,\n"), "plural": ("top_level.txt", "from_wheels\n")}
+    for name, (kind, text) in {"another": (file, content), **others}.items():
+        info = tmp_path / f"{name}-2.5.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.5\n")
+        (info / kind).write_text(text)
     (tmp_path / "from_wheel.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     importlib.import_module("from_wheel")
-    assert origin("from_wheel")["versions"] == "of-another-name 2.5"
+    assert origin("from_wheel")["versions"] == "another 2.5"
     assert origin("os")["versions"] is None
     del sys.modules["from_wheel"]
 
