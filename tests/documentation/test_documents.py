@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.table import table_columns
@@ -158,7 +159,7 @@ def test_a_job_file_in_a_document_can_be_read(tmp_path, path):
     assert files
     for body in files:
         (tmp_path / "jobs.yaml").write_text(body)
-        assert load_jobs_file(tmp_path / "jobs.yaml").jobs
+        assert load_jobs_file(tmp_path / "jobs.yaml", suites=SUITES).jobs
 
 
 def declare_entry_points(directory: Path, sections: list[str]) -> None:
