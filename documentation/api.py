@@ -67,6 +67,7 @@ CHAPTERS = {
             "interfaces.snapshottable",
             "environments.catalog",
         ),
+        ("config.expansion.suites.Suite", "config.expansion.suites.SuiteTask"),
     ),
     "tasks": Chapter(
         "Tasks",

@@ -33,7 +33,7 @@ def interpreter(name: str) -> str:
 
 
 def first_job(name: str) -> JobConfig:
-    return load_jobs_file(ROOT / "jobs" / f"{name}.yaml", suites=SUITES).jobs[0]
+    return load_jobs_file(ROOT / "jobs" / "benchmarks" / f"{name}.yaml", suites=SUITES).jobs[0]
 
 
 @pytest.mark.parametrize("name", ENGINES)
