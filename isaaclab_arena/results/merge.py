@@ -147,7 +147,7 @@ def _merged(output_directory: Path) -> MergedResults:
     return MergedResults(
         plan=plan,
         jobs=_job_table(plan, jobs, evidence),
-        suites=_table(suite_rows(evidence), SUITE_COLUMNS),
+        suites=typed_table(suite_rows(evidence), SUITE_COLUMNS),
         episodes=_episode_table(plan, evidence, logs),
         missing=missing,
         problems=tuple(problems),
@@ -177,9 +177,9 @@ def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ..
 def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobEvidence]) -> pd.DataFrame:
     columns = JOB_COLUMNS | JOB_TIMING_COLUMNS
     if not plan.questions:
-        return _table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
+        return typed_table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
     own = QUESTION_JOB_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
-    table = _table((job_row(each) | answer_cells(each) for each in evidence), columns | own)
+    table = typed_table((job_row(each) | answer_cells(each) for each in evidence), columns | own)
     return table[[*columns]].assign(**swept_columns(jobs), **{name: table[name] for name in own})
 
 
@@ -190,7 +190,7 @@ def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping
         for each in evidence
         for line in logs[each.job.name].lines
     )
-    return _table(rows, columns)
+    return typed_table(rows, columns)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -301,7 +301,8 @@ def _recorded_elsewhere(
                 yield RecordingElsewhere(dataset=f"{each.job.name}/{dataset}", rank=rank, place=place)
 
 
-def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+def typed_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    """Return rows as a table whose columns have the given types, even where there is no row."""
     # There may be very many rows, so each is let go as soon as its values are taken.
     values = list(zip(*(tuple(map(row.get, columns)) for row in rows), strict=True)) or [()] * len(columns)
     # Types are fixed, so that a column without a single value is the same in every run.

@@ -7,9 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, EPISODE_TIMING_COLUMNS, JOB_COLUMNS, JOB_TIMING_COLUMNS
+from isaaclab_arena.results.columns import (
+    EPISODE_COLUMNS,
+    EPISODE_TIMING_COLUMNS,
+    JOB_COLUMNS,
+    JOB_TIMING_COLUMNS,
+    SUITE_COLUMNS,
+)
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
-from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, RecordingElsewhere
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, RecordingElsewhere, typed_table
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan
@@ -46,9 +52,13 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     )
     swept = [name for name in results.columns if name.startswith(PREFIX)]
     jobs = pd.concat([results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]], results[swept]], axis="columns")
+    # A run without suites has no table of them; one that lies there is from another time.
+    has_suites = "suites" in document
+    suites = pd.read_parquet(output_directory / "suites.parquet") if has_suites else typed_table((), SUITE_COLUMNS)
     return MergedResults(
         plan=plan,
         jobs=jobs,
+        suites=pd.DataFrame(suites[[*SUITE_COLUMNS]]),
         episodes=pd.concat([episodes[[*EPISODE_COLUMNS]], episode_timing[[*EPISODE_TIMING_COLUMNS]]], axis="columns"),
         missing=tuple(
             MissingEpisodes(

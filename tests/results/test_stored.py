@@ -14,11 +14,12 @@ RUNS = {
     "complete": {"lift": "sssfte", "reach": "sf"},
     "with episodes missing": {"lift": "ss-f", "reach": "--"},
     "without success": {"lift": "uu"},
+    "with a suite": {"mine:0": "ssf", "mine:1": "sff", "reach": "sf"},
 }
 
 
 def without_tables(results: MergedResults) -> MergedResults:
-    return dataclasses.replace(results, jobs=pd.DataFrame(), episodes=pd.DataFrame())
+    return dataclasses.replace(results, jobs=pd.DataFrame(), episodes=pd.DataFrame(), suites=pd.DataFrame())
 
 
 @pytest.mark.parametrize("jobs", RUNS.values(), ids=RUNS)
@@ -29,6 +30,7 @@ def test_tables_give_what_a_merge_gives(tmp_path: Path, jobs: dict[str, str]):
     assert stored is not None
     pd.testing.assert_frame_equal(stored.jobs, merged.jobs)
     pd.testing.assert_frame_equal(stored.episodes, merged.episodes)
+    pd.testing.assert_frame_equal(stored.suites, merged.suites)
     assert str(without_tables(stored)) == str(without_tables(merged))
 
 
