@@ -82,6 +82,8 @@ def test_an_answer_that_is_too_large_is_not_taken():
         (packed("error", {"error": "no"}, 1), "failed: no"),
         ("hello", "sent text: hello"),
     ],
+    # The messages hold the time, which would be another in each process of the tests.
+    ids=["openpi", "a later version", "no version", "an action", "an error", "text"],
 )
 def test_a_server_of_another_protocol_is_known_by_its_first_answer(first, message):
     with serving(lambda connection: connection.send(first)) as port, pytest.raises(PolicyError) as caught:
