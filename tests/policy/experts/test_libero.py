@@ -36,10 +36,12 @@ def test_fingers_go_to_the_rim_and_close_there_and_not_in_the_middle():
     assert around[6] == CLOSE
 
 
-def test_the_middle_of_the_bowl_is_carried_to_that_of_the_plate():
+def test_the_bowl_is_lifted_and_its_middle_carried_to_that_of_the_plate():
     held = BOWL + PLAN.grip
     lifted = expert_action(PLAN, seen(held, opening=0.004, plate=BOWL + FAR - UP))
-    assert (lifted[0], lifted[1], lifted[6]) == (1.0, 0.0, CLOSE)
+    assert (lifted[0], lifted[1], lifted[2], lifted[6]) == (0.0, 0.0, 1.0, CLOSE)
+    carried = expert_action(PLAN, seen(held, opening=0.004, plate=BOWL + FAR - 4 * UP))
+    assert (carried[0], carried[1], carried[6]) == (1.0, 0.0, CLOSE)
     placed = expert_action(PLAN, seen(held, opening=0.004, plate=BOWL - PLAN.place))
     assert placed[6] == OPEN
 
