@@ -39,7 +39,7 @@ def stored_results(output_directory: Path) -> MergedResults | None:
         return None
     try:
         return _read(output_directory, plan)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError):
         # Tables can be rebuilt, so a damaged one is no reason to give up.
         return None
 
@@ -72,5 +72,8 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         problems=tuple(document["problems"]),
         complete=document["complete"],
         sources=document["sources"],
-        elsewhere=tuple(RecordingElsewhere(**each) for each in document["elsewhere"]),
+        elsewhere=tuple(
+            RecordingElsewhere(dataset=each["dataset"], rank=each["rank"], place=each["place"])
+            for each in document["elsewhere"]
+        ),
     )

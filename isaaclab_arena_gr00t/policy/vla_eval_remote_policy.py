@@ -25,7 +25,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     mistaken_columns,
     shown_inputs,
 )
-from isaaclab_arena_gr00t.remote.address import ServerAddress, ServerOptions, address_problems, server_address
+from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
 from isaaclab_arena_gr00t.remote.server_specs import spec_problems
 from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalSession
 
@@ -89,7 +89,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         self.check_options(config)
         super().__init__(config, chunk_length=config.action_chunk_length)
         self._options = config
-        self._address = _address(config)
+        self._address = server_address(_addressed(config))
         first = VlaEvalSession(self._address)
         first.wait_until_ready()
         self._hello = first.hello
@@ -105,9 +105,8 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return that the server's model is not known yet; see `PolicyBase.content_sources`."""
-        config = VlaEvalRemotePolicyCfg(**options)
-        named = f"{config.remote_host}:{config.remote_port}"
-        return ContentSources(unknown=(f"server {named if config.address is None else config.address}",))
+        config = _addressed(VlaEvalRemotePolicyCfg(**options))
+        return ContentSources(unknown=(f"server {config.remote_host}:{config.remote_port}",))
 
     @classmethod
     def check_options(cls, config: Any) -> None:
@@ -217,10 +216,6 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             columns=self._options.action_columns,
             policy="vla-eval model server",
         )
-
-
-def _address(config: VlaEvalRemotePolicyCfg) -> ServerAddress:
-    return server_address(_addressed(config))
 
 
 def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:

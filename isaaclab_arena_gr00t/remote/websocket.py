@@ -44,11 +44,6 @@ class Websocket:
         self._connection: ClientConnection | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is a connection, as far as is known."""
-        return self._connection is not None
-
-    @property
     def uri(self) -> str:
         """The server's address, for example ``ws://localhost:8000``."""
         host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host

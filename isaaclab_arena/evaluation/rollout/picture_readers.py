@@ -81,8 +81,8 @@ class PictureReaders:
 
     def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
         """Show the observers which episodes ended, one after the other."""
-        with self._stopwatch.measure(Phase.RECORD, self._environment):
-            for record in records:
+        for record in records:
+            with self._stopwatch.measure(Phase.RECORD, self._environment):
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
 
