@@ -30,11 +30,13 @@ from isaaclab_arena.environments.gym.environment import (
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerOptions, stop_kept_workers
+from isaaclab_arena.environments.gym.worker_options import WorkerOptions
 from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.workers.kept_workers import stop_kept_workers
+from isaaclab_arena.workers.worker_process import RequestError, WorkerError
 
 _UNKNOWN_CONTROL_DT_S = 1.0
 

@@ -3,21 +3,21 @@
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.worker.env_slot import SlotStart, SlotStep
-from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays
-from isaaclab_arena.environments.gym.worker_process import (
-    RequestError,
-    WorkerError,
-    WorkerOptions,
-    WorkerProcess,
-    ask_kept_worker,
-)
+from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays, num_bytes
+from isaaclab_arena.environments.gym.worker_options import WorkerOptions
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
+from isaaclab_arena.workers.kept_workers import ask_kept_worker
+from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
+
+ANSWERS = Path(__file__).with_name("worker")
+"""The directory with what workers answer by."""
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
 """What a worker calls the error that it had, to the error that is raised here."""
@@ -169,7 +169,7 @@ class _Worker:
             return
         if self._process is None:
             try:
-                self._process = WorkerProcess(self._options.interpreter, self._options.environment_variables)
+                self._process = WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
             except WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"slots": self._local(self._making), "num_slots": len(self.indices)}
@@ -189,7 +189,8 @@ class _Worker:
             details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{details}") from error
         if self._shared is None and self._process is not None:
-            self._shared = self._process.share(description, len(self.indices))
+            memory = self._process.share(num_bytes(description, len(self.indices)))
+            self._shared = SharedArrays(memory, description, len(self.indices))
             self._pictures = frozenset(name for name, term in description["observation"].items() if term["image"])
         self._held.update(self._making)
         return description
@@ -384,4 +385,5 @@ def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]
         WorkerError: If the interpreter cannot be used.
     """
     request = {"request": "find", "source": source.kind, "name": source.name, "make_kwargs": dict(source.make_kwargs)}
-    return ask_kept_worker(options.interpreter, options.environment_variables, request, options.start_timeout_s)
+    interpreter, variables = options.interpreter, options.environment_variables
+    return ask_kept_worker(ANSWERS, interpreter, variables, request, options.start_timeout_s)

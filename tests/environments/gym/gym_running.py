@@ -1,6 +1,6 @@
 """Building environments made elsewhere and running episodes in them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,3 @@ def run(
     finally:
         environment.close()
     return {record.episode.episode_index: record for record in notebook.records}
-
-
-def read_from(data: bytes) -> Callable[[int], bytes]:
-    """Return what hands out bytes as `frames.decode` asks for them."""
-    position = 0
-
-    def read_exactly(size: int) -> bytes:
-        nonlocal position
-        position += size
-        return data[position - size : position]
-
-    return read_exactly

@@ -1,18 +1,15 @@
 """Whatever an environment made elsewhere does wrong is an error of its episode, or refused, and no success."""
 
 import signal
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.gym.worker import frames
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError
 from isaaclab_arena.interfaces.episode import Outcome
 from tests.environments.gym.gym_mischief import ID
-from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, read_from, run
+from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 
 NAME = f"gym:{ID}"
 
@@ -100,31 +97,3 @@ def test_an_environment_that_resets_itself_loses_neither_its_last_observation_no
     records = run(NAME.replace("Env-v0", "Automatic-v0"), num_envs=2, observer=automatic, success_key="success")
     assert automatic.steps == plain.steps
     assert {record.outcome for record in records.values()} == {Outcome.SUCCESS}
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"[" * 200_000,
-        b'{"message": {}, "arrays": [["x", "<U4", [1]]]}',
-        b'{"message": {}, "arrays": [["x", "V8", [1]]]}',
-        b'{"message": {}, "arrays": [["x", [["a", "O"]], [1]]]}',
-        b'{"message": {}, "arrays": [["x", "<f4", [true]]]}',
-        b'{"message": {}, "arrays": [["x", "<f4", [1e3]]]}',
-        b'{"message": {}, "arrays": [["x", "<f4", [0, 1000000000000000000000000]]]}',
-        b'{"message": {}, "arrays": 3}',
-        b"not json",
-        b"\x80\x04\x95",
-    ],
-)
-def test_a_frame_of_nonsense_is_refused_and_nothing_is_unpickled(header):
-    frame = b"ARN1" + len(header).to_bytes(4, "little") + header + b"\0" * 64
-    began_s = time.monotonic()
-    with pytest.raises((frames.FrameError, ValueError, KeyError, TypeError)):
-        frames.decode(read_from(frame))
-    assert time.monotonic() - began_s < 5
-
-
-def test_a_frame_larger_than_any_header_is_not_waited_for():
-    with pytest.raises(frames.FrameError):
-        frames.decode(read_from(b"ARN1" + np.uint32(frames.MAX_HEADER_BYTES + 1).tobytes()))

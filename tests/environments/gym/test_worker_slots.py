@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from isaaclab_arena.environments.gym.env_slots import SlotReset, SlotSource
-from isaaclab_arena.environments.gym.worker_process import WorkerOptions
+from isaaclab_arena.environments.gym.worker_options import WorkerOptions
 from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.episode import Outcome

@@ -1,7 +1,6 @@
 """A worker: a process of its own, with an interpreter of its own, that answers requests."""
 
 import collections
-import contextlib
 import os
 import select
 import subprocess
@@ -10,44 +9,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.environments.gym.worker import frames
-from isaaclab_arena.environments.gym.worker.shared_arrays import Description, SharedArrays, num_bytes
+from isaaclab_arena.workers.program import frames
 
-SCRIPT_DIRECTORY = Path(__file__).with_name("worker")
+PROGRAM_DIRECTORY = Path(__file__).with_name("program")
 
 _STDERR_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How workers are run.
-
-    Attributes:
-        python: Interpreter in which the environment runs, in worker processes; this process by default.
-        environment_variables: What the workers have beside this process's variables.
-        envs_per_worker: Env slots in each worker process.
-        start_timeout_s: How long a worker may take to make or reset an environment [s].
-        step_timeout_s: How long a worker may take for a step of an environment [s].
-    """
-
-    python: str | None = None
-    environment_variables: dict[str, str] = field(default_factory=dict)
-    envs_per_worker: Count = 1
-    start_timeout_s: Positive = 300.0
-    step_timeout_s: Positive = 60.0
-
-    @property
-    def interpreter(self) -> str:
-        """Their interpreter, that of this process by default."""
-        return str(Path(self.python or sys.executable).expanduser())
 
 
 class WorkerError(Exception):
@@ -80,16 +52,17 @@ class WorkerProcess:
     """Starts a worker and talks to it. One request at a time: `send`, then `receive`.
 
     Args:
-        python: The interpreter, which needs numpy, and Gymnasium for most sources.
+        answers: The directory with the module ``answers`` that the worker answers by; see `program.__main__.main`.
+        python: The interpreter, which needs numpy and what that module imports.
         variables: Environment variables that the worker has beside those of this process.
 
     Raises:
         WorkerError: If the interpreter cannot be started.
     """
 
-    def __init__(self, python: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, answers: Path, python: str, variables: Mapping[str, str]) -> None:
         self._memory = _memory_file()
-        command = [python, str(SCRIPT_DIRECTORY), str(self._memory.fileno())]
+        command = [python, str(PROGRAM_DIRECTORY), str(self._memory.fileno()), str(answers)]
         if variables:
             command = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *command]
         try:
@@ -159,15 +132,14 @@ class WorkerProcess:
             raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
         return message, arrays
 
-    def share(self, description: Description, num_slots: int) -> SharedArrays:
-        """Return the arrays in which the worker shows what steps of its environments give, once it has made one.
+    def share(self, num_bytes: int) -> int:
+        """Return the descriptor of a file that the worker has open too, and can map, once it has a size.
 
         Args:
-            description: What they look like.
-            num_slots: How many env slots it holds.
+            num_bytes: The size.
         """
-        os.ftruncate(self._memory.fileno(), num_bytes(description, num_slots))
-        return SharedArrays(self._memory.fileno(), description, num_slots)
+        os.ftruncate(self._memory.fileno(), num_bytes)
+        return self._memory.fileno()
 
     def close(self) -> None:
         """Stop the worker. May be called more than once."""
@@ -227,42 +199,3 @@ def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes], IO
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise RuntimeError("a worker was started without pipes")
     return process.stdin, process.stdout, process.stderr
-
-
-_KEPT: dict[tuple[object, ...], WorkerProcess] = {}
-"""A worker for each interpreter that was asked, for the next question: importing its package may take seconds."""
-
-
-def ask_kept_worker(
-    python: str, variables: Mapping[str, str], message: Mapping[str, Any], timeout_s: float
-) -> dict[str, Any]:
-    """Return what an interpreter answers to a question about its packages, from a worker that stays.
-
-    Args:
-        python: The interpreter.
-        variables: See `WorkerProcess`.
-        message: The question, which must not make an environment.
-        timeout_s: How long it may take [s].
-
-    Raises:
-        RequestError: If it raises there.
-        WorkerError: If the interpreter cannot be used.
-    """
-    which = (python, *sorted(variables.items()))
-    if which in _KEPT:
-        # It ends with the thread that started it, and is then started anew.
-        with contextlib.suppress(WorkerError):
-            return _KEPT[which].ask(message, timeout_s)[0]
-        _KEPT.pop(which).close()
-    _KEPT[which] = WorkerProcess(python, variables)
-    try:
-        return _KEPT[which].ask(message, timeout_s)[0]
-    except WorkerError:
-        _KEPT.pop(which).close()
-        raise
-
-
-def stop_kept_workers() -> None:
-    """Stop those workers: who builds environments has asked what there was to ask, and they hold memory."""
-    while _KEPT:
-        _KEPT.popitem()[1].close()

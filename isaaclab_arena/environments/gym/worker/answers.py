@@ -1,0 +1,85 @@
+"""Makes environments and steps them as requests say."""
+
+from __future__ import annotations
+
+import typing
+
+from . import drawing, env_slot, shared_arrays, sources, versions  # noqa: TID252  beside this file, whatever imports it
+
+
+class Answers:
+    """The environments, and what may be asked of them. What they observe goes into memory that is shared.
+
+    Args:
+        memory: Descriptor of the file for it.
+        told: Gives the message that says what an environment raised.
+    """
+
+    def __init__(self, memory: int, told: typing.Callable[[Exception], dict]) -> None:
+        self._memory, self._told = memory, told
+        self._shared: typing.Any = None
+        self._slots: dict[int, typing.Any] = {}
+        self._description: dict = {}
+        self._num_slots = 0
+
+    def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
+        """Return message and arrays of the answer to those of a request."""
+        try:
+            return self._answer(message, arrays)
+        finally:
+            if self._shared is not None:
+                self._shared.moving[0] = shared_arrays.NOBODY
+
+    def _answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
+        request = message["request"]
+        if request == "find":
+            found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
+            return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}, {}
+        if request == "make":
+            return self._make(message), {}
+        if request == "reset":
+            told = zip(message["slots"], message["starts"], message["pictures"])  # noqa: B905  Python 3.9 has none
+            return {"instructions": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
+        if request == "expert":
+            experts = sources.source_of("metaworld")
+            return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
+        if request == "render":
+            return {}, {"picture": self._slots[message["slot"]].render()}
+        told = zip(message["slots"], arrays["actions"], message["pictures"])  # noqa: B905  Python 3.9 has none
+        notes = {slot: self._step(slot, action, pictures=seen) for slot, action, seen in told}
+        return {"notes": {slot: note for slot, note in notes.items() if note}}, {}
+
+    def _make(self, message: dict) -> dict:
+        made = [self._made(message) for _ in message["slots"]]
+        self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
+        self._description, self._num_slots = made[0].description(), message["num_slots"]
+        return {**self._description, "versions": versions.versions_of(made[0].environment)}
+
+    def _made(self, message: dict) -> typing.Any:
+        make = sources.source_of(message["source"]).make
+        environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
+        told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
+        return env_slot.EnvSlot(environment, *told)
+
+    def _reset(self, slot: int, start: dict, *, pictures: bool) -> str | None:
+        started = self._moving(slot).reset(start["seed"], pictures=pictures, options=start["options"])
+        self._shared.put(slot, started.observation)
+        return started.instruction
+
+    def _step(self, slot: int, action: typing.Any, *, pictures: bool) -> dict:
+        """Make a step, show what it gave, and return what else is to be said of it."""
+        try:
+            step = self._moving(slot).step(action, pictures=pictures)
+        except Exception as error:  # noqa: BLE001  the other env slots go on
+            # Its state is unknown.
+            del self._slots[slot]
+            return self._told(error)
+        self._shared.put_step(slot, step)
+        return {"info_names": step.info_names} if step.info_names else {}
+
+    def _moving(self, slot: int) -> typing.Any:
+        """Return the environment in an env slot, which moves from now on."""
+        if self._shared is None:
+            self._shared = shared_arrays.SharedArrays(self._memory, self._description, self._num_slots)
+        self._shared.moving[0] = slot
+        return self._slots[slot]

@@ -1,0 +1,1 @@
+"""Programs in interpreters of their own: started, asked, watched and stopped."""

@@ -1,0 +1,58 @@
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.environments.gym.env_slots import SlotSource
+from isaaclab_arena.environments.gym.worker.answers import Answers
+from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays, num_bytes
+from tests.environments.gym.gym_fakes import ID
+
+
+class Asked:
+    """What a worker would answer with, around the fake environment, and the arrays that it shows."""
+
+    def __init__(self, memory: int, **make_kwargs) -> None:
+        self.answers = Answers(memory, lambda error: {"error": str(error)})
+        request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request()
+        description = self.ask({"request": "make", "slots": [0], "num_slots": 1, **request})
+        os.ftruncate(memory, num_bytes(description, 1))
+        self.shared = SharedArrays(memory, description, 1)
+        self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
+
+    def ask(self, message: Mapping, **arrays: np.ndarray) -> dict:
+        return self.answers.answer(dict(message), arrays)[0]
+
+    def step(self, *, pictures: bool = True) -> dict:
+        """Return what is to be said of an environment's step beside what it shows."""
+        request = {"request": "step", "slots": [0], "pictures": [pictures]}
+        return self.ask(request, actions=np.zeros((1, 2), np.float32))["notes"].get(0, {})
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    descriptor = os.memfd_create("answers")
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_what_an_environment_raises_is_told_and_the_others_go_on(memory):
+    asked = Asked(memory, misbehaviour="raise", at_step=1)
+    assert asked.step() == {"error": "the floor gave way"}
+    assert asked.shared.moving[0] == NOBODY
+
+
+def test_pictures_that_nobody_wants_do_not_travel(memory):
+    asked = Asked(memory, picture=True)
+    for pictures, clock_shown in ((False, 0), (True, 2)):
+        assert asked.step(pictures=pictures) == {}
+        assert (asked.shared.arrays["eye.front"] == clock_shown).all()
+    assert asked.shared.arrays["numbers"][0, 1] == 2
+
+
+def test_what_cannot_be_found_raises(memory):
+    with pytest.raises(ImportError, match="No module named"):
+        Answers(memory, lambda error: {}).answer(
+            {"request": "find", "source": "gym", "name": "no_such:Draw-v0", "make_kwargs": {}}, {}
+        )

@@ -1,0 +1,137 @@
+"""Workers answer in time or are stopped, need little, and leave nothing behind."""
+
+import ast
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.distributed.process import process_is_running, process_start_ticks
+from isaaclab_arena.workers.program import frames
+from isaaclab_arena.workers.worker_process import PROGRAM_DIRECTORY, RequestError, WorkerError, WorkerProcess
+
+ROOT = Path(__file__).parents[2]
+FAKE = Path(__file__).with_name("fake")
+
+
+def worker(python_path: Path | None = None) -> WorkerProcess:
+    return WorkerProcess(FAKE, sys.executable, {"PYTHONPATH": str(python_path)} if python_path else {})
+
+
+def test_an_answer_is_that_to_the_request_whatever_the_worker_prints():
+    asked = worker()
+    for number in range(3):
+        message, arrays = asked.ask({"request": "repeat", "number": number}, 60, {"x": np.full(2, number)})
+        assert message["number"] == number
+        assert arrays["x"].tolist() == [number, number]
+    asked.close()
+
+
+def test_a_worker_that_dies_is_told_with_what_it_last_wrote():
+    with pytest.raises(WorkerError, match=r"(?s)died with exit code 3.*the roof came down"):
+        worker().ask({"request": "die"}, 60)
+
+
+def test_a_worker_that_is_killed_is_told_with_the_signal():
+    asked = worker()
+    os.kill(asked.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="died by signal 9"):
+        asked.ask({"request": "repeat"}, 60)
+
+
+def test_a_worker_that_falls_silent_is_stopped():
+    asked = worker()
+    asked.ask({"request": "repeat"}, 60)
+    began_s = time.monotonic()
+    with pytest.raises(WorkerError, match=r"did not answer within 0\.5 s"):
+        asked.ask({"request": "hang"}, 0.5)
+    assert time.monotonic() - began_s < 10
+    assert not process_is_running(asked.pid, None)
+
+
+def test_what_is_raised_there_comes_with_its_traceback_and_the_worker_lives():
+    asked = worker()
+    with pytest.raises(RequestError, match="OSError: the floor gave way") as told:
+        asked.ask({"request": "raise"}, 60)
+    assert told.value.kind == "other"
+    with pytest.raises(RequestError, match="No module named 'no_such'") as told:
+        asked.ask({"request": "import", "name": "no_such"}, 60)
+    assert told.value.kind == "import"
+    assert "answers.py" in told.value.traceback
+    asked.close()
+
+
+def test_modules_of_the_worker_shadow_no_module_of_the_same_name(tmp_path):
+    for name in ("frames", "answers"):
+        (tmp_path / f"{name}.py").touch()
+    asked = worker(python_path=tmp_path)
+    for name in ("frames", "answers"):
+        assert asked.ask({"request": "import", "name": name}, 60)[0] == {"file": str(tmp_path / f"{name}.py")}
+    asked.close()
+
+
+def test_memory_is_shared():
+    asked = worker()
+    descriptor = asked.share(16)
+    asked.ask({"request": "write"}, 60)
+    assert os.pread(descriptor, 16, 0) == b"\0\0\0\0seen" + bytes(8)
+    asked.close()
+
+
+def test_closing_twice_leaves_no_process():
+    asked = worker()
+    asked.close()
+    asked.close()
+    assert not process_is_running(asked.pid, None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it notices once it is idle")
+def test_a_worker_leaves_at_once_if_the_program_died_while_it_started():
+    left = subprocess.Popen([sys.executable, str(PROGRAM_DIRECTORY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert left.stdin is not None
+    # A request that would take a while still waits in the pipe when the program dies.
+    left.stdin.write(frames.encode({"request": "hang"}, {}))
+    left.stdin.close()
+    assert left.wait(timeout=60) == 1
+    assert left.stdout is not None
+    assert left.stdout.read() == b""
+
+
+def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
+    script = (
+        "import time\n"
+        "from tests.workers.test_worker_process import worker\n"
+        "asked = worker()\n"
+        "asked.ask({'request': 'repeat'}, 60)\n"
+        "asked.send({'request': 'hang'})\n"
+        "print(asked.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    assert program.stdout is not None
+    pid = int(program.stdout.readline())
+    started = process_start_ticks(pid)
+    assert started is not None
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    deadline_s = time.monotonic() + 10
+    while process_is_running(pid, started) and time.monotonic() < deadline_s:
+        select.select([], [], [], 0.05)
+    assert not process_is_running(pid, started)
+
+
+def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for():
+    allowed = {*sys.stdlib_module_names, "numpy", "gymnasium"}
+    package = ROOT / "isaaclab_arena"
+    for path in [*PROGRAM_DIRECTORY.glob("*.py"), *(package / "environments/gym/worker").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            assert {name.partition(".")[0] for name in names} <= allowed, path.name
