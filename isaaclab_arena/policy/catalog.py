@@ -2,10 +2,12 @@
 
 import importlib
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar, overload
 
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policy.function_policy import function_policy_class
 from isaaclab_arena.registry import Registry
 
 POLICIES = Registry(
@@ -60,8 +62,8 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
     """Return the class that a job's ``policy_type`` names.
 
     Args:
-        policy_type: A registered name, or a dotted path ``package.module.Class`` (``package.module:Class`` too).
-            Importing a module runs its code.
+        policy_type: A registered name, or a dotted path ``package.module.Class`` (``package.module:Class`` too),
+            of a class or of a function of the observation. Importing a module runs its code.
         may_import: Whether a dotted path may be imported; registered names always are.
 
     Raises:
@@ -71,13 +73,17 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
         found = POLICIES.get(policy_type)
     elif not may_import:
         raise ConfigError(
-            f"'{policy_type}' is a class path, whose module would have to be imported; --no_import allows registered "
+            f"'{policy_type}' is a dotted path, whose module would have to be imported; --no_import allows registered "
             f"names only: {', '.join(POLICIES.names())}"
         )
     else:
         found = _import_dotted(policy_type)
+    if isinstance(found, FunctionType):
+        return function_policy_class(found)
     if not (isinstance(found, type) and issubclass(found, PolicyBase)):
-        raise ConfigError(f"'{policy_type}' is no policy: it must be a class derived from PolicyBase")
+        raise ConfigError(
+            f"'{policy_type}' is no policy: it must be a class derived from PolicyBase or a function of the observation"
+        )
     return found
 
 

@@ -1,7 +1,7 @@
 """Policies that somebody else made and lends to an evaluation: objects, modules and functions."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,27 +12,10 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, overrides
+from isaaclab_arena.policy.function_policy import FunctionPolicy
 from isaaclab_arena.policy.lent_content import content_of_lent
 
 _SAID_BY_THE_CLASS = ("has_length", "is_recording", "num_episodes", "is_remote")
-
-
-class FunctionPolicy(PolicyBase):
-    """Acts as a function of the observation does.
-
-    Args:
-        function: Observation to action; see `Environment` for the observation. Its answer has the shape
-            (num_envs, action_dim), a tensor or an array.
-    """
-
-    def __init__(self, function: Callable[[Observation], Any]) -> None:
-        super().__init__()
-        self._function = function
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return what the function answers."""
-        del env
-        return self._function(observation)
 
 
 class ObjectPolicy(PolicyBase):

@@ -32,9 +32,15 @@ ELSEWHERE = {
     "start/my_task.md": "test_start.py",
     "start/read_the_results.md": "test_start.py",
     "users/lerobot.md": "test_lerobot_document.py",
+    "bring_your_policy/function.md": "test_bring_your_policy.py",
+    "bring_your_policy/exported_networks.md": "test_bring_your_policy.py",
 }
 # Pages whose programs run here, each page in a directory of its own.
 HERE = (
+    "bring_your_policy/gr00t.md",
+    "bring_your_policy/openpi.md",
+    "bring_your_policy/vla_eval.md",
+    "concepts/batches.md",
     "how_to/cameras.md",
     "how_to/distributed.md",
     "how_to/libero.md",
@@ -47,7 +53,6 @@ HERE = (
     "reference/results.md",
     "users/arena.md",
     "users/mjlab.md",
-    "users/openpi.md",
 )
 # How a command begins that no test types as it stands, and why.
 NOT_RUN = {
@@ -84,7 +89,7 @@ NOT_RUN = {
         "python3 -m venv": "is followed by packages from the network",
         "~/libero/bin/pip install": "loads packages from the network",
     },
-    "how_to/policies.md": {
+    "bring_your_policy/gr00t.md": {
         "pip install -e submodules/Isaac-GR00T": "is installed already",
         "gr00t-server": "serves until it is stopped; tests/gr00t starts servers",
     },
@@ -113,7 +118,8 @@ SECOND = {"name": "push", "policy_type": "random_action", "num_episodes": 1, "ar
 NOISE = "variations.action.noise.sampler_cfg.high"
 NOISY = {**SECOND, "name": "noise", "variations": {"action.noise.enabled": True}, "sweep": {NOISE: [0.0, 0.01]}}
 # What a page takes for granted, by the name under which it is spoken of.
-JOB_FILES = {"how_to/distributed.md": "jobs.json", "how_to/resuming.md": "jobs.json", "how_to/policies.md": "jobs.yaml"}
+JOB_FILES = {"how_to/distributed.md": "jobs.json", "how_to/resuming.md": "jobs.json", "how_to/policies.md": "jobs.yaml",
+             "concepts/batches.md": "jobs.yaml"}  # fmt: skip
 OWN_FILES = {"reference/jobs.md": "jobs.yaml", "users/arena.md": "experiment.yaml"}
 
 

@@ -161,7 +161,7 @@ def test_a_job_file_is_validated_without_running_what_it_names(trap, tmp_path, c
     block = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "trap_module.Trap", "num_steps": 1}
     path.write_text(json.dumps({"jobs": [block]}))
     assert command(["validate", str(path), "--no-import"]) == 2
-    assert "job 'a': policy_type: 'trap_module.Trap' is a class path" in capsys.readouterr().err
+    assert "job 'a': policy_type: 'trap_module.Trap' is a dotted path" in capsys.readouterr().err
     assert not trap[0].exists()
 
 
@@ -187,7 +187,7 @@ def test_the_runner_imports_nothing_where_it_is_told_so(trap, tmp_path, capfd, w
 def test_the_policy_runner_imports_nothing_where_it_is_told_so(trap, tmp_path, capfd):
     options = ["--output_dir", str(tmp_path / "out"), "--no_import", "--num_steps", "1"]
     assert policy_runner.main([*options, "--policy_type", "trap_module.Trap", "reach"]) == 2
-    assert "--policy_type: 'trap_module.Trap' is a class path" in capfd.readouterr().err
+    assert "--policy_type: 'trap_module.Trap' is a dotted path" in capfd.readouterr().err
     assert not trap[0].exists()
 
 
