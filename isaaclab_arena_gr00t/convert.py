@@ -39,6 +39,8 @@ class ToLeRobot:
     """Leave out camera pictures."""
     lossless: bool = False
     """Keep every pixel exactly; the files grow, and not every player shows them."""
+    png: bool = False
+    """Keep pictures as PNG in the tables instead of in videos, for training where no video reader loads."""
     language_instruction: str = ""
     """Instruction of episodes that were recorded without one."""
     fps: int | None = None
@@ -96,6 +98,7 @@ def _to_lerobot(command: ToLeRobot) -> None:
         environment_state=command.environment_state,
         videos=not command.no_videos,
         lossless=command.lossless,
+        png=command.png,
         language_instruction=command.language_instruction,
         fps=command.fps,
         robot_type=command.robot_type,

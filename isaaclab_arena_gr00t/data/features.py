@@ -57,21 +57,22 @@ class DatasetFeatures:
         shapes |= {camera.path: (camera.height, camera.width, 3) for camera in self.cameras.values()}
         return shapes | ({recorded.REWARDS: ()} if self.rewards else {})
 
-    def described(self, *, fps: int, lossless: bool) -> dict[str, Any]:
-        """Return the entries of all columns and videos in ``info.json``."""
+    def described(self, *, fps: int, lossless: bool, png: bool = False) -> dict[str, Any]:
+        """Return the entries of all columns and videos in ``info.json``; with ``png`` pictures are in columns too."""
         features: dict[str, Any] = {
             name: {"dtype": "float32", "shape": [column.size], "names": list(column.names)}
             for name, column in self.vectors.items()
         }
         for key, camera in self.cameras.items():
             height, width = camera.height, camera.width
-            if not lossless:
+            if not (lossless or png):
                 height, width = stored_size(height, width)
+            video = {"info": described_video(fps=fps, height=height, width=width, lossless=lossless)}
             features[layout.PICTURES_PREFIX + key] = {
-                "dtype": "video",
+                "dtype": "image" if png else "video",
                 "shape": [height, width, 3],
                 "names": ["height", "width", "channels"],
-                "info": described_video(fps=fps, height=height, width=width, lossless=lossless),
+                **({} if png else video),
             }
         if self.rewards:
             features[layout.REWARD] = _scalar("float32")

@@ -17,6 +17,7 @@ from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.features import DatasetFeatures, features_document, plan_features
 from isaaclab_arena_gr00t.data.files import layout
+from isaaclab_arena_gr00t.data.files.encoded_pictures import png_bytes
 from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.files.statistics import (
     ColumnSpool,
@@ -46,6 +47,7 @@ class LeRobotOptions:
         environment_state: See `plan_features`.
         videos: See `plan_features`.
         lossless: See `VideoWriter`.
+        png: Whether pictures are kept as PNG in the tables, and not in videos.
         language_instruction: The instruction of episodes that were recorded without one.
         fps: Control steps per second; None for the recorded value, which must be a whole number.
         robot_type: What the robot is called.
@@ -59,6 +61,7 @@ class LeRobotOptions:
     environment_state: bool = False
     videos: bool = True
     lossless: bool = False
+    png: bool = False
     language_instruction: str = ""
     fps: int | None = None
     robot_type: str | None = None
@@ -102,14 +105,14 @@ def write_lerobot_dataset(
     fps = options.fps or frames_per_second(episodes)
     _make_directory(output_dir)
     writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless, sizes=options.sizes)
-    conversion = _Conversion(output_dir, features, writer, fps)
+    conversion = _Conversion(output_dir, features, writer, fps, png=options.png)
     for number, episode in enumerate(episodes):
         conversion.add(number, episode)
         told(number + 1, len(episodes))
     tasks = conversion.finish()
     info = layout.info_document(
         options.version,
-        features.described(fps=fps, lossless=options.lossless),
+        features.described(fps=fps, lossless=options.lossless, png=options.png),
         fps=fps,
         robot_type=options.robot_type or _robot_type(episodes[0]),
         sizes=options.sizes,
@@ -142,12 +145,13 @@ def _planned(dataset: Path, options: LeRobotOptions) -> tuple[list[SourceEpisode
 class _Conversion:
     """Converts episodes one by one, and accumulates statistics and instructions."""
 
-    def __init__(self, root: Path, features: DatasetFeatures, writer: EpisodeWriter, fps: int) -> None:
+    def __init__(self, root: Path, features: DatasetFeatures, writer: EpisodeWriter, fps: int, *, png: bool) -> None:
         self.num_frames = 0
         self._root = root
         self._features = features
         self._writer = writer
         self._fps = fps
+        self._png = png
         self._tasks: dict[str, int] = {}
         self._spools: dict[str, ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
@@ -162,7 +166,12 @@ class _Conversion:
         pictures = {layout.PICTURES_PREFIX + key: arrays[camera.path] for key, camera in self._features.cameras.items()}
         statistics = self._statistics(columns, pictures)
         content = EpisodeContent(
-            episode_index=number, columns=columns, pictures=pictures, task=episode.instruction, statistics=statistics
+            episode_index=number,
+            columns=columns,
+            pictures={} if self._png else pictures,
+            encoded={name: list(map(png_bytes, frames)) for name, frames in pictures.items()} if self._png else {},
+            task=episode.instruction,
+            statistics=statistics,
         )
         self._writer.add(content)
         self._remember(number, episode)

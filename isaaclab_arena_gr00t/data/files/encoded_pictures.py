@@ -1,4 +1,4 @@
-"""Read pictures that a dataset's tables hold as PNG or JPEG, which LeRobot writes instead of videos."""
+"""Read and write pictures that a dataset's tables hold as PNG or JPEG, which LeRobot has instead of videos."""
 
 import dataclasses
 import struct
@@ -42,6 +42,13 @@ def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]
         yield _decoded(encoded, (width, height), f"{path}: picture {found} of '{name}'")
     if found < rows.num_rows:
         raise StorageError(f"{path}: '{name}' has {found} pictures; {rows.num_rows} are due")
+
+
+def png_bytes(frame: np.ndarray) -> bytes:
+    """Return a picture as a PNG file. Shape: (height, width, 3), uint8."""
+    file = BytesIO()
+    Image.fromarray(frame).save(file, format="PNG")
+    return file.getvalue()
 
 
 def _decoded(encoded: bytes, size: tuple[int, int], what: str) -> np.ndarray:

@@ -22,17 +22,23 @@ _MAX_TEXTS = 1000
 _PICTURES_AT_ONCE = 8
 _MOST_PICTURE_BYTES = 2 << 30
 _BYTES_PER_PICTURE, _BYTES_PER_PAGE = 64, 1 << 16
+_PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+"""How Hugging Face's `datasets` keeps a picture, which LeRobot reads."""
 _MAX_SIZE = 65_536
 """Largest number of values of a column in a row."""
 
 
-def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
+def steps_table(columns: Mapping[str, np.ndarray], encoded: Mapping[str, Sequence[bytes]]) -> pa.Table:
     """Return a table of control steps.
 
     Args:
         columns: Shape of each: (num_steps,) or (num_steps, size); a size of 1 is stored as plain numbers.
+        encoded: The files of the pictures of each column of pictures, one per control step.
     """
-    return pa.table({name: _arrow(values) for name, values in columns.items()})
+    pictures = {
+        name: pa.array([{"bytes": each, "path": None} for each in files], _PICTURE) for name, files in encoded.items()
+    }
+    return pa.table({name: _arrow(values) for name, values in columns.items()} | pictures)
 
 
 def _arrow(values: np.ndarray) -> pa.Array:

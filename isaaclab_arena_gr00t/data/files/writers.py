@@ -31,6 +31,7 @@ class EpisodeContent:
         episode_index: Its number in the dataset.
         columns: Values of each column. Shape of each: (num_steps,) or (num_steps, size).
         pictures: Frames of each video feature. Shape of each: (num_steps, height, width, 3), uint8.
+        encoded: Picture files of each picture feature, one per control step.
         task: Its instruction.
         statistics: Statistics of every column and video feature in this episode.
     """
@@ -38,6 +39,7 @@ class EpisodeContent:
     episode_index: int
     columns: Mapping[str, np.ndarray]
     pictures: Mapping[str, np.ndarray]
+    encoded: Mapping[str, Sequence[bytes]]
     task: str
     statistics: Mapping[str, Statistics]
 
@@ -91,7 +93,9 @@ class EpisodeWriterV21(EpisodeWriter):
         """Write an episode; see `EpisodeWriter.add`."""
         index = episode.episode_index
         data_path, video_path = (paths[DatasetVersion.V21] for paths in (layout.DATA_PATHS, layout.VIDEO_PATHS))
-        write_table(self.root / layout.of_episode(data_path, index, self.sizes), steps_table(episode.columns))
+        write_table(
+            self.root / layout.of_episode(data_path, index, self.sizes), steps_table(episode.columns, episode.encoded)
+        )
         for key, frames in episode.pictures.items():
             path = self.root / layout.of_episode(video_path, index, self.sizes, key)
             video = VideoWriter(path, fps=self.fps, lossless=self.lossless)
@@ -133,7 +137,7 @@ class EpisodeWriterV30(EpisodeWriter):
             "dataset_to_index": first + episode.num_steps,
             **_place("data", self._data.next_number(), self.sizes),
         }
-        self._data.append(steps_table(episode.columns))
+        self._data.append(steps_table(episode.columns, episode.encoded))
         for key, frames in episode.pictures.items():
             row |= self._add_pictures(key, frames)
         for feature, statistics in episode.statistics.items():

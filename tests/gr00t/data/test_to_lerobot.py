@@ -38,10 +38,14 @@ def brought_back(dataset, tmp_path):
 
 
 @VERSIONS
-@pytest.mark.parametrize("with_yaml", [False, True])
-def test_a_lossless_dataset_gives_back_what_was_recorded(run_directory, tmp_path, version, with_yaml):
+@pytest.mark.parametrize(
+    ("kept", "with_yaml"), [("lossless", False), ("lossless", True), ("png", False), ("png", True)]
+)
+def test_a_lossless_dataset_gives_back_what_was_recorded(run_directory, tmp_path, version, kept, with_yaml):
     yaml = PANDA_YAML if with_yaml else None
-    dataset = converted(run_directory, tmp_path, version=version, lossless=True, policy_config_yaml_path=yaml)
+    options = {"version": version, kept: True, "policy_config_yaml_path": yaml}
+    dataset = converted(run_directory, tmp_path, **options)
+    assert any(dataset.glob("videos/**/*.mp4")) == (kept == "lossless")
     back = brought_back(dataset, tmp_path)
     assert sorted(str(path.relative_to(tmp_path / "back")) for path in (tmp_path / "back").rglob("*.*")) == [
         "lift/dataset_lift.hdf5",
