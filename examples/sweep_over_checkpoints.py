@@ -14,23 +14,22 @@ DIRECTORY = Path("outputs") / "checkpoints"
 JOBS = """
 defaults: {num_episodes: 20, arena_env_args: {num_envs: 4}}
 jobs:
-  - name: "{checkpoint_path}"
+  - name: reach
     policy_type: policy_of_a_network.ReachPolicy
     arena_env_args: {environment: reach, action_mode: ee_delta}
-    sweep:
-      policy_config_dict.checkpoint_path: [%s]
+    policy_config_dict: {checkpoint_path: %s}
+    checkpoints: all
 """
 
 
 def main() -> pd.DataFrame:
     """Make checkpoints, evaluate all of them in the same episodes, and return their table."""
-    checkpoints = [DIRECTORY / f"model_{steps}.pt" for steps in (1, 20, 200)]
-    for path in checkpoints:
-        train(path, steps=int(path.stem.removeprefix("model_")))
+    for steps in (1, 20, 200):
+        train(DIRECTORY / f"model_{steps}.pt", steps=steps)
     jobs = DIRECTORY / "jobs.yaml"
-    jobs.write_text(JOBS % ", ".join(map(str, checkpoints)))
+    jobs.write_text(JOBS % DIRECTORY)
     results = arena.evaluate(jobs, no_dataset=True)
-    columns = ["checkpoint", "success_rate", "success_low", "success_high", "policy_sha256"]
+    columns = ["sweep.checkpoint_step", "success_rate", "success_low", "success_high", "policy_sha256"]
     table = pd.DataFrame(results.jobs[columns])
     print(table.to_string(index=False))
     return table

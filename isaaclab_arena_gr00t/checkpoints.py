@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.checkpoints.safetensors_files import wrong_with_weights
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena_gr00t.modality import StatedModality
-from isaaclab_arena_gr00t.weights import wrong_with_weights
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _LOADED = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"})

@@ -56,7 +56,7 @@ class _JobFields(BaseModel):
     status: str | None = None
 
 
-JOB_KEYS = frozenset({*_JobFields.model_fields, *ARENA_JOB_KEYS, "policy_args", "sweep", "suite"})
+JOB_KEYS = frozenset({*_JobFields.model_fields, *ARENA_JOB_KEYS, "policy_args", "sweep", "suite", "checkpoints"})
 """Every key that a job of the file may have."""
 
 COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from isaaclab_arena.config.expansion.checkpoints import expand_checkpoints
 from isaaclab_arena.config.expansion.suites import expand_suite
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
@@ -179,7 +180,9 @@ class Reading:
                 modern, problems = modernised(resolved)
                 self._add(problems, job=label)
                 if not problems:
-                    yield modern, {key: value_at(resolved, key.split(".")) for key in sweep}
+                    swept = {key: value_at(resolved, key.split(".")) for key in sweep}
+                    for own, step in self._of_checkpoints(modern, label, room=room):
+                        yield own, swept | step
 
     def _of_suite(
         self, entry: dict[str, Any], label: str, *, room: int
@@ -187,6 +190,16 @@ class Reading:
         """Return the jobs of an entry: one per task of its suite, or the one that it is."""
         try:
             return list(expand_suite(entry, self._suites, room=room))
+        except ConfigError as error:
+            self._add(error.problems, job=_label(entry.get("name"), label))
+            return []
+
+    def _of_checkpoints(
+        self, entry: dict[str, Any], label: str, *, room: int
+    ) -> list[tuple[dict[str, Any], dict[str, int | None]]]:
+        """Return the jobs of an entry: one per checkpoint that it names, or the one that it is."""
+        try:
+            return list(expand_checkpoints(entry, room=room))
         except ConfigError as error:
             self._add(error.problems, job=_label(entry.get("name"), label))
             return []

@@ -1,0 +1,111 @@
+"""One job with ``checkpoints`` becomes one job per checkpoint of a training's directory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.checkpoints.completeness import look_at
+from isaaclab_arena.checkpoints.finding import Checkpoint, find_checkpoints
+from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
+from isaaclab_arena.config.messages import shown
+from isaaclab_arena.errors import ConfigError, Problem
+
+KEY = "checkpoints"
+STEP = "checkpoint_step"
+"""The name under which a job's step is swept, and so that of its column."""
+
+OPTIONS = ("checkpoint_path", "model_path", "pretrained")
+"""The options in which policies take a checkpoint: the first that a job gives names the training's directory."""
+
+_ALL, _LAST, _BEST = "all", "last", "best"
+_BEST_FILE = "model_best.pt"
+_WILDCARDS = "*?["
+_MOST_SHOWN = 12
+
+
+def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[dict[str, Any], dict[str, int | None]]]:
+    """Yield one job per checkpoint, each with its step; the job itself, and nothing, where it asks for no such.
+
+    A checkpoint's job is called ``<name>-<step>``, and its option names that checkpoint instead of the directory.
+
+    Args:
+        job: The job, after defaults, sweep and interpolation.
+        room: How many jobs it may make.
+
+    Raises:
+        ConfigError: If the option does not name the directory of a training, or it has no such checkpoints or not
+            completely.
+    """
+    plain = {key: value for key, value in job.items() if key != KEY}
+    if job.get(KEY) is None:
+        yield plain, {}
+        return
+    option, directory = _directory(plain)
+    chosen = _chosen(job[KEY], directory, option)
+    if len(chosen) > room:
+        message = f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all"
+        raise ConfigError(Problem(message, key=KEY))
+    for path, step in chosen:
+        own = deepcopy(plain)
+        own["policy_config_dict"][option] = str(path)
+        if isinstance(own.get("name"), str):
+            own["name"] += f"-{_BEST if step is None else step}"
+        yield own, {STEP: step}
+
+
+def _directory(job: Mapping[str, Any]) -> tuple[str, Path]:
+    options = job.get("policy_config_dict") or {}
+    option = next((name for name in OPTIONS if isinstance(options, dict) and options.get(name) is not None), None)
+    if option is None:
+        message = f"needs the directory of the training as an option of the policy: {', '.join(OPTIONS)}"
+        raise ConfigError(Problem(message, key=KEY))
+    directory = Path(str(options[option]))
+    if not directory.is_dir():
+        message = f"'{directory}' is no directory, and '{KEY}' takes the checkpoints of one"
+        raise ConfigError(Problem(message, key=f"policy_config_dict.{option}"))
+    return option, directory
+
+
+def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, int | None]]:
+    if asked == _BEST:
+        chosen: list[tuple[Path, int | None]] = [(directory / _BEST_FILE, None)]
+    else:
+        chosen = [(each.path, each.step) for each in _found(asked, directory)]
+    if not chosen:
+        message = f"there is none like {shown(asked)} in '{directory}'; its steps are {_steps(directory)}"
+        raise ConfigError(Problem(message, key=KEY))
+    for path, _ in chosen:
+        missing = look_at(path).missing
+        if missing is not None:
+            message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
+            raise ConfigError(Problem(message, key=f"policy_config_dict.{option}" if asked == _BEST else KEY))
+    return chosen
+
+
+def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
+    if isinstance(asked, str) and any(sign in asked for sign in _WILDCARDS):
+        return find_checkpoints(directory, asked)
+    found = find_checkpoints(directory)
+    if asked == _ALL:
+        return found
+    if asked == _LAST:
+        return found[-1:]
+    steps: list[Any] = asked if isinstance(asked, list) else [asked]
+    if not all(type(step) is int for step in steps) or not steps:
+        message = (
+            f"must be {_ALL}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt, got {shown(asked)}"
+        )
+        raise ConfigError(Problem(message, key=KEY))
+    by_step = {checkpoint.step: checkpoint for checkpoint in found}
+    absent = [step for step in steps if step not in by_step]
+    if absent:
+        message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_steps(directory)}"
+        raise ConfigError(Problem(message, key=KEY))
+    return [by_step[step] for step in dict.fromkeys(steps)]
+
+
+def _steps(directory: Path) -> str:
+    steps = [str(checkpoint.step) for checkpoint in find_checkpoints(directory)]
+    more = f" and {len(steps) - _MOST_SHOWN} more" if len(steps) > _MOST_SHOWN else ""
+    return f"{', '.join(steps[:_MOST_SHOWN])}{more}" if steps else "none"
