@@ -104,7 +104,7 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
         Shape: (num_slots, chunk_length, action_dim), float32, on the CPU.
 
     Raises:
-        PolicyError: If the answer lacks a key, or has another shape.
+        PolicyError: If the answer lacks a key, has another shape, or holds NaN or infinity.
     """
     groups = {}
     for key, places in wiring.action.items():
@@ -120,6 +120,8 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
                 f"{due[2]} numbers are due"
             )
         groups[key] = torch.from_numpy(values[:, :chunk_length])
+        if not torch.isfinite(groups[key]).all():
+            raise PolicyError(f"the model's action '{key}' holds numbers that are not finite")
     return from_groups(groups, wiring.action)
 
 

@@ -14,6 +14,7 @@ from isaaclab_arena_gr00t.modality import Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
 from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened, without_prefix
 from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits, in_words
 
@@ -61,8 +62,9 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
         self.check_options(config)
         super().__init__(config)
-        connection = PolicyServerConnection(server_address(config), limits=self.answer_limits)
-        self._connection: PolicyServerConnection | None = connection
+        address = server_address(config)
+        wire = Gr00tWire(address.api_token, self.answer_limits)
+        self._connection: PolicyServerConnection | None = PolicyServerConnection(address, wire)
         self._has_answered = False
         self._takes_flat_keys = False
         try:
@@ -161,7 +163,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     def _request(self, endpoint: str, data: dict[str, Any] | None = None) -> Any:
         if self._connection is None:
             raise PolicyError("the connection to the policy server has been closed")
-        return self._connection.call(endpoint, data)
+        return self._connection.ask(endpoint, data)
 
     def _read_modalities(self) -> Mapping[str, Any]:
         if self._connection is not None:

@@ -9,6 +9,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import (
@@ -20,7 +21,9 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
+from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire
+from isaaclab_arena_gr00t.remote.server_specs import metadata_problems
+from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class OpenpiRemotePolicyCfg(ServerOptions, PolicyCfg):
         action_chunk_length: Control steps that are played before the policy is asked again.
         action_columns: Indices into the policy's action for each number of the environment's; None if both are the
             same.
+        server_metadata: What the server has to say of itself when a connection opens, by name; other names do not
+            count: ``{"policy": "pi0"}``.
+        connection_per_episode: Whether each episode has a connection of its own, for a server that remembers what it
+            was shown in one. An episode whose connection is lost is then an error.
         remote_port: Port of the server.
         timeout_s: How long an answer may take [s]; the first one may have to wait for a compiler.
     """
@@ -46,6 +53,8 @@ class OpenpiRemotePolicyCfg(ServerOptions, PolicyCfg):
     image_size: tuple[int, int] = (224, 224)
     action_chunk_length: int = 8
     action_columns: tuple[int, ...] | None = None
+    server_metadata: Mapping[str, Any] = field(default_factory=dict)
+    connection_per_episode: bool = False
     remote_port: int = 8000
     timeout_s: float = 120.0
 
@@ -53,7 +62,8 @@ class OpenpiRemotePolicyCfg(ServerOptions, PolicyCfg):
 class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     """Asks an openpi policy server for chunks of actions, for each env slot when its chunk is used up.
 
-    The protocol has no batches and no seeds: each env slot is a request of its own, and the server draws the noise.
+    The protocol has no batches and no seeds: each env slot has a connection of its own, all are asked at once, and the
+    server draws the noise.
 
     Args:
         config: Options of the job.
@@ -70,14 +80,11 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
 
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
         self.check_options(config)
-        super().__init__(config, chunk_length=config.action_chunk_length)
+        address, remembers = server_address(config), config.connection_per_episode
+        connections = SlotConnections(address, lambda: OpenpiWire(remembers=remembers))
+        super().__init__(config, connections, chunk_length=config.action_chunk_length)
         self._options = config
-        self._connection = OpenpiConnection(server_address(config))
-        self._connection.wait_until_ready()
-
-    def stated_model(self) -> str:
-        """The server's description of itself, sent when a connection opens."""
-        return self._connection.stated
+        self._server = connections.wire
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -99,40 +106,57 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             raise ConfigError(problems)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that lacks a camera or an observation of the policy.
+        """Refuse an environment that does not fit what the job or the server says of what is shown and done.
 
         Raises:
             ConfigError: With everything that does not fit.
         """
-        options = self._options
+        options, (action_dim,) = self._options, env.action_spec.shape
         problems = [
             *missing_inputs(env, options.images, options.states),
             *misfitting_columns(options.action_columns, env),
+            *metadata_problems(
+                self._server.metadata,
+                expected=options.server_metadata,
+                image_size=options.image_size if options.images else None,
+                num_steps=options.action_chunk_length,
+                action_dim=action_dim,
+                columns=options.action_columns,
+            ),
         ]
         if problems:
             raise ConfigError(problems)
 
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Begin the episodes, each in a connection of its own if the job wants so."""
+        super().start_episodes(env, starts)
+        for start in starts if self._options.connection_per_episode else ():
+            connection = self._connections.of(start.env_id)
+            connection.close()
+            connection.begin()
+
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return the next chunk of each of some env slots, asked one after the other; see `RemoteChunks.asked`."""
-        return [self._ask(env, observation, env_id) for env_id in env_ids]
-
-    def close(self) -> None:
-        """Close the connection. The server goes on: others may be using it."""
-        self._connection.close()
-
-    def _ask(self, env: Environment, observation: Observation, env_id: int) -> torch.Tensor:
+        """Return the next chunk of each of some env slots, asked all at once; see `RemoteChunks.asked`."""
+        shown = ((env_id, self._shown(env, observation, env_id)) for env_id in env_ids)
+        answers = self._connections.ask(OBSERVATION, shown)
         options, (action_dim,) = self._options, env.action_spec.shape
+        return [
+            checked_actions(
+                answer.get("actions"),
+                length=options.action_chunk_length,
+                action_dim=action_dim,
+                columns=options.action_columns,
+                policy="openpi policy",
+            )
+            for answer in answers
+        ]
+
+    def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+        options = self._options
         pictures, states = shown_inputs(
             observation, env_id, images=options.images, states=options.states, image_size=options.image_size
         )
-        request = {**pictures, **states, options.prompt_key: self.words_for(env, env_id)}
-        return checked_actions(
-            self._connection.infer(request).get("actions"),
-            length=options.action_chunk_length,
-            action_dim=action_dim,
-            columns=options.action_columns,
-            policy="openpi policy",
-        )
+        return {**pictures, **states, options.prompt_key: self.words_for(env, env_id)}
 
 
 def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:

@@ -15,6 +15,7 @@ from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.action_chunking import ActionChunks
 from isaaclab_arena_gr00t.images import resized_with_padding
+from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
 
 OptionsT = TypeVar("OptionsT")
 
@@ -24,11 +25,13 @@ class RemoteChunks(PolicyBase[OptionsT]):
 
     Args:
         config: Options of the job.
+        connections: The server's, for each env slot.
         chunk_length: Control steps that are played before the server is asked again.
     """
 
-    def __init__(self, config: OptionsT, *, chunk_length: int) -> None:
+    def __init__(self, config: OptionsT, connections: SlotConnections[Any], *, chunk_length: int) -> None:
         super().__init__(config)
+        self._connections = connections
         self._chunk_length = chunk_length
         self._instructions: dict[int, str] = {}
         self._chunks: ActionChunks | None = None
@@ -46,6 +49,14 @@ class RemoteChunks(PolicyBase[OptionsT]):
     def is_remote(self) -> bool:
         """True: the network runs in another process."""
         return True
+
+    def stated_model(self) -> str:
+        """The server's description of itself, when it was first asked."""
+        return self._connections.stated
+
+    def close(self) -> None:
+        """Close the connections. The server goes on: others may be using it."""
+        self._connections.close()
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Store the instructions of the episodes that begin, and drop earlier chunks of their env slots."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -27,7 +27,10 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
 )
 from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
 from isaaclab_arena_gr00t.remote.server_specs import spec_problems
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalSession
+from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
+from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
+from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
+from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import EPISODE_END, EPISODE_START, OBSERVATION
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -44,6 +47,8 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
             inside each other: ``{"state.eef": ["eef_pos"]}``; all under their own names by default.
         image_size: Height and width of the pictures that are sent, padded with black if the aspect ratio differs; None
             for those they have.
+        picture_format: How pictures travel: ``raw``, ``png`` or ``jpeg``, which loses details. Raw takes the least
+            time on one machine, the others take fewer bytes.
         task: What the server is told of the task at the start of an episode, beside its name and ``episode_idx``:
             ``{"suite": "libero_spatial"}``.
         action_chunk_length: Control steps that are played of an answer; more than 1 only for a server that answers with
@@ -58,6 +63,7 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
     images: Mapping[str, str] | None = None
     states: Mapping[str, Sequence[str]] | None = None
     image_size: tuple[int, int] | None = None
+    picture_format: PictureFormat = "raw"
     task: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     action_chunk_length: int = 1
     action_columns: tuple[int, ...] | None = None
@@ -87,20 +93,13 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
     def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
         self.check_options(config)
-        super().__init__(config, chunk_length=config.action_chunk_length)
+        address, picture_format = server_address(_addressed(config)), config.picture_format
+        connections = SlotConnections(address, lambda: VlaEvalWire(picture_format))
+        super().__init__(config, connections, chunk_length=config.action_chunk_length)
         self._options = config
-        self._address = server_address(_addressed(config))
-        first = VlaEvalSession(self._address)
-        first.wait_until_ready()
-        self._hello = first.hello
-        self._stated = first.stated
-        self._sessions = {0: first}
+        self._hello = connections.wire.hello
         # Env slots whose session was told of an episode.
         self._told: set[int] = set()
-
-    def stated_model(self) -> str:
-        """The server's description of itself, which it gives when it says hello."""
-        return self._stated
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -147,8 +146,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         for start in starts:
             name = start.conditions.get("vla_eval.task", start.language_instruction)
             task = {"name": name, "episode_idx": start.episode.episode_index, **self._options.task}
-            self._session(start.env_id).start_episode(task)
-            self._told.add(start.env_id)
+            self._begin(start.env_id, task)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Tell the sessions that their episodes are over, and stop asking."""
@@ -162,35 +160,17 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
         """Return the next chunk of each of some env slots, asked all at once; see `RemoteChunks.asked`."""
-        sessions = [self._session(env_id) for env_id in env_ids]
-        try:
-            for env_id, session in zip(env_ids, sessions, strict=True):
-                if env_id not in self._told:
-                    # A loop that does not announce its episodes plays one in each env slot.
-                    session.start_episode({"name": self.words_for(env, env_id), **self._options.task})
-                    self._told.add(env_id)
-                session.show(self._shown(env, observation, env_id))
-            return [self._checked(env, session.answer().get("actions")) for session in sessions]
-        except ArenaError:
-            # Answers that nobody waits for any more would be taken for those of the next job.
-            self.close()
-            raise
+        answers = self._connections.ask(OBSERVATION, ((each, self._shown(env, observation, each)) for each in env_ids))
+        return [self._checked(env, answer.get("actions")) for answer in answers]
 
-    def close(self) -> None:
-        """Close the sessions. The server goes on: others may be using it."""
-        for session in self._sessions.values():
-            session.close()
+    def _begin(self, env_id: int, task: Mapping[str, Any]) -> None:
+        self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
+        self._told.add(env_id)
 
     def _end(self, env_ids: Sequence[int]) -> None:
         for env_id in self._told.intersection(env_ids):
-            self._sessions[env_id].end_episode()
+            self._connections.of(env_id).end((EPISODE_END, {}))
         self._told.difference_update(env_ids)
-
-    def _session(self, env_id: int) -> VlaEvalSession:
-        if env_id not in self._sessions:
-            session = self._sessions[env_id] = VlaEvalSession(self._address, stated=self._stated)
-            session.wait_until_ready()
-        return self._sessions[env_id]
 
     def _inputs(self, env: Environment) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
         """Return camera and observations for each of the server's keys."""
@@ -201,6 +181,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
 
     def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+        if env_id not in self._told:
+            # A loop that does not announce its episodes plays one in each env slot.
+            self._begin(env_id, {"name": self.words_for(env, env_id), **self._options.task})
         images, states = self._inputs(env)
         size = self._options.image_size
         pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)

@@ -48,7 +48,8 @@ class ServerAddress:
     wait_for_server_s: float = 60.0
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 def server_address(options: ServerOptions) -> ServerAddress:

@@ -1,29 +1,30 @@
-"""Connect to a GR00T policy server, with time-outs, and reconnect when the server comes back."""
+"""Connect to a policy server of any protocol: wait for it, ask it, and connect again when it comes back."""
 
 import logging
 import socket as sockets
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena_gr00t.modality import StatedModality
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
-from isaaclab_arena_gr00t.remote.request_socket import AnswerTooLargeError, RequestSocket
-from isaaclab_arena_gr00t.remote.wire.arrays import ArrayFormat
-from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack, received
-from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireError, WireLimits
+from isaaclab_arena_gr00t.remote.other_servers import speaker_of, what_listens
+from isaaclab_arena_gr00t.remote.wire.contract import AnswerError, Channel, UnauthorisedError, Wire
+from isaaclab_arena_gr00t.remote.wire.messages import WireError
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
-_FIRST_ATTEMPT_S = 0.25
-_LONGEST_ATTEMPT_S = 10.0
+_FIRST_LIMIT_S = 0.5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
 _LONGEST_WORDS = 500
-_SHUTTING_DOWN = "the server is shutting down"
-"""The included server's answer to waiting clients when it ends."""
+
+Message = tuple[str, Mapping[str, Any] | None]
+"""Its kind, and what it holds."""
 
 
 class ServerUnreachableError(PolicyLostError):
@@ -31,157 +32,269 @@ class ServerUnreachableError(PolicyLostError):
 
 
 class PolicyServerConnection:
-    """Asks a policy server, one request at a time. It belongs to one thread.
+    """One connection to a policy server. It belongs to one thread.
 
-    A request without an answer in time, or with a lost connection, is sent once more as soon as the server answers a
-    ping again. Until then the server is pinged less and less often, for ``wait_for_server_s`` in all. Requests of this
-    package may be repeated, because an answer depends only on the request.
-
-    Arrays are sent in the format of the server's answers. To learn the format, ask for ``get_modality_config`` first.
+    A question whose connection is lost, or which is not answered in time, is asked once more as soon as the server is
+    there again; nothing is played meanwhile. Where the server remembers the episode, that is done only until it has
+    answered in it once; from then on a lost connection is the end of the episode.
 
     Args:
         address: The server.
-        limits: How large its answers may be.
+        wire: The protocol.
+        stated: The server's description of itself in an earlier connection, None if there was none.
     """
 
-    def __init__(self, address: ServerAddress, limits: WireLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, address: ServerAddress, wire: Wire, *, stated: str | None = None) -> None:
         self.address = address
-        self._limits = limits
-        self._socket: RequestSocket | None = None
-        self._loss = ""
-        self._stated: str | None = None
-        self._arrays = ArrayFormat.NPY
+        self.wire = wire
+        self._stated = stated
+        self._channel: Channel | None = None
+        self._beginning: Message | None = None
+        self._shown: Message | None = None
+        self._loss: OSError | None = None
+        self._has_answered = False
 
-    def wait_until_ready(self) -> None:
-        """Wait until the server answers.
-
-        Raises:
-            ServerUnreachableError: If it does not within ``wait_for_server_s``.
-            ConfigError: If it wants another token.
-        """
-        ping = self._request("ping", None)
-        deadline = time.monotonic() + self.address.wait_for_server_s
-        attempt_s = _FIRST_ATTEMPT_S
-        while True:
-            started = time.monotonic()
-            answer = self._exchange(ping, "ping", attempt_s)
-            if answer is not None and not self._is_leaving(answer):
-                self._meet(self._message(answer, "ping"))
-                return
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise ServerUnreachableError(self._why_unreachable())
-            # An attempt that failed early, for example because another program listens there, must not be repeated at
-            # once.
-            time.sleep(max(0.0, min(started + attempt_s - time.monotonic(), left_s)))
-            attempt_s = min(2 * attempt_s, _LONGEST_ATTEMPT_S, max(deadline - time.monotonic(), _FIRST_ATTEMPT_S))
+    @property
+    def where(self) -> str:
+        """The server's address as messages show it."""
+        return f"{self.wire.scheme}{self.address}"
 
     @property
     def stated(self) -> str:
-        """The server's first description of its model, in one line; `UNKNOWN` if there is none."""
+        """The server's first description of itself, in one line; `UNKNOWN` if there is none."""
         return UNKNOWN if self._stated is None else self._stated
 
-    def _meet(self, answer: Any) -> None:
-        """Read the description of a server's model from its answer to a ping; NVIDIA's has none."""
-        line = identity_line(answer.get("serves") if isinstance(answer, dict) else None)
-        self._stated = same_server(self._stated, line, where=str(self.address))
+    def wait_until_ready(self) -> None:
+        """Wait until there is a connection, and the server has introduced itself.
 
-    def call(self, endpoint: str, data: dict[str, Any] | None = None) -> Any:
-        """Return the server's answer.
+        Raises:
+            ServerUnreachableError: If there is none within ``wait_for_server_s``.
+            ConfigError: If the address is invalid, or the server wants another token.
+            PolicyError: If what answers is no such server, or another one than before.
+        """
+        deadline = time.monotonic() + self.address.wait_for_server_s
+        limit_s, pause_s = _FIRST_LIMIT_S, _FIRST_PAUSE_S
+        while self._channel is None:
+            try:
+                self._open(min(limit_s, max(_FIRST_PAUSE_S, deadline - time.monotonic()), self.address.timeout_s))
+            except OSError as error:
+                self._refuse_another(what_listens(self.address))
+                left_s = deadline - time.monotonic()
+                if left_s <= pause_s:
+                    raise ServerUnreachableError(self._why_unreachable(error)) from error
+                if isinstance(error, TimeoutError):
+                    # A server that is busy with others' questions introduces itself late.
+                    limit_s *= 4
+                else:
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def begin(self, message: Message | None = None) -> None:
+        """Begin an episode, in a new connection if the old one is lost.
 
         Args:
-            endpoint: The endpoint: ``get_action``, ``reset``, ``get_modality_config``.
-            data: What goes with it.
+            message: What the server is told of it, None for nothing. There is no answer to it.
+
+        Raises:
+            ServerUnreachableError: If the server is gone and does not come back in time.
+            PolicyError: See `wait_until_ready`.
+        """
+        self._beginning, self._has_answered = message, False
+        try:
+            self._send_beginning()
+        except OSError as error:
+            self.close()
+            _LOG.warning("the %s at %s: %s; waiting for it", self.wire.server, self.where, self._reason(error))
+            try:
+                self._send_beginning()
+            except OSError as again:
+                raise self._silent(again) from again
+
+    def end(self, message: Message) -> None:
+        """Tell that the episode is over. A server that is gone need not be told."""
+        self._beginning, self._has_answered = None, False
+        if self._channel is not None:
+            try:
+                self._send(message)
+            except OSError:
+                self.close()
+
+    def show(self, kind: str, payload: Mapping[str, Any] | None = None) -> None:
+        """Ask a question; `answer` returns what comes of it, and tells if the connection is lost.
+
+        Raises:
+            ServerUnreachableError: If the server does not come back in time.
+            PolicyError: If it holds what cannot travel; or see `wait_until_ready`.
+        """
+        self._shown, self._loss = (kind, payload), None
+        try:
+            if self._channel is None and self._may_connect_again:
+                self._send_beginning()
+            self._send(self._shown)
+        except OSError as error:
+            self._loss = error
+
+    def answer(self) -> Any:
+        """Return the server's answer to what it was shown last.
 
         Raises:
             ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
             PolicyError: If it answers with an error, or with something that cannot be read.
             ConfigError: If it wants another token.
         """
-        request = self._request(endpoint, data)
-        answer = self._exchange(request, endpoint, self.address.timeout_s)
-        if answer is None or self._is_leaving(answer):
-            reason = self._loss if answer is None else _SHUTTING_DOWN
-            _LOG.warning("the policy server at %s: %s; waiting for it", self.address, reason)
-            self.wait_until_ready()
-            answer = self._exchange(request, endpoint, self.address.timeout_s)
-        if answer is None:
-            raise ServerUnreachableError(
-                f"the policy server at {self.address} answers a ping, but not '{endpoint}': {self._loss}, twice; "
-                f"its log may say why, and timeout_s has to leave its model enough time"
-            )
-        return self._message(answer, endpoint)
+        try:
+            return self._received()
+        except OSError as error:
+            self.close()
+            reason = self._reason(error)
+            if not self._may_connect_again:
+                raise ServerUnreachableError(
+                    f"the {self.wire.server} at {self.where}: {reason}; it remembers what it was shown, so the episode "
+                    "cannot go on; its log may say why, and timeout_s has to leave its model enough time"
+                ) from error
+            _LOG.warning("the %s at %s: %s; waiting for it", self.wire.server, self.where, reason)
+        try:
+            self._send_beginning()
+            if self._shown is not None:
+                self._send(self._shown)
+            return self._received()
+        except OSError as error:
+            self.close()
+            raise self._silent(error) from error
+
+    def ask(self, kind: str, payload: Mapping[str, Any] | None = None) -> Any:
+        """Return the server's answer to a question; see `show` and `answer`."""
+        self.show(kind, payload)
+        return self.answer()
 
     def close(self) -> None:
-        """Close the connection. May be called more than once; the next request opens another."""
-        connection, self._socket = self._socket, None
-        if connection is not None:
-            connection.close()
+        """Close the connection. May be called more than once; the next question opens another."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
-    def _request(self, endpoint: str, data: dict[str, Any] | None) -> bytes:
-        request: dict[str, Any] = {"endpoint": endpoint}
-        if data is not None:
-            request["data"] = data
-        if self.address.api_token:
-            request["api_token"] = self.address.api_token
-        try:
-            return pack(request, self._arrays)
-        except WireError as error:
-            raise PolicyError(f"'{endpoint}' cannot be asked of the policy server: {error}") from error
+    @property
+    def _may_connect_again(self) -> bool:
+        return not (self.wire.remembers and self._has_answered)
 
-    def _message(self, answer: bytes | bytearray, endpoint: str) -> Any:
-        try:
-            message, arrays = received(answer, self._limits, modality=StatedModality)
-        except WireError as error:
-            raise self._unreadable(endpoint, error) from error
-        self._arrays = arrays or self._arrays
-        if not isinstance(message, dict) or "error" not in message:
-            return message
-        says = plain_text(str(message["error"])[:_LONGEST_WORDS])
-        if says.startswith("Unauthorized"):
-            what = "another token than the one given here" if self.address.api_token else "a token"
-            text = f"must name a file with the token of the policy server at {self.address}, which wants {what}"
-            raise ConfigError(Problem(f"{text}; it says: {says}", key=KEY_FILE_OPTION))
-        raise PolicyError(f"the policy server at {self.address} could not answer '{endpoint}': {says}")
-
-    def _unreadable(self, endpoint: str, error: Exception) -> PolicyError:
-        return PolicyError(
-            f"the policy server at {self.address} answered '{endpoint}' with something else than a GR00T policy "
-            f"server does: {plain_text(error)}; make sure that remote_host and remote_port name the right one"
-        )
-
-    def _is_leaving(self, answer: bytes | bytearray) -> bool:
-        return answer == pack({"error": _SHUTTING_DOWN})
-
-    def _exchange(self, request: bytes, endpoint: str, timeout_s: float) -> bytes | bytearray | None:
-        """Return the answer to a request; None if there is none, with the reason in `_loss`."""
+    def _open(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         try:
-            if self._socket is None:
-                host, port = self.address.host, self.address.port
-                self._socket = RequestSocket(host, port, timeout_s=timeout_s, max_bytes=self._limits.max_message_bytes)
-            return self._socket.ask(request, deadline - time.monotonic())
-        except TimeoutError:
-            self._loss = f"it did not answer within {timeout_s:g} s"
-        except OSError as error:
-            self._loss = error.strerror or str(error)
+            channel = self._channel = self.wire.dial(self.address, timeout_s)
+            greeting = self.wire.greeting()
+            if greeting is not None:
+                channel.send(greeting, max(_FIRST_PAUSE_S, deadline - time.monotonic()))
+            said = channel.receive(max(_FIRST_PAUSE_S, deadline - time.monotonic()))
+            self._meet(said)
+        except UnauthorisedError as error:
+            raise self._wrong_token(error) from error
         except UnicodeError as error:
             raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
-        except AnswerTooLargeError as error:
+        except WireError as error:
+            raise self._unreadable(error) from error
+        except OSError:
             self.close()
-            raise self._unreadable(endpoint, error) from error
-        # What comes late would be taken for the answer to the next request.
-        self.close()
-        return None
+            raise
 
-    def _why_unreachable(self) -> str:
-        address = self.address
-        reason = self._loss
+    def _meet(self, said: str | bytes | bytearray) -> None:
+        """Read the first message of a server, and compare what it says of itself with what it said before."""
         try:
-            sockets.getaddrinfo(address.host, address.port)
-        except OSError as error:
-            reason = f"the name '{address.host}' means nothing here ({error.strerror})"
-        return (
-            f"no policy server answers at {address}, after waiting {address.wait_for_server_s:g} s for it: {reason}; "
-            f"start one with: gr00t-server --model_path CHECKPOINT --port {address.port}"
+            line = identity_line(self._read(lambda: self.wire.introduced(said)))
+        except PolicyError:
+            self._refuse_another((speaker_of(said) if self.wire.scheme else None) or what_listens(self.address))
+            raise
+        try:
+            self._stated = same_server(self._stated, line, where=self.where)
+        except PolicyError:
+            self.close()
+            raise
+
+    def _send_beginning(self) -> None:
+        self.wait_until_ready()
+        if self._beginning is not None:
+            self._send(self._beginning)
+
+    def _send(self, message: Message) -> None:
+        try:
+            request = self.wire.question(*message)
+        except WireError as error:
+            raise PolicyError(f"this cannot be sent to the {self.wire.server}: {error}") from error
+        if self._channel is None:
+            raise OSError("there is no connection")
+        try:
+            self._channel.send(request, self.address.timeout_s)
+        except WireError as error:
+            raise self._unreadable(error) from error
+
+    def _received(self) -> Any:
+        loss, self._loss = self._loss, None
+        channel = self._channel
+        if loss is not None or channel is None:
+            raise loss or OSError("there is no connection")
+        answer = self._read(lambda: self.wire.answer(channel.receive(self.address.timeout_s)))
+        self._has_answered = True
+        return answer
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except UnauthorisedError as error:
+            raise self._wrong_token(error) from error
+        except WireError as error:
+            raise self._unreadable(error) from error
+        except AnswerError as error:
+            raise self._refused(plain(error)) from error
+
+    def _refused(self, what: str) -> PolicyError:
+        """Close the connection, in which nothing can be trusted any more, and return what is to be raised."""
+        self.close()
+        return PolicyError(f"the {self.wire.server} at {self.where} {what}")
+
+    def _unreadable(self, error: WireError) -> PolicyError:
+        return self._refused(f"sent something else than such a server does: {plain(error)}")
+
+    def _refuse_another(self, other: type[Wire] | None) -> None:
+        """Say what listens, if it is a server of another protocol.
+
+        Raises:
+            PolicyError: If it is.
+        """
+        if other is not None and not isinstance(self.wire, other):
+            self.close()
+            raise PolicyError(
+                f"what listens at {self.address} is no {self.wire.server}, but of another kind ({other.server}), which "
+                f"policy_type {other.policy_type} asks"
+            )
+
+    def _wrong_token(self, error: UnauthorisedError) -> ConfigError:
+        self.close()
+        what = "another token than the one given here" if self.address.api_token else "a token"
+        text = f"must name a file with the token of the {self.wire.server} at {self.where}, which wants {what}"
+        return ConfigError(Problem(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION))
+
+    def _silent(self, error: OSError) -> ServerUnreachableError:
+        return ServerUnreachableError(
+            f"the {self.wire.server} at {self.where} takes connections, but answers nothing: {self._reason(error)}, "
+            "twice; its log may say why, and timeout_s has to leave its model enough time"
         )
+
+    def _why_unreachable(self, error: OSError) -> str:
+        reason = plain(error.strerror or error)
+        try:
+            sockets.getaddrinfo(self.address.host, self.address.port)
+        except OSError as unknown:
+            reason = f"the name '{self.address.host}' means nothing here ({unknown.strerror})"
+        return (
+            f"no {self.wire.server} answers at {self.where}, after waiting {self.address.wait_for_server_s:g} s for "
+            f"it: {reason}{self.wire.advice(self.address)}"
+        )
+
+    def _reason(self, error: OSError) -> str:
+        if isinstance(error, TimeoutError):
+            return f"it did not answer within {self.address.timeout_s:g} s"
+        return plain(error.strerror or error)
+
+
+def plain(words: object) -> str:
+    """Return text of a server, or of an error that may repeat it, shortened and without control characters."""
+    return plain_text(str(words)[:_LONGEST_WORDS])

@@ -221,7 +221,7 @@ class OfSmallAnswers(Gr00tRemoteClosedloopPolicy):
 
 
 OF_SERVERS = {
-    "no-server": "ServerUnreachableError: no policy server answers at 127.0.0.1:1, after waiting 0.3 s for it",
+    "no-server": "ServerUnreachableError: no GR00T policy server answers at 127.0.0.1:1, after waiting 0.3 s for it",
     "no-token": "ConfigError: remote_api_token_file: must name a file with the token of the policy server at",
     "wrong-token": "which wants another token than the one given here; it says: Unauthorized",
     "garbage": "answered 'ping' with something else than a GR00T policy server does: the message is no msgpack",

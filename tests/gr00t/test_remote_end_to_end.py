@@ -94,7 +94,7 @@ def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_ba
     served = jobs_by_name(cut)["served"]
     # The first episode had ended, the second was under way, the third had not begun.
     assert (served["status"], served["episodes"], served["errors"], served["missing"]) == ("failed", 2, 1, 1)
-    said = f"no policy server answers at 127.0.0.1:{port}"
+    said = f"no GR00T policy server answers at 127.0.0.1:{port}"
     assert said in str(served["error"])
     assert said in capfd.readouterr().out
     assert "waiting for it" in (cut / "logs" / "rank0.log").read_text()

@@ -14,6 +14,7 @@ from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.hdf5.episodes import read_episode
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
 from tests.evaluation.jobs import coin_job
 from tests.fakes import ShrugPolicy
@@ -111,7 +112,9 @@ def test_the_server_that_comes_along_states_its_model_and_nvidias_nothing():
     stated = {"model": "checkpoint-300", "model_sha256": "1" * 64, "package": "gr00t-small 0.1.0"}
     for serves, expected in ((stated, json.dumps(stated)), (None, UNKNOWN)):
         with serving(NetworkPolicy(), serves=serves) as server:
-            connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=server.port, timeout_s=30.0))
+            connection = PolicyServerConnection(
+                ServerAddress(host="127.0.0.1", port=server.port, timeout_s=30.0), Gr00tWire()
+            )
             connection.wait_until_ready()
             assert connection.stated == expected
             connection.close()
@@ -123,13 +126,13 @@ def test_a_server_that_comes_back_with_another_model_is_not_asked_on():
     try:
         with serving(NetworkPolicy(), serves=first) as server:
             port = server.port
-            connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port, timeout_s=30.0))
+            connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port, timeout_s=30.0), Gr00tWire())
             connection.wait_until_ready()
         with (
             serving(NetworkPolicy(), serves={"model": "other"}, port=port),
             pytest.raises(PolicyError, match=r"came back as another one: it stated .*first.* and states .*other"),
         ):
-            connection.call("get_modality_config")
+            connection.ask("get_modality_config")
     finally:
         if connection is not None:
             connection.close()

@@ -18,10 +18,11 @@ from gr00t.policy.wire.messages import WireError as TheirWireError
 from gr00t.policy.wire.messages import WireLimits as TheirWireLimits
 
 from isaaclab_arena.errors import ArenaError, PolicyError
-from isaaclab_arena_gr00t.remote import zmtp as our_zmtp
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
 from isaaclab_arena_gr00t.remote.wire import gr00t_wire, openpi_wire
+from isaaclab_arena_gr00t.remote.wire import zmtp as our_zmtp
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import (
@@ -272,9 +273,9 @@ def asked(request) -> Callable[[int, int], Any]:
 
     def by_policy(port: int, max_bytes: int) -> Any:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=0.5, wait_for_server_s=0.2)
-        connection = PolicyServerConnection(address, WireLimits(max_message_bytes=max_bytes))
+        connection = PolicyServerConnection(address, Gr00tWire(limits=WireLimits(max_message_bytes=max_bytes)))
         try:
-            return connection.call("reset", {})
+            return connection.ask("reset", {})
         finally:
             connection.close()
 

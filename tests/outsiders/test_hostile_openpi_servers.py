@@ -14,9 +14,9 @@ from websockets.sync.server import ServerConnection
 from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena_gr00t.remote.address import ServerAddress
-from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
-from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.test_openpi_remote_policy import episodes, policy_at, talking
@@ -86,10 +86,10 @@ def test_what_a_server_says_steers_no_terminal(when, said):
 
 def asked(port: int, **options: Any) -> Any:
     address = ServerAddress(host="127.0.0.1", port=port, **{"timeout_s": 0.6, "wait_for_server_s": 0.3, **options})
-    connection = OpenpiConnection(address, WireLimits(max_message_bytes=1 << 20))
+    connection = PolicyServerConnection(address, OpenpiWire(limits=WireLimits(max_message_bytes=1 << 20)))
     try:
         connection.wait_until_ready()
-        return connection.infer({"a": 1})
+        return connection.ask(OBSERVATION, {"a": 1})
     finally:
         connection.close()
 
@@ -100,9 +100,8 @@ def test_an_answer_has_at_most_32_mebibytes(size, fits):
         def __len__(self) -> int:
             return size
 
-    connection = OpenpiConnection(ServerAddress())
-    with pytest.raises(PolicyError, match="no msgpack" if fits else "at most 33554432"):
-        connection._read(Sized(b"\xc1"))
+    with pytest.raises(WireError, match="no msgpack" if fits else "at most 33554432"):
+        OpenpiWire().answer(Sized(b"\xc1"))
 
 
 def websocket_frame(data: bytes, opcode: int, *, last: bool, compressed: bool = False) -> bytes:

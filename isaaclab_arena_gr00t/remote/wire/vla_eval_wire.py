@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,13 @@ from isaaclab_arena_gr00t.remote.wire.messages import (
     outline,
     read_message,
     write_message,
+)
+from isaaclab_arena_gr00t.remote.wire.pictures import (
+    MARK,
+    PictureFormat,
+    decoded_picture,
+    encoded_picture,
+    is_picture,
 )
 
 PROTOCOL_VERSION = 1
@@ -38,14 +46,18 @@ class Message:
     number: int
 
 
-def pack(message: Message) -> bytes:
-    """Return the bytes of a message of dicts, lists, text, numbers and arrays; pictures are arrays too.
+def pack(message: Message, picture_format: PictureFormat = "raw") -> bytes:
+    """Return the bytes of a message of dicts, lists, text, numbers and arrays.
+
+    Args:
+        message: What is said.
+        picture_format: How arrays that are pictures travel; raw ones are arrays like others.
 
     Raises:
         WireError: If it holds anything else.
     """
     plain = {"type": message.kind, "payload": message.payload, "seq": message.number, "timestamp": time.time()}
-    return write_message(plain, _encoded)
+    return write_message(plain, partial(_encoded, picture_format=picture_format))
 
 
 def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
@@ -64,7 +76,9 @@ def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Mess
     return Message(kind=kind, payload=payload, number=number)
 
 
-def _encoded(value: Any) -> Any:
+def _encoded(value: Any, picture_format: PictureFormat) -> Any:
+    if picture_format != "raw" and isinstance(value, np.ndarray) and is_picture(value):
+        return encoded_picture(value, picture_format)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "VOc":
         return {"__ndarray__": True, "data": value.tobytes(), "dtype": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
@@ -73,6 +87,8 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: dict[Any, Any]) -> Any:
+    if MARK in value:
+        return decoded_picture(value)
     if "__ndarray__" in value:
         return array_of(value.get("data"), dtype_of(value.get("dtype")), value.get("shape"))
     return value

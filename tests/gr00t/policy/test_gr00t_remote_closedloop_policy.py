@@ -80,7 +80,7 @@ def test_a_server_that_dies_fails_the_rollout_within_its_time(tmp_path):
     with serving(NetworkPolicy()) as server:
         policy = remote_policy(write_policy_yaml(tmp_path), server.port, wait_for_server_s=0.4)
         rollout(LimbEnvironment(2), policy, episodes(2), [])
-    with pytest.raises(ServerUnreachableError, match="no policy server answers"):
+    with pytest.raises(ServerUnreachableError, match="no GR00T policy server answers"):
         rollout(LimbEnvironment(2), policy, episodes(2), [])
     policy.close()
 

@@ -137,11 +137,12 @@ def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
     assert first["observation/state"].shape == (6,)
     assert first["observation/state"].dtype == np.float32
     assert {request["prompt"] for request in pi.requests} <= {"move to red", "move to green", "move to blue"}
-    # Two env slots, two requests, four steps of each chunk.
+    # Two env slots, two requests at once in a connection each, four steps of each chunk.
     played = torch.stack(environment.actions)[:4]
-    assert torch.allclose(played[:, 0, 0], torch.tensor([10.0, 11, 12, 13]))
-    assert torch.allclose(played[:, 1, 4], torch.tensor([20.4, 21.4, 22.4, 23.4]))
-    assert pi.keys == [None]
+    by_slot = sorted([played[:, 0], played[:, 1]], key=lambda actions: actions[0, 0].item())
+    assert torch.allclose(by_slot[0][:, 0], torch.tensor([10.0, 11, 12, 13]))
+    assert torch.allclose(by_slot[1][:, 4], torch.tensor([20.4, 21.4, 22.4, 23.4]))
+    assert pi.keys == [None, None]
 
 
 def test_columns_of_the_answer_can_be_chosen_and_the_key_is_shown(tmp_path):
@@ -209,7 +210,7 @@ def test_a_policy_that_takes_too_long_is_an_error_that_says_so():
 
 @pytest.mark.parametrize(
     ("sent", "says"),
-    [(b"garbage", "sent something else"), (pack([1]), "no openpi policy server"), ("Traceback\nOops: x", "Oops: x")],
+    [(b"garbage", "sent something else"), (pack([1]), "no such server"), ("Traceback\nOops: x", "Oops: x")],
 )
 def test_a_server_of_another_kind_is_refused(sent, says):
     def talk(connection: ServerConnection) -> None:
@@ -227,7 +228,7 @@ def test_a_server_that_wants_a_key_is_told_to_the_user():
     with serve(conversation(Pi()), "127.0.0.1", 0, process_request=refuse) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        with pytest.raises(ConfigError, match=r"remote_api_token_file: must name a file .* wants a key; .*401"):
+        with pytest.raises(ConfigError, match=r"remote_api_token_file: must name a file .* wants a token; .*401"):
             policy_at(server.socket.getsockname()[1])
         server.shutdown()
         thread.join()

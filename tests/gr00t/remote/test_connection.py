@@ -4,7 +4,7 @@ import socket as sockets
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgpack
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 
@@ -19,7 +20,7 @@ from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, s
 @contextmanager
 def connected(port: int, **options) -> Iterator[PolicyServerConnection]:
     address = ServerAddress(host="127.0.0.1", port=port, **{"timeout_s": 5.0, "wait_for_server_s": 5.0, **options})
-    connection = PolicyServerConnection(address)
+    connection = PolicyServerConnection(address, Gr00tWire(address.api_token))
     try:
         yield connection
     finally:
@@ -31,9 +32,9 @@ def test_a_server_that_is_there_answers():
     policy = NetworkPolicy()
     with serving(policy) as server, connected(server.port) as connection:
         connection.wait_until_ready()
-        assert connection.call("reset", {"options": None}) == {}
+        assert connection.ask("reset", {"options": None}) == {}
         assert policy.resets == 1
-        assert connection.call("get_modality_config")["action"].modality_keys == ["leg", "arm", "hand"]
+        assert connection.ask("get_modality_config")["action"].modality_keys == ["leg", "arm", "hand"]
 
 
 def test_no_server_is_an_error_within_the_time_that_is_given():
@@ -43,7 +44,7 @@ def test_no_server_is_an_error_within_the_time_that_is_given():
     started = time.monotonic()
     with (
         connected(port, wait_for_server_s=0.8) as connection,
-        pytest.raises(ServerUnreachableError, match=f"no policy server answers at 127.0.0.1:{port}.*0.8 s"),
+        pytest.raises(ServerUnreachableError, match=f"no GR00T policy server answers at 127.0.0.1:{port}.*0.8 s"),
     ):
         connection.wait_until_ready()
     assert 0.7 < time.monotonic() - started < 3
@@ -51,7 +52,7 @@ def test_no_server_is_an_error_within_the_time_that_is_given():
 
 def test_a_name_that_means_nothing_is_said_to():
     address = ServerAddress(host="no.such.machine.invalid", wait_for_server_s=0.3)
-    connection = PolicyServerConnection(address)
+    connection = PolicyServerConnection(address, Gr00tWire())
     with pytest.raises(ServerUnreachableError, match=r"the name 'no.such.machine.invalid' means nothing here"):
         connection.wait_until_ready()
     connection.close()
@@ -64,7 +65,7 @@ def test_something_else_that_listens_is_said_to():
                 other, _ = listener.accept()
             except OSError:
                 return
-            with other:
+            with other, suppress(OSError):
                 other.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 10)
                 other.recv(1000)
 
@@ -103,7 +104,7 @@ def test_a_server_that_was_killed_and_came_back_is_asked_again():
         started = time.monotonic()
         try:
             # Noticed long before the time-out of the answer: the connection is gone.
-            assert connection.call("reset", {"options": None}) == {}
+            assert connection.ask("reset", {"options": None}) == {}
             assert time.monotonic() - started < 30
         finally:
             starting.join()
@@ -115,25 +116,28 @@ def test_a_server_that_was_killed_and_stays_away_is_an_error_in_time():
         connection.wait_until_ready()
         server.kill()
         started = time.monotonic()
-        with pytest.raises(ServerUnreachableError, match="no policy server answers"):
-            connection.call("reset", {"options": None})
+        with pytest.raises(ServerUnreachableError, match="no GR00T policy server answers"):
+            connection.ask("reset", {"options": None})
         assert time.monotonic() - started < 5
 
 
 def test_a_server_that_ends_while_it_is_asked_is_waited_for():
     leaving = b"\x81\xa5error\xbbthe server is shutting down"
     with answering(leaving, PONG, b"\x80") as port, connected(port) as connection:
-        assert connection.call("reset", {"options": None}) == {}
+        assert connection.ask("reset", {"options": None}) == {}
 
 
 def test_a_model_that_takes_too_long_is_an_error_that_says_so():
     with serving(NetworkPolicy()) as server, connected(server.port, timeout_s=0.3) as connection:
         server.register_endpoint("reset", lambda options: time.sleep(0.6))
-        with pytest.raises(ServerUnreachableError, match=r"answers a ping, but not 'reset'.*within 0.3 s, twice"):
-            connection.call("reset", {"options": None})
+        with pytest.raises(
+            ServerUnreachableError,
+            match=r"answers nothing: it did not answer within 0.3 s, twice",
+        ):
+            connection.ask("reset", {"options": None})
         # What it gave up waiting for is not taken for the answer to the next request.
         time.sleep(0.7)
-        assert set(connection.call("get_modality_config")) == {"video", "state", "action", "language"}
+        assert set(connection.ask("get_modality_config")) == {"video", "state", "action", "language"}
 
 
 def test_a_wrong_token_is_a_mistake_of_the_users():
@@ -149,7 +153,7 @@ def test_a_wrong_token_is_a_mistake_of_the_users():
 def test_the_error_of_a_server_is_passed_on():
     with serving(NetworkPolicy()) as server, connected(server.port) as connection:
         with pytest.raises(PolicyError, match=r"could not answer 'get_action': .*noise_seeds"):
-            connection.call("get_action", {"observation": {}, "options": None})
+            connection.ask("get_action", {"observation": {}, "options": None})
         connection.wait_until_ready()
 
 
@@ -167,21 +171,25 @@ def test_an_answer_that_cannot_be_read_is_an_error_that_says_why(answer, says):
     with (
         answering(answer) as port,
         connected(port) as connection,
-        pytest.raises(PolicyError, match=f"127.0.0.1:{port} answered 'get_action' with something else.*{says}"),
+        pytest.raises(PolicyError, match=f"127.0.0.1:{port} sent something else than such a server does.*{says}"),
     ):
-        connection.call("get_action", {})
+        connection.ask("get_action", {})
 
 
 @pytest.mark.parametrize("answer", [PONG, PONG * 10_000], ids=["somewhat", "much"])
 def test_an_answer_that_is_larger_than_it_may_be_is_refused(answer):
     with answering(answer) as port:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=2.0, wait_for_server_s=0.5)
-        connection = PolicyServerConnection(address, WireLimits(max_message_bytes=36))
+        connection = PolicyServerConnection(address, Gr00tWire(limits=WireLimits(max_message_bytes=36)))
         with pytest.raises(PolicyError, match="more bytes than the 36 that are allowed"):
-            connection.call("reset", {})
+            connection.ask("reset", {})
         connection.close()
 
 
 def test_what_cannot_travel_is_refused_before_it_is_sent():
-    with connected(1) as connection, pytest.raises(PolicyError, match="a set may not travel"):
-        connection.call("get_action", {"observation": {1, 2}})
+    with (
+        answering(PONG) as port,
+        connected(port) as connection,
+        pytest.raises(PolicyError, match="a set may not travel"),
+    ):
+        connection.ask("get_action", {"observation": {1, 2}})

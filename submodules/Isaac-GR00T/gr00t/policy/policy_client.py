@@ -9,7 +9,7 @@ from gr00t.policy.wire.arrays import ArrayFormat
 from gr00t.policy.wire.gr00t_wire import pack, received
 from gr00t.policy.wire.messages import DEFAULT_LIMITS, WireError, WireLimits
 from gr00t.policy.wire.peer_text import plain
-from gr00t.policy.wire.request_socket import AnswerTooLargeError, RequestSocket
+from gr00t.policy.wire.request_socket import RequestSocket
 
 _PAUSE_S = 0.1
 
@@ -89,7 +89,7 @@ class PolicyClient(BasePolicy):
         try:
             message = self._exchange(pack(request, self._arrays), endpoint)
             answer, arrays = received(message, self._limits, modality=ModalityConfig)
-        except (WireError, AnswerTooLargeError) as error:
+        except WireError as error:
             raise RuntimeError(f"{self._server}: {endpoint}: {plain(error)}") from error
         self._arrays = arrays or self._arrays
         if isinstance(answer, dict) and "error" in answer:
@@ -135,8 +135,10 @@ class PolicyClient(BasePolicy):
         deadline = time.monotonic() + self.timeout_ms / 1000
         while True:
             try:
-                return self._connected(deadline).ask(request, deadline - time.monotonic())
-            except AnswerTooLargeError:
+                connection = self._connected(deadline)
+                connection.send(request, deadline - time.monotonic())
+                return connection.receive(deadline - time.monotonic())
+            except WireError:
                 self.close()
                 raise
             except OSError as error:

@@ -1,13 +1,16 @@
 """Send requests to a ZeroMQ REP socket, with one time limit and one size limit for a whole answer."""
 
+import select
 import socket as sockets
 import time
 from typing import TypeVar
 
+from gr00t.policy.wire.messages import WireError
 from gr00t.policy.wire.zmtp import (
     GREETING,
     Command,
     Message,
+    MessageBegins,
     MessageReader,
     ProtocolError,
     message_pieces,
@@ -22,10 +25,6 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 class ConnectionLostError(OSError):
     """The connection is unusable; the text says why."""
-
-
-class AnswerTooLargeError(ValueError):
-    """An answer that is too large."""
 
 
 class RequestSocket:
@@ -64,19 +63,20 @@ class RequestSocket:
             self._socket.close()
             raise
 
-    def ask(self, request: bytes, timeout_s: float) -> bytes | bytearray:
-        """Return the answer to a request.
+    def send(self, request: bytes, timeout_s: float) -> None:
+        """Send a request.
 
         Args:
             request: What to send.
-            timeout_s: How long it may take until the last byte of the answer is there [s].
+            timeout_s: How long it may take [s].
 
         Raises:
             TimeoutError: If it took longer.
-            ConnectionLostError: If the server closed the connection, or does not answer like a REP socket.
-            AnswerTooLargeError: If the answer is too large.
+            ConnectionLostError: If the server closed the connection.
+            WireError: If the server has sent what it was not asked for.
         """
         deadline = time.monotonic() + timeout_s
+        self._check_silence(deadline)
         try:
             for piece in message_pieces([b"", request]):
                 self._socket.settimeout(_left_s(deadline))
@@ -85,7 +85,19 @@ class RequestSocket:
             raise
         except OSError as error:
             raise ConnectionLostError("it closed the connection") from error
-        answer = self._next_event(deadline, Message)
+
+    def receive(self, timeout_s: float) -> bytes | bytearray:
+        """Return the answer to the request that was sent.
+
+        Args:
+            timeout_s: How long it may take until the last byte of the answer is there [s].
+
+        Raises:
+            TimeoutError: If it took longer.
+            ConnectionLostError: If the server closed the connection, or does not answer like a REP socket.
+            WireError: If the answer is too large.
+        """
+        answer = self._next_event(time.monotonic() + timeout_s, Message)
         envelope, body = split_envelope(answer.frames)
         if len(envelope) != 1 or len(body) != 1:
             raise ConnectionLostError("it does not answer as a ZeroMQ REP socket does")
@@ -95,12 +107,18 @@ class RequestSocket:
         """Close the connection. May be called more than once."""
         self._socket.close()
 
+    def _check_silence(self, deadline: float) -> None:
+        """Refuse what came after the last answer; it would be taken for the answer to the next request."""
+        arrived = select.poll()
+        arrived.register(self._socket, select.POLLIN)
+        while arrived.poll(0):
+            if isinstance(self._next(deadline), (MessageBegins, Message)):
+                raise WireError("it answered twice, or what it was not asked")
+
     def _next_event(self, deadline: float, kind: type[_Kind]) -> _Kind:
         while True:
             event = self._next(deadline)
-            if isinstance(event, Command) and event.name == b"PING":
-                self._socket.sendall(pong(event))
-            elif isinstance(event, kind):
+            if isinstance(event, kind):
                 return event
 
     def _next(self, deadline: float) -> object:
@@ -116,7 +134,9 @@ class RequestSocket:
         except ProtocolError as error:
             raise ConnectionLostError(f"what listens there cannot be talked to: {error}") from error
         if self._reader.is_too_large:
-            raise AnswerTooLargeError(f"the answer has more bytes than the {self._max_bytes} that are allowed")
+            raise WireError(f"the answer has more bytes than the {self._max_bytes} that are allowed")
+        if isinstance(event, Command) and event.name == b"PING":
+            self._socket.sendall(pong(event))
         return event
 
     def _notice_a_vanished_machine(self) -> None:

@@ -1,0 +1,80 @@
+"""The protocol of GR00T's policy servers: a ping first, then one request at a time, over ZeroMQ."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from isaaclab_arena_gr00t.modality import StatedModality
+from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote.wire.arrays import ArrayFormat
+from isaaclab_arena_gr00t.remote.wire.contract import AnswerError, Channel, LeavingError, UnauthorisedError, Wire
+from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack, received
+from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits
+from isaaclab_arena_gr00t.remote.wire.request_socket import RequestSocket
+
+_SHUTTING_DOWN = "the server is shutting down"
+"""The included server's answer to waiting clients when it ends."""
+
+
+class Gr00tWire(Wire):
+    """The protocol of NVIDIA's server and of ``gr00t-server``.
+
+    Arrays are sent in the format of the server's answers. To learn the format, ask for ``get_modality_config`` first.
+    Questions may be repeated, because an answer depends only on the question.
+
+    Args:
+        api_token: Sent with every request, None for none.
+        limits: How large answers may be.
+    """
+
+    server = "GR00T policy server"
+    policy_type = "gr00t_remote_closedloop"
+
+    def __init__(self, api_token: str | None = None, limits: WireLimits = DEFAULT_LIMITS) -> None:
+        self._api_token = api_token
+        self._limits = limits
+        self._arrays = ArrayFormat.NPY
+        self._asked = "ping"
+
+    def advice(self, address: ServerAddress) -> str:
+        """Return how to start a server; see `Wire.advice`."""
+        return f"; start one with: gr00t-server --model_path CHECKPOINT --port {address.port}"
+
+    def dial(self, address: ServerAddress, timeout_s: float) -> Channel:
+        """Connect; see `Wire.dial`."""
+        return RequestSocket(address.host, address.port, timeout_s=timeout_s, max_bytes=self._limits.max_message_bytes)
+
+    def greeting(self) -> bytes:
+        """Return a ping."""
+        return self.question("ping", None)
+
+    def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any] | None:
+        """Return the description of the server's model in its answer to a ping; NVIDIA's has none."""
+        answer = self.answer(said)
+        return answer.get("serves") if isinstance(answer, dict) else None
+
+    def question(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
+        """Return a request to an endpoint; see `Wire.question`."""
+        self._asked = kind
+        request: dict[str, Any] = {"endpoint": kind}
+        if payload is not None:
+            request["data"] = payload
+        if self._api_token:
+            request["api_token"] = self._api_token
+        return pack(request, self._arrays)
+
+    def answer(self, said: str | bytes | bytearray) -> Any:
+        """Return the answer to the last request; see `Wire.answer`."""
+        message, arrays = received(_data_of(said), self._limits, modality=StatedModality)
+        self._arrays = arrays or self._arrays
+        if not isinstance(message, dict) or "error" not in message:
+            return message
+        says = str(message["error"])
+        if says == _SHUTTING_DOWN:
+            raise LeavingError(says)
+        if says.startswith("Unauthorized"):
+            raise UnauthorisedError(says)
+        raise AnswerError(f"could not answer '{self._asked}': {says}")
+
+
+def _data_of(said: str | bytes | bytearray) -> bytes | bytearray:
+    return said.encode() if isinstance(said, str) else said

@@ -1,0 +1,83 @@
+"""Encode and decode pictures in messages of vla-eval: as their bytes, as PNG or as JPEG."""
+
+import io
+import struct
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from isaaclab_arena_gr00t.remote.wire.arrays import array_of, dtype_of
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words
+
+MARK = "__image__"
+
+PictureFormat = Literal["raw", "png", "jpeg"]
+"""How pictures travel."""
+
+_FORMATS = {"png": "PNG", "jpeg": "JPEG"}
+_MAX_PIXELS = 1 << 24
+_CHANNELS = (1, 3, 4)
+# What vla-eval writes.
+_JPEG_QUALITY = 95
+
+
+def is_picture(array: np.ndarray) -> bool:
+    """Whether an array is a picture: of shape (height, width, channels), uint8, with 1, 3 or 4 channels."""
+    return array.ndim == 3 and array.dtype == np.uint8 and array.shape[2] in _CHANNELS
+
+
+def encoded_picture(picture: np.ndarray, picture_format: PictureFormat) -> dict[str, Any]:
+    """Return the map that stands for a picture.
+
+    Args:
+        picture: Shape: (height, width, channels), uint8.
+        picture_format: ``png``, which loses nothing, or ``jpeg``, which has 1 or 3 channels.
+
+    Raises:
+        TypeError: If it has 4 channels, and JPEG is asked for.
+    """
+    if picture_format == "jpeg" and picture.shape[2] == 4:
+        raise TypeError("a picture with 4 channels as JPEG may not travel")
+    file = io.BytesIO()
+    plain = picture[:, :, 0] if picture.shape[2] == 1 else picture
+    Image.fromarray(plain).save(file, format=_FORMATS[picture_format], quality=_JPEG_QUALITY)
+    return {MARK: True, "format": picture_format, "data": file.getvalue(), "shape": list(picture.shape)}
+
+
+def decoded_picture(value: Mapping[Any, Any]) -> np.ndarray:
+    """Return the picture that a map stands for. Shape: (height, width, channels), uint8.
+
+    Args:
+        value: The map, with `MARK` among its keys.
+
+    Raises:
+        WireError: If it is in no such format, damaged, or of another size than it says.
+    """
+    form, data, shape = value.get("format"), value.get("data"), value.get("shape")
+    if form == "raw":
+        return array_of(data, dtype_of(value.get("dtype", "|u1")), shape)
+    if form not in _FORMATS or not isinstance(data, bytes):
+        raise WireError(f"a picture is raw, png or jpeg, and bytes; this is {in_words(form)} and {in_words(data)}")
+    height, width, channels = _checked_shape(shape)
+    try:
+        with Image.open(io.BytesIO(data), formats=[_FORMATS[form]]) as picture:
+            # The header has the size, so no picture larger than stated is decoded.
+            if picture.size != (width, height):
+                raise WireError(f"a picture has {picture.size} pixels across and down, it says {(width, height)}")
+            pixels = np.array(picture)
+    except (OSError, EOFError, SyntaxError, ValueError, struct.error) as error:
+        raise WireError(f"a picture is no {form}, or is damaged") from error
+    pixels = pixels.reshape(height, width, -1)
+    if pixels.shape[2] != channels or pixels.dtype != np.uint8:
+        raise WireError(f"a picture has {pixels.shape[2]} channels of {pixels.dtype}, it says {channels} of uint8")
+    return pixels
+
+
+def _checked_shape(shape: object) -> tuple[int, int, int]:
+    is_shape = isinstance(shape, list) and len(shape) in (2, 3) and all(type(size) is int for size in shape)
+    height, width, channels = (*shape, 1)[:3] if isinstance(shape, list) and is_shape else (0, 0, 0)
+    if min(height, width) < 1 or height * width > _MAX_PIXELS or channels not in _CHANNELS:
+        raise WireError(f"a picture has height, width and 1, 3 or 4 channels, and at most {_MAX_PIXELS} pixels")
+    return height, width, channels
