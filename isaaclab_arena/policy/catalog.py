@@ -15,6 +15,7 @@ POLICIES = Registry(
     {
         "zero_action": "isaaclab_arena.policy.zero_action_policy:ZeroActionPolicy",
         "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
+        "lerobot": "isaaclab_arena.policy.lerobot.policy:LeRobotPolicy",
         "libero_expert": "isaaclab_arena.policy.experts.libero:LiberoExpertPolicy",
         "metaworld_expert": "isaaclab_arena.policy.experts.meta_world:MetaWorldExpertPolicy",
         "robosuite_expert": "isaaclab_arena.policy.experts.robosuite:RobosuiteExpertPolicy",

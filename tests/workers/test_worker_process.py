@@ -127,10 +127,13 @@ def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
     assert not process_is_running(pid, started)
 
 
-def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for():
-    allowed = {*sys.stdlib_module_names, "numpy", "gymnasium"}
-    package = ROOT / "isaaclab_arena"
-    for path in [*PROGRAM_DIRECTORY.glob("*.py"), *(package / "environments/gym/worker").rglob("*.py")]:
+@pytest.mark.parametrize(
+    ("directory", "packages"),
+    [("workers/program", set()), ("environments/gym/worker", {"gymnasium"}), ("policy/lerobot/worker", {"torch"})],
+)
+def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for(directory, packages):
+    allowed = {*sys.stdlib_module_names, "numpy", *packages}
+    for path in (ROOT / "isaaclab_arena" / directory).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) and node.level == 0 else []

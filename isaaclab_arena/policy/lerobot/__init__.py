@@ -1,0 +1,1 @@
+"""Policies of LeRobot, which run in workers of LeRobot's own interpreter."""

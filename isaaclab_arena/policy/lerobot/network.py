@@ -1,0 +1,153 @@
+"""The process in which a policy of LeRobot runs: it is started, asked, and started again where it was lost."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot.pretrained import KEY
+from isaaclab_arena.workers.kept_workers import ask_kept_worker, stop_kept_workers
+from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
+
+ANSWERS = Path(__file__).with_name("worker")
+"""The directory with what the worker answers by."""
+
+_VERSIONS_TIMEOUT_S = 60.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a policy that was loaded says of itself.
+
+    Attributes:
+        num_actions: Actions that it plays before it looks again.
+        action_dim: Numbers of each.
+        takes_batches: Whether it is asked about several env slots at once.
+    """
+
+    num_actions: int
+    action_dim: int
+    takes_batches: bool
+
+
+def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
+    """Return the versions of Python and of LeRobot's packages in the interpreter of a policy.
+
+    Raises:
+        ConfigError: If the interpreter cannot be used, or lacks LeRobot.
+    """
+    interpreter, variables = options.interpreter, options.environment_variables
+    try:
+        answer = ask_kept_worker(ANSWERS, interpreter, variables, {"request": "versions"}, _VERSIONS_TIMEOUT_S)
+    except (RequestError, WorkerError) as error:
+        raise ConfigError(Problem(f"'{interpreter}' cannot be asked: {error}", key="python")) from error
+    found = answer["versions"]
+    if "lerobot" not in found:
+        message = f"'{interpreter}' (Python {found['python']}) has no LeRobot; name an interpreter that has it"
+        raise ConfigError(Problem(message, key="python"))
+    return found
+
+
+class LeRobotNetwork:
+    """A policy of LeRobot in a worker. It remembers nothing from one question to the next.
+
+    Args:
+        directory: What LeRobot's ``save_pretrained`` wrote.
+        device: Where it runs.
+        options: Options of the job.
+
+    Raises:
+        ConfigError: If it cannot be loaded.
+    """
+
+    def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
+        self._directory, self._device, self._options = directory, device, options
+        # All that they were for has been asked.
+        stop_kept_workers()
+        self._worker, self.description = self._started()
+
+    def actions(self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]) -> np.ndarray:
+        """Return the next actions of some env slots.
+
+        A worker that died is started again and asked once more: the answer follows from the question alone.
+
+        Args:
+            shown: By input, the last observations, oldest first. Shape: (n, num_observations, ...).
+            words: What each env slot is to do.
+            noise_seeds: What the noise of each is drawn from.
+
+        Returns:
+            Shape: (n, num_actions, action_dim), float32, finite.
+
+        Raises:
+            PolicyLostError: If the worker does not answer in time, or died again.
+            PolicyError: If the policy raises, or answers something else.
+        """
+        request = {"request": "predict", "words": list(words), "seeds": list(noise_seeds)}
+        try:
+            answer = self._asked(request, shown)
+        except RequestError as error:
+            raise PolicyError(f"the policy in '{self._directory}' failed: {error}\n{error.traceback}") from error
+        except WorkerError as error:
+            raise PolicyLostError(f"the policy in '{self._directory}': {error}") from error
+        due = (len(words), self.description.num_actions, self.description.action_dim)
+        return self._checked(answer.get("actions"), due)
+
+    def close(self) -> None:
+        """Stop the worker. May be called more than once."""
+        self._worker.close()
+
+    def _asked(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        timeout_s = self._options.timeout_s
+        try:
+            return self._worker.ask(request, timeout_s, shown)[1]
+        except WorkerError as error:
+            if not error.died:
+                raise
+            _LOG.warning("the policy in '%s' is started again: %s", self._directory, error)
+        try:
+            self._worker, _ = self._started()
+        except ConfigError as error:
+            raise WorkerError(f"the worker could not be started again: {error}") from error
+        return self._worker.ask(request, timeout_s, shown)[1]
+
+    def _started(self) -> tuple[WorkerProcess, Description]:
+        options = self._options
+        try:
+            worker = WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+            return worker, self._loaded(worker)
+        except WorkerError as error:
+            raise ConfigError(Problem(f"'{self._directory}' cannot be loaded: {error}", key=KEY)) from error
+
+    def _loaded(self, worker: WorkerProcess) -> Description:
+        settings = {
+            "threads": torch.get_num_threads(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+        place = {"directory": str(self._directory), "device": str(self._device)}
+        try:
+            answer, _ = worker.ask({"request": "load", **place, "settings": settings}, self._options.start_timeout_s)
+        except RequestError as error:
+            worker.close()
+            message = f"LeRobot in '{self._options.interpreter}' cannot load '{self._directory}': {error}"
+            _LOG.info("%s\n%s", message, error.traceback)
+            raise ConfigError(Problem(message, key=KEY)) from error
+        return Description(**{name: answer[name] for name in ("num_actions", "action_dim", "takes_batches")})
+
+    def _checked(self, actions: np.ndarray | None, due: tuple[int, int, int]) -> np.ndarray:
+        if actions is None or actions.shape != due:
+            got = None if actions is None else actions.shape
+            raise PolicyError(
+                f"the policy in '{self._directory}' answered with actions of shape {got}; due is {due}: env slots, "
+                "actions, numbers of an action"
+            )
+        if not np.isfinite(actions).all():
+            raise PolicyError(f"the policy in '{self._directory}' answered with actions that are not finite")
+        return actions

@@ -1,0 +1,279 @@
+"""The policy that acts as one of LeRobot's does, which runs in a worker of LeRobot's own interpreter."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.distributed.devices.policy_device import check_policy_device, resolve_policy_device
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.policy.action_chunking import ActionChunks
+from isaaclab_arena.policy.lerobot.fitting import Inputs, fitted
+from isaaclab_arena.policy.lerobot.history import ObservationHistory
+from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, versions_there
+from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot.pretrained import (
+    KEY,
+    policy_directory,
+    read_features,
+    read_training_data,
+    refuse_memory,
+)
+from isaaclab_arena.seeding import MAX_SEED
+
+CPU_SLOTS_PER_CALL = 4
+
+_LOG = logging.getLogger(__name__)
+
+
+class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
+    """Plays the chunks of a policy of LeRobot, which looks at each env slot when its chunk is used up.
+
+    Each env slot has its own chunk, observations and instruction. The noise of a query is drawn from a seed of the
+    episode's own stream, so that an episode's actions do not depend on which others share the query.
+
+    Args:
+        config: Options of the job.
+        network: The policy's process, where another policy with the same options has started it.
+
+    Raises:
+        ConfigError: If the policy cannot be loaded, or there is no such device.
+    """
+
+    name: ClassVar[str] = "lerobot"
+    config_class: ClassVar[type | None] = LeRobotPolicyCfg
+    traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
+
+    def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | None = None) -> None:
+        super().__init__(config)
+        directory = policy_directory(config.pretrained)
+        self._options = config
+        self._features = read_features(directory)
+        self._data = read_training_data(directory, config.dataset)
+        self._device = _device(config)
+        self._shares_network = network is not None
+        self._network = network or LeRobotNetwork(directory, self._device, config)
+        self._length = _chunk_length(self._network, config)
+        self._filled_up_to: int | None = None
+        self._instructions: dict[int, str] = {}
+        self._generators: dict[int, np.random.Generator] = {}
+        self._chunks: ActionChunks | None = None
+        self._history: ObservationHistory | None = None
+        self._inputs: tuple[Environment, Inputs] | None = None
+        if self._device.type != "cpu" and config.slots_per_call is None:
+            because = (
+                "a call has as many env slots as need a chunk, which other episodes decide; slots_per_call fixes that"
+            )
+            self.traits = PolicyTraits(serves_any_num_envs=True, plan_because=because)
+
+    @classmethod
+    def check_options(cls, config: LeRobotPolicyCfg) -> None:
+        """Refuse what the files and the interpreter already show to be wrong, before anything is simulated.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        directory = policy_directory(config.pretrained)
+        read_features(directory)
+        refuse_memory(directory)
+        read_training_data(directory, config.dataset)
+        _device(config)
+        versions_there(config)
+
+    @classmethod
+    def check_fit(cls, config: LeRobotPolicyCfg, env: Environment) -> None:
+        """Refuse an environment that lacks what the policy looks at, or that takes other actions.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        directory = policy_directory(config.pretrained)
+        fitted(read_features(directory), read_training_data(directory, config.dataset), config, env)
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the policy's files and the versions of LeRobot's packages; see `PolicyBase.content_sources`."""
+        config = LeRobotPolicyCfg(**options)
+        directory = policy_directory(config.pretrained)
+        stated = {f"package {name} of {config.interpreter}": said for name, said in versions_there(config).items()}
+        name = Path(config.pretrained).name
+        return ContentSources(files={f"{KEY} {name}": directory}, stated=stated, checkpoint=str(directory))
+
+    @classmethod
+    def foreign_code(cls, config: LeRobotPolicyCfg) -> Sequence[Problem]:
+        """Return a problem if an interpreter is named: it is a program."""
+        if config.python is None:
+            return ()
+        return (Problem(f"'{config.python}' is a program that would be run", key="python"),)
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse an environment that lacks what the policy looks at, or that takes other actions.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        _LOG.info("%s: %s", self._options.pretrained, self._inputs_of(env))
+
+    def slots_per_call(self, num_envs: int) -> int | None:
+        """Return how many env slots every call of the network has, None for as many as need a chunk.
+
+        Args:
+            num_envs: Env slots of the environment as this policy sees it.
+        """
+        if not self._network.description.takes_batches:
+            return 1
+        if self._options.slots_per_call is not None:
+            return self._options.slots_per_call
+        if torch.are_deterministic_algorithms_enabled():
+            return num_envs
+        return min(num_envs, CPU_SLOTS_PER_CALL) if self._device.type == "cpu" else None
+
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
+        """Make calls of so many env slots from now on, None for what the options say."""
+        self._filled_up_to = num_slots if self._network.description.takes_batches else None
+
+    def with_own_memory(self) -> "LeRobotPolicy":
+        """Return a policy that shares the process."""
+        sharing = type(self)(self._options, network=self._network)
+        sharing.fill_calls_up_to(self._filled_up_to)
+        return sharing
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Store instructions and noise streams of the episodes that begin, and drop what their env slots showed."""
+        chunks = self._chunks_for(env, all_active=False)
+        for start in starts:
+            self._instructions[start.env_id] = start.language_instruction
+            self._generators[start.env_id] = start.episode.policy_generator()
+        self._restart(chunks, torch.tensor([start.env_id for start in starts], dtype=torch.int64))
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Stop asking for env slots that rest."""
+        del env
+        if self._chunks is not None:
+            self._chunks = self._chunks.rested(torch.tensor(list(env_ids), dtype=torch.int64))
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget what belongs to the episodes of the named env slots, None for all."""
+        if env_ids is None:
+            self._instructions, self._generators = {}, {}
+            self._chunks, self._history, self._inputs = None, None, None
+        elif self._chunks is not None:
+            self._restart(self._chunks, env_ids.cpu())
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the action of every env slot, asking the network for those whose chunk is used up.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+
+        Raises:
+            PolicyLostError: If the network's process is lost.
+            PolicyError: If the network raises, or its answer does not fit.
+        """
+        chunks, history = self._chunks_for(env, all_active=True), self._history_for(env)
+        history.push(observation, _numbers(chunks.looked_at_next(self._looks)))
+        env_ids = _numbers(chunks.needs_chunk())
+        if env_ids:
+            size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
+            parts = [env_ids[first : first + size] for first in range(0, len(env_ids), size)]
+            answers = [self._asked(env, history, part, size) for part in parts]
+            chunks = chunks.refilled(torch.tensor(env_ids), torch.cat(answers))
+        action, self._chunks = chunks.popped()
+        return action.to(env.device, non_blocking=True)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start, and those whose next observation the network is shown."""
+        if not self._features.pictures:
+            return ()
+        if self._chunks is None or self._chunks.num_envs != env.num_envs:
+            return starting
+        return [*starting, *_numbers(self._chunks.looked_at_next(self._looks))]
+
+    def close(self) -> None:
+        """Stop the network's process, and let go of the environment."""
+        self.reset()
+        if not self._shares_network:
+            self._network.close()
+
+    @property
+    def _looks(self) -> range:
+        """Which observations a query shows: 0 is the one at that step, -1 the one before it."""
+        return range(1 - self._features.num_observations, 1)
+
+    def _asked(self, env: Environment, history: ObservationHistory, env_ids: list[int], size: int) -> torch.Tensor:
+        """Return new chunks for some env slots, in one call. Shape: (len(env_ids), chunk_length, action_dim)."""
+        # What fills a call up is dropped; it repeats an env slot, so that the network accepts it.
+        num_missing = size - len(env_ids)
+        asked = env_ids + env_ids[:1] * num_missing
+        words = [self._words_for(env, env_id) for env_id in asked]
+        seeds = [*(self._draw_seed(env_id) for env_id in env_ids), *[0] * num_missing]
+        actions = self._network.actions(history.frames(asked), words, seeds)[: len(env_ids), : self._length]
+        columns = self._options.action_columns
+        return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
+
+    def _restart(self, chunks: ActionChunks, env_ids: torch.Tensor) -> None:
+        self._chunks = chunks.restarted(env_ids)
+        if self._history is not None:
+            self._history.restart(env_ids.tolist())
+
+    def _words_for(self, env: Environment, env_id: int) -> str:
+        return self._instructions.get(env_id) or self.task_description or env.task_description
+
+    def _draw_seed(self, env_id: int) -> int:
+        """Return the seed of an env slot's next query, from its episode's stream."""
+        if env_id not in self._generators:
+            # A loop that does not announce its episodes.
+            self._generators[env_id] = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(env_id,)))
+        return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
+
+    def _chunks_for(self, env: Environment, *, all_active: bool) -> ActionChunks:
+        if self._chunks is not None and self._chunks.num_envs == env.num_envs:
+            return self._chunks
+        (action_dim,) = env.action_spec.shape
+        # Answers come to the CPU. To ask a GPU which chunks are used up would be to wait for it.
+        cpu = torch.device("cpu")
+        chunks = ActionChunks.empty(env.num_envs, chunk_length=self._length, action_dim=action_dim, device=cpu)
+        # A loop that does not announce its episodes plays in all env slots.
+        return chunks.restarted(torch.arange(env.num_envs)) if all_active else chunks
+
+    def _history_for(self, env: Environment) -> ObservationHistory:
+        if self._history is None:
+            self._history = ObservationHistory(self._inputs_of(env), self._features.num_observations)
+        return self._history
+
+    def _inputs_of(self, env: Environment) -> Inputs:
+        if self._inputs is None or self._inputs[0] is not env:
+            self._inputs = env, fitted(self._features, self._data, self._options, env)
+        return self._inputs[1]
+
+
+def _device(config: LeRobotPolicyCfg) -> torch.device:
+    check_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
+    return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
+
+
+def _chunk_length(network: LeRobotNetwork, config: LeRobotPolicyCfg) -> int:
+    """Return how many actions are played before the policy looks again.
+
+    Raises:
+        ConfigError: If it was saved with fewer than the options want.
+    """
+    saved = network.description.num_actions
+    wanted = config.n_action_steps or saved
+    if wanted > saved:
+        network.close()
+        message = f"is {wanted}, and the policy was saved with {saved}"
+        raise ConfigError(Problem(message, key="n_action_steps"))
+    return wanted
+
+
+def _numbers(mask: torch.Tensor) -> list[int]:
+    return torch.nonzero(mask).flatten().tolist()

@@ -1,0 +1,178 @@
+"""Read what a directory of LeRobot's says of its policy, without LeRobot."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.nested import value_at
+
+KEY = "pretrained"
+
+_CONFIG = "config.json"
+_NEEDED = ("model.safetensors", "policy_preprocessor.json", "policy_postprocessor.json")
+_OLD_LEROBOT = "; LeRobot writes them since 0.4, and lerobot.processor.migrate_policy_normalization adds them"
+_OF_A_TRAINING = ("pretrained_model", "checkpoints/last/pretrained_model")
+_PICTURES = "VISUAL"
+_MEMORIES = ("temporal_ensemble_coeff", "use_mpc")
+"""Settings with which a policy remembers its answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What a policy takes and gives.
+
+    Attributes:
+        kind: Its type, such as ``act``.
+        pictures: Height, width and channels of each picture that it is shown.
+        states: Numbers of each of its other inputs.
+        action_dim: Numbers of its action.
+        num_observations: How many observations it is shown, the present one included.
+    """
+
+    kind: str
+    pictures: Mapping[str, tuple[int, int, int]]
+    states: Mapping[str, int]
+    action_dim: int
+    num_observations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """What the dataset of a policy's training says.
+
+    Attributes:
+        terms: Observations that form each vector, in order, for vectors that this program converted.
+        fps: Control steps per second.
+    """
+
+    terms: Mapping[str, tuple[str, ...]]
+    fps: float | None
+
+
+def policy_directory(pretrained: str) -> Path:
+    """Return the directory with the files of a policy.
+
+    Args:
+        pretrained: That directory, or one of a training, of which the last checkpoint is meant.
+
+    Raises:
+        ConfigError: If there is no such policy, or a file of it is missing.
+    """
+    path = Path(pretrained).expanduser()
+    if not path.is_dir():
+        message = (
+            f"'{pretrained}' is no directory; a policy of the hub is fetched with: hf download NAME --local-dir DIR"
+        )
+        raise ConfigError(Problem(message, key=KEY))
+    directory = next(
+        (each for each in (path, *(path / name for name in _OF_A_TRAINING)) if (each / _CONFIG).is_file()), None
+    )
+    if directory is None:
+        message = f"'{pretrained}' holds no policy of LeRobot: there is no {_CONFIG}, here or in {_OF_A_TRAINING[-1]}"
+        raise ConfigError(Problem(message, key=KEY))
+    missing = [name for name in _NEEDED if not (directory / name).is_file()]
+    if missing:
+        message = f"'{directory}' lacks {' and '.join(missing)}{'' if _NEEDED[0] in missing else _OLD_LEROBOT}"
+        raise ConfigError(Problem(message, key=KEY))
+    return directory
+
+
+def read_features(directory: Path) -> Features:
+    """Return what a policy takes and gives, as its configuration says.
+
+    Raises:
+        ConfigError: If the file is no such configuration.
+    """
+    path = directory / _CONFIG
+    document = _document(path)
+    try:
+        inputs = {name: _shape(feature) for name, feature in document["input_features"].items()}
+        pictures = {name for name, feature in document["input_features"].items() if feature["type"] == _PICTURES}
+        (action_dim,) = _shape(document["output_features"]["action"])
+        return Features(
+            kind=str(document["type"]),
+            pictures={name: _channels_last(inputs[name]) for name in inputs if name in pictures},
+            states={name: _only(shape) for name, shape in inputs.items() if name not in pictures},
+            action_dim=action_dim,
+            num_observations=int(document.get("n_obs_steps", 1)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"'{path}' is no configuration of a policy of LeRobot: {type(error).__name__}: {error}"
+        raise ConfigError(Problem(message, key=KEY)) from error
+
+
+def refuse_memory(directory: Path) -> None:
+    """Refuse a policy that remembers its own answers, which no worker keeps.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    document = _document(directory / _CONFIG)
+    for name in _MEMORIES:
+        if document.get(name):
+            message = (
+                f"'{directory}' remembers its answers ({name}), which nobody keeps here; switch it off in {_CONFIG}"
+            )
+            raise ConfigError(Problem(message, key=KEY))
+
+
+def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
+    """Return what the dataset of a policy's training says; nothing where there is no such dataset.
+
+    Args:
+        directory: That of the policy.
+        dataset: Directory of the dataset, None for where the training found it.
+
+    Raises:
+        ConfigError: If a dataset is named that is none.
+    """
+    root = dataset
+    if root is None and (directory / "train_config.json").is_file():
+        root = value_at(_document(directory / "train_config.json"), ("dataset", "root"))
+    path = Path(root or "").expanduser() / "meta" / "info.json"
+    if root is None or not path.is_file():
+        if dataset is not None:
+            raise ConfigError(Problem(f"'{dataset}' is no dataset of LeRobot: it has no meta/info.json", key="dataset"))
+        return TrainingData(terms={}, fps=None)
+    document = _document(path)
+    features = value_at(document, ("features",), otherwise={})
+    terms = {name: _terms(value_at(feature, ("names",))) for name, feature in features.items()}
+    fps = value_at(document, ("fps",))
+    return TrainingData(
+        terms={name: found for name, found in terms.items() if found},
+        fps=float(fps) if isinstance(fps, int | float) else None,
+    )
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(Problem(f"'{path}' cannot be read: {error}", key=KEY)) from error
+
+
+def _shape(feature: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(length) for length in feature["shape"])
+
+
+def _channels_last(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    channels, height, width = shape
+    return height, width, channels
+
+
+def _only(shape: tuple[int, ...]) -> int:
+    (size,) = shape
+    return size
+
+
+def _terms(names: object) -> tuple[str, ...]:
+    """Return the observations that form a vector whose numbers are called ``<observation>_<position in it>``."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ()
+    parts = [name.rpartition("_")[::2] for name in names]
+    terms = tuple(dict.fromkeys(term for term, _ in parts))
+    counted = [(term, str(number)) for term in terms for number in range(sum(each == term for each, _ in parts))]
+    return terms if parts == counted else ()

@@ -1,0 +1,47 @@
+"""Says what its interpreter has, loads a policy of LeRobot, and asks it."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import typing
+from importlib import metadata
+
+PACKAGES = ("lerobot", "torch", "torchvision", "transformers", "diffusers", "numpy", "safetensors")
+"""What decides what a policy does, beside its files."""
+
+
+class Answers:
+    """One policy, and what may be asked of it.
+
+    Args:
+        memory: Not used: what a policy is shown comes with each request.
+        told: Not used: whatever is raised is told by who calls.
+    """
+
+    def __init__(self, memory: int, told: typing.Callable[[Exception], dict]) -> None:
+        del memory, told
+        self._network: typing.Any = None
+
+    def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
+        """Return message and arrays of the answer to those of a request."""
+        request = message["request"]
+        if request == "versions":
+            return {"versions": versions()}, {}
+        if request == "load":
+            # What it imports takes seconds, and who asks for versions must not wait for it.
+            network = importlib.import_module(f"{__package__}.network")
+            self._network = network.Network(message["directory"], message["device"], message["settings"])
+            return {**self._network.description(), "versions": versions()}, {}
+        return {}, {"actions": self._network.actions(arrays, message["words"], message["seeds"])}
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python, and of each of `PACKAGES` that is installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,143 @@
+"""A policy of LeRobot with its processors, asked for chunks of actions."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import pathlib
+import typing
+
+import numpy as np
+import torch
+
+from .noise import NoiseOfEntries  # noqa: TID252  beside this file, whatever imports it
+
+DRAWN_BY_ENTRY = frozenset({"act", "diffusion", "pi0", "pi05", "smolvla", "xvla"})
+"""Types whose noise, if they draw any, has the batch as its first dimension. Others are asked about one entry each."""
+
+_ACTION = "action"
+_DEVICE_STEP = "device_processor"
+
+
+class Network:
+    """A policy with its saved pre- and post-processors.
+
+    Args:
+        directory: What LeRobot's ``save_pretrained`` wrote.
+        device: Where it runs, such as ``cuda:1``.
+        settings: ``threads`` of torch, and whether its algorithms are ``deterministic``.
+    """
+
+    def __init__(self, directory: str, device: str, settings: dict) -> None:
+        torch.set_num_threads(settings["threads"])
+        torch.use_deterministic_algorithms(settings["deterministic"])
+        if device != "cpu":
+            torch.cuda.set_device(torch.device(device))
+        # Types of other packages register themselves where they are found.
+        getattr(_lerobot("utils.import_utils"), "register_third_party_plugins", lambda: None)()
+        factory = _lerobot("policies.factory")
+        config = _lerobot("configs.policies").PreTrainedConfig.from_pretrained(directory)
+        config.device = device
+        self._policy = factory.get_policy_class(config.type).from_pretrained(directory, config=config)
+        self._before, self._after = factory.make_pre_post_processors(
+            config, pretrained_path=directory, preprocessor_overrides=_moved(directory, device)
+        )
+        self._device = torch.device(device)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether it may be asked about several entries at once."""
+        return self._policy.config.type in DRAWN_BY_ENTRY
+
+    def description(self) -> dict:
+        """Return what the policy takes and gives, after it was asked once about nothing."""
+        config = self._policy.config
+        inputs = {name: _described(feature) for name, feature in config.input_features.items()}
+        arrays = {name: _nothing(feature, config.n_obs_steps) for name, feature in inputs.items()}
+        actions = self.actions(arrays, ["nothing"], [0])
+        return {
+            "type": config.type,
+            "inputs": inputs,
+            "num_observations": config.n_obs_steps,
+            "num_actions": actions.shape[1],
+            "action_dim": actions.shape[2],
+            "takes_batches": self.takes_batches,
+        }
+
+    def actions(self, arrays: dict, words: list[str], seeds: list[int]) -> np.ndarray:
+        """Return the actions that the policy plays before it looks again.
+
+        Args:
+            arrays: By feature, the last observations of each entry, oldest first. Shape: (n, num_observations, ...);
+                pictures are uint8 with channels last.
+            words: What each entry is to do.
+            seeds: What each entry's noise is drawn from.
+
+        Returns:
+            Shape: (n, num_actions, action_dim), float32.
+        """
+        shown = {name: _tensor(array) for name, array in arrays.items()}
+        steps = [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in self._steps]
+        if self.takes_batches:
+            noise: typing.Any = NoiseOfEntries(seeds)
+        else:
+            noise = contextlib.nullcontext()
+            torch.manual_seed(seeds[0])
+        amp = torch.autocast(self._device.type) if self._policy.config.use_amp else contextlib.nullcontext()
+        with torch.inference_mode(), amp, noise:
+            played = [self._after(action) for action in self._played([self._before(step) for step in steps])]
+        return torch.stack([action.to("cpu", torch.float32) for action in played], dim=1).numpy()
+
+    @property
+    def _steps(self) -> range:
+        return range(self._policy.config.n_obs_steps)
+
+    def _played(self, observations: list[dict]) -> list[torch.Tensor]:
+        """Return what LeRobot's own loop would play: the action after the last observation, and those kept for later.
+
+        A policy keeps its last observations itself and acts after each of them, if it has no action left to play. So
+        it gets a blank one to play after all but the last.
+        """
+        self._policy.reset()
+        for observation in observations[:-1]:
+            self._kept().append(None)
+            self._policy.select_action(observation)
+        action = self._policy.select_action(observations[-1])
+        return [action, *self._kept()]
+
+    def _kept(self) -> typing.Any:
+        """Return the actions that the policy has still to play; those of one that keeps none are always none."""
+        queue = getattr(self._policy, "_action_queue", None)
+        return getattr(self._policy, "_queues", {}).get(_ACTION, []) if queue is None else queue
+
+
+def _lerobot(module: str) -> typing.Any:
+    return importlib.import_module(f"lerobot.{module}")
+
+
+def _moved(directory: str, device: str) -> dict:
+    """Return what is to be changed of the saved processors, so that they work on a device."""
+    saved = json.loads((pathlib.Path(directory) / "policy_preprocessor.json").read_text())
+    names = {step.get("registry_name") for step in saved["steps"]}
+    return {_DEVICE_STEP: {"device": device}} if _DEVICE_STEP in names else {}
+
+
+def _described(feature: typing.Any) -> dict:
+    return {"type": feature.type.value, "shape": list(feature.shape)}
+
+
+def _nothing(feature: dict, num_observations: int) -> np.ndarray:
+    shape = feature["shape"]
+    if feature["type"] == "VISUAL":
+        channels, height, width = shape
+        return np.zeros((1, num_observations, height, width, channels), np.uint8)
+    return np.zeros((1, num_observations, *shape), np.float32)
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """Return an array as LeRobot's own loop shows it to a policy: pictures as floats up to 1, channels first."""
+    tensor = torch.from_numpy(array.copy())
+    if tensor.dtype is not torch.uint8:
+        return tensor
+    return tensor.movedim(-1, -3).contiguous().to(torch.float32) / 255

@@ -1,0 +1,57 @@
+"""Directories of policies, as LeRobot's ``save_pretrained`` writes them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.preloaded.interpreter import preloaded_python
+
+PICTURE = "observation.images.front"
+STATE = "observation.state"
+SITE = Path(__file__).with_name("site")
+INTERPRETER: Mapping[str, Any] = {"python": preloaded_python(), "environment_variables": {"PYTHONPATH": str(SITE)}}
+"""Options that run a policy in this same interpreter with something that stands in for LeRobot."""
+
+LIMBS: Mapping[str, Any] = {"states": {STATE: ["robot_joint_pos", "fingers"]}}
+"""Options that show a policy the states of the environment of the tests."""
+
+
+def saved(directory: Path, kind: str = "act", **settings: Any) -> Path:
+    """Return the directory of a policy for the environment of the tests, which looks at one of its two cameras.
+
+    Args:
+        directory: Where it is made.
+        kind: Its type: ``diffusion`` draws noise by entries, ``pi0`` otherwise, ``unheard_of`` for all entries at once.
+        settings: What is to be different in its configuration.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "type": kind,
+        "n_obs_steps": 1,
+        "n_action_steps": 3,
+        "use_amp": False,
+        "input_features": {
+            PICTURE: {"type": "VISUAL", "shape": [3, 6, 8]},
+            STATE: {"type": "STATE", "shape": [6]},
+        },
+        "output_features": {"action": {"type": "ACTION", "shape": [5]}},
+    }
+    (directory / "config.json").write_text(json.dumps({**config, **settings}))
+    (directory / "model.safetensors").touch()
+    (directory / "policy_preprocessor.json").write_text('{"steps": [{"registry_name": "device_processor"}]}')
+    (directory / "policy_postprocessor.json").write_text('{"steps": []}')
+    return directory
+
+
+def dataset(directory: Path, names: list[str], fps: float) -> Path:
+    """Return the directory of a dataset, as far as its description goes."""
+    (directory / "meta").mkdir(parents=True)
+    document = {"fps": fps, "features": {STATE: {"names": names}, PICTURE: {"names": ["height", "width", "channels"]}}}
+    (directory / "meta" / "info.json").write_text(json.dumps(document))
+    return directory
+
+
+def options_for(directory: Path, **options: Any) -> dict[str, Any]:
+    """Return the options of a job that plays a policy in the environment of the tests."""
+    return {"pretrained": str(directory), **INTERPRETER, **LIMBS, **options}

@@ -1,0 +1,89 @@
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+import torch
+
+
+class Policy:
+    """Acts on its last states and pictures, its instruction and its noise.
+
+    It keeps its last states, and the actions that it has still to play, in the way of LeRobot's policies.
+    """
+
+    def __init__(self, directory, config):
+        self.directory, self.config, self.queries = Path(directory), config, 0
+
+    @classmethod
+    def from_pretrained(cls, directory, config):
+        if getattr(config, "misbehaviour", None) == "no weights":
+            raise RuntimeError("Missing key(s) in state_dict: model.weight")
+        return cls(directory, config)
+
+    def reset(self):
+        self._queues = {
+            "observation.state": deque(maxlen=self.config.n_obs_steps),
+            "action": deque(maxlen=self.config.n_action_steps),
+        }
+
+    def select_action(self, batch):
+        seen = self._queues["observation.state"]
+        seen.extend([batch["observation.state"]] * (1 if seen else self.config.n_obs_steps))
+        if not self._queues["action"]:
+            self._queues["action"].extend(self.predict_action_chunk(batch).transpose(0, 1))
+        return self._queues["action"].popleft()
+
+    def predict_action_chunk(self, batch):
+        self.queries += 1
+        states = torch.stack(list(self._queues["observation.state"]), dim=1)
+        past = torch.arange(1.0, states.shape[1] + 1)
+        base = (states.mean(-1) * past).sum(1) + torch.tensor([float(len(words)) for words in batch["task"]])
+        for name in self.config.input_features:
+            if "image" in name:
+                assert batch[name].shape[1] == 3
+                assert batch[name].max() <= 1
+                base = base + batch[name].flatten(1).mean(1)
+        size, num_actions = len(base), self.config.n_action_steps
+        (action_dim,) = self.config.output_features["action"]["shape"]
+        actions = base[:, None, None] + torch.arange(float(num_actions))[:, None] + torch.arange(float(action_dim))
+        return self._misbehaved(torch.tanh(actions / 10) + self._noise(size, num_actions, action_dim))
+
+    def _noise(self, size, num_actions, action_dim):
+        if self.config.type == "diffusion":
+            noise = torch.randn((size, num_actions, action_dim), device="cpu")
+            return 0.1 * noise + 0.1 * torch.randn_like(noise) + torch.normal(mean=0.0, std=0.1, size=noise.shape)
+        if self.config.type == "pi0":
+            return torch.randn((num_actions, size, action_dim)).transpose(0, 1)
+        if self.config.type == "unheard_of":
+            assert size == 1
+            return torch.rand(1)
+        return 0
+
+    def _misbehaved(self, actions):
+        misbehaviour = getattr(self.config, "misbehaviour", None) if self.queries > 2 else None
+        if misbehaviour == "die once" and not (self.directory / ".died").exists():
+            (self.directory / ".died").touch()
+            os._exit(3)
+        if misbehaviour == "die":
+            os._exit(3)
+        if misbehaviour == "hang":
+            time.sleep(3600)
+        if misbehaviour == "raise":
+            raise ValueError("a tensor is on the wrong shelf")
+        if misbehaviour == "nan":
+            return actions * float("nan")
+        return actions[:, :-1] if misbehaviour == "few" else actions
+
+
+def get_policy_class(name):
+    return Policy
+
+
+def make_pre_post_processors(config, pretrained_path, preprocessor_overrides):
+    assert preprocessor_overrides == {"device_processor": {"device": "cpu"}}
+
+    def before(batch):
+        return {**batch, "observation.state": 2 * batch["observation.state"]}
+
+    return before, lambda action: action / 2
