@@ -1,20 +1,22 @@
 """The keys of a job and the values they take: from a plain dict to a `JobConfig`, or to what is wrong with it."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from isaaclab_arena.config.arena.job_keys import ARENA_JOB_KEYS
 from isaaclab_arena.config.messages import error_message, key_path
 from isaaclab_arena.config.names import name_problem
-from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobStatus
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobStatus, PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import Problem, did_you_mean
 from isaaclab_arena.seeding import MAX_SEED
 
 MAX_COUNT = 10_000_000
 MAX_ENVS = 1_000_000
 MAX_SECONDS = 100_000_000
+MAX_WAIT_MS = 60_000
 
 _Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 _Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
@@ -34,6 +36,17 @@ class _EnvironmentArgs(BaseModel):
     env_spacing: float | None = None
 
 
+class _PolicyServer(BaseModel):
+    """The keys of ``policy_server``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    shared: Literal["node", "run"]
+    max_batch: Annotated[int, Field(ge=1, le=MAX_ENVS)] = 64
+    max_wait_ms: Annotated[float, Field(ge=0, le=MAX_WAIT_MS, allow_inf_nan=False)] = 5.0
+    device: _Text | None = None
+
+
 class _JobFields(BaseModel):
     """The keys of a job, after defaults, interpolation and sweep."""
 
@@ -43,6 +56,7 @@ class _JobFields(BaseModel):
     arena_env_args: _EnvironmentArgs
     policy_type: _Text
     policy_config_dict: dict[str, Any] | None = None
+    policy_server: _PolicyServer | None = None
     num_steps: _Count | None = None
     num_episodes: _Count | None = None
     num_rebuilds: _Count | None = None
@@ -104,7 +118,9 @@ def read_job(
         checked = _JobFields.model_validate(fields)
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-        return None, [Problem(error_message(error, JOB_KEYS), job=label, key=key_path(error)) for error in errors]
+        return None, [
+            Problem(error_message(error, _keys_beside(error)), job=label, key=key_path(error)) for error in errors
+        ]
     conflicts = _conflicts(checked, label)
     if conflicts:
         return None, conflicts
@@ -129,6 +145,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
         policy_type=checked.policy_type,
         policy_config_dict=checked.policy_config_dict or {},
+        policy_server=_policy_server(checked.policy_server),
         num_steps=checked.num_steps if has_length else defaults.num_steps,
         num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
         num_rebuilds=_first(checked.num_rebuilds, 1),
@@ -140,6 +157,22 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         timeout_s=checked.timeout_s,
         episode_timeout_s=checked.episode_timeout_s,
         status=JobStatus(checked.status or JobStatus.PENDING),
+    )
+
+
+def _keys_beside(error: ErrorDetails) -> Collection[str]:
+    """Return the keys that are known where an error is."""
+    return _PolicyServer.model_fields if error["loc"][:1] == ("policy_server",) else JOB_KEYS
+
+
+def _policy_server(checked: _PolicyServer | None) -> PolicyServerConfig | None:
+    if checked is None:
+        return None
+    return PolicyServerConfig(
+        shared=ServerScope(checked.shared),
+        max_batch=checked.max_batch,
+        max_wait_ms=checked.max_wait_ms,
+        device=checked.device,
     )
 
 

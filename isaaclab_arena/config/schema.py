@@ -10,7 +10,7 @@ from isaaclab_arena.config.stopping.questions import Question
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that do not say what is to be done, only how long it may take."""
 
-WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite"}
+WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite", "policy_server"}
 """Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
 
 
@@ -46,6 +46,30 @@ class SuiteMember:
     task: str
 
 
+class ServerScope(StrEnum):
+    """Which ranks share a policy server."""
+
+    NODE = "node"
+    RUN = "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyServerConfig:
+    """The policy server that the ranks of a job share.
+
+    Attributes:
+        shared: Whether there is one on each node, or one for the run.
+        max_batch: Env slots that it answers together at most.
+        max_wait_ms: How long a question waits for those of other ranks [ms].
+        device: Device of its networks, None for a GPU where there is one.
+    """
+
+    shared: ServerScope
+    max_batch: int = 64
+    max_wait_ms: float = 5.0
+    device: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
     """One job as the file describes it, after defaults, interpolation and sweeps.
@@ -60,6 +84,7 @@ class JobConfig:
         placement_seed: Seed of the initial conditions, where it differs from ``seed``.
         policy_type: Registered name or dotted path of the policy.
         policy_config_dict: Options of the policy.
+        policy_server: The server that has the policy's network, None where each rank has it.
         num_steps: Control steps to run, or None; excludes ``num_episodes``.
         num_episodes: Episodes to run over all rebuilds, or None.
         max_episodes: The most episodes that ``--limit`` leaves of a job that does not say itself how many it has.
@@ -85,6 +110,7 @@ class JobConfig:
     enable_cameras: bool = False
     placement_seed: int | None = None
     policy_config_dict: Mapping[str, Any] = field(default_factory=dict)
+    policy_server: PolicyServerConfig | None = None
     num_steps: int | None = None
     num_episodes: int | None = None
     max_episodes: int | None = None

@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
 from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
@@ -26,11 +27,13 @@ from isaaclab_arena.evaluation.nodes.message_store import MessageStore
 from isaaclab_arena.evaluation.nodes.result_sync import ResultSync
 from isaaclab_arena.evaluation.plan.condition_sets import check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
 from isaaclab_arena.evaluation.resume_command import how_to_go_on
 from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
 from isaaclab_arena.evaluation.scheduling.rank_work import work_of_rank
+from isaaclab_arena.evaluation.startup.policy_servers import running_policy_servers
 from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.logs import log_file
@@ -138,7 +141,7 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
                 )
                 run = _RankRun(request, context, started, started.attempt, interruption, result_sync, conduct)
                 return RunOutcome(
-                    exit_code=run.execute(),
+                    exit_code=run.execute(ranks),
                     output_directory=started.output_directory,
                     signal_number=interruption.signal_number,
                 )
@@ -178,7 +181,15 @@ class _RankRun:
             stop_requested=interruption.stop_requested,
         )
 
-    def execute(self) -> int:
+    def execute(self, ranks: Ranks) -> int:
+        """Run what this rank has to do, beside the policy servers that are its to run, and return the exit code."""
+        to_run = {work.job for work in self._attempt.jobs}
+        with running_policy_servers(
+            self._request.jobs, to_run, self._request.options, ranks, self._output_directory
+        ) as servers:
+            return self._execute(servers)
+
+    def _execute(self, policy_servers: Mapping[PolicyServerConfig, ServerAddress]) -> int:
         status = RankStatus.of_this_process(
             rank=self._context.rank,
             run_id=self._attempt.run_id,
@@ -187,7 +198,7 @@ class _RankRun:
         )
         with self._result_sync, self._tracking(), StatusPublisher(self._output_directory, status) as publisher:
             with self._display(), self._live_report():
-                state = self._run_jobs(publisher)
+                state = self._run_jobs(self._new_runner(publisher, policy_servers), publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
             if self._conduct.is_whole_program and state is RankState.FAILED:
                 leave_last_words(f"a job failed on rank {self._context.rank}, and --fail_fast ends the run")
@@ -216,9 +227,9 @@ class _RankRun:
             return nullcontext()
         return LiveReport(partial(write_live_report, self._output_directory))
 
-    def _run_jobs(self, publisher: StatusPublisher) -> RankState:
+    def _run_jobs(self, runner: JobRunner, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""
-        runner, queue = self._new_runner(publisher), self._work.queue
+        queue = self._work.queue
         state = RankState.FINISHED
         try:
             while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
@@ -247,7 +258,9 @@ class _RankRun:
     def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
         return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
 
-    def _new_runner(self, publisher: StatusPublisher) -> JobRunner:
+    def _new_runner(
+        self, publisher: StatusPublisher, policy_servers: Mapping[PolicyServerConfig, ServerAddress]
+    ) -> JobRunner:
         settings = rank_settings(
             self._request.options,
             self._context,
@@ -258,6 +271,7 @@ class _RankRun:
             questions=self._request.questions,
             import_s=self._request.import_s,
         )
+        settings = replace(settings, policy_servers=policy_servers)
 
         def ended(report: JobReport) -> None:
             if report.status is not ReportedStatus.INTERRUPTED:

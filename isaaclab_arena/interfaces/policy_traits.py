@@ -1,8 +1,10 @@
 """Define what a policy may promise, and what it may offer besides the methods of `PolicyBase`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+
+import numpy as np
 
 from isaaclab_arena.interfaces.environment import Environment
 
@@ -97,5 +99,80 @@ class AnnouncesPictures(Protocol):
 
         Returns:
             The env slots, with those of ``starting`` that are looked at; None for all.
+        """
+        ...
+
+
+Examples: TypeAlias = Mapping[str, np.ndarray | Sequence[str]]
+"""What a network is asked about at once, by name: arrays whose first dimension counts the examples, and texts, one for
+each example."""
+
+
+class Network(Protocol):
+    """A network that keeps nothing from one call to the next: each answer follows from its example alone.
+
+    What a policy remembers of an episode is no part of it, and nor is a noise stream: a seed is part of the example.
+    """
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What a policy needs to know of the network, in plain JSON values.
+
+        ``slots_per_call`` is the number of examples in each call, None where the server may choose it.
+        """
+        ...
+
+    def answer(self, examples: Examples) -> Mapping[str, np.ndarray]:
+        """Return the answers by name; the first dimension of each counts the examples."""
+        ...
+
+
+class NetworkElsewhere(Protocol):
+    """Stands for a `Network` in another process, which several askers share."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the network says about itself; see `Network`."""
+        ...
+
+    @property
+    def max_batch(self) -> int:
+        """The number of examples that the process answers together at most."""
+        ...
+
+    def ask(self, examples: Examples, *, slots_per_call: int) -> dict[str, np.ndarray]:
+        """Return the answers by name.
+
+        Args:
+            examples: Any number of examples.
+            slots_per_call: Examples in each call of the network. Calls are filled up with examples of other askers, and
+                where there are none, with copies.
+
+        Raises:
+            PolicyLostError: If the process is gone, or takes too long.
+            PolicyError: If the network cannot answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Say that nothing will be asked for now."""
+        ...
+
+
+@runtime_checkable
+class AsksNetwork(Protocol):
+    """A policy class whose network is apart from its memory, so that ranks can share one."""
+
+    def network(self) -> Network:
+        """Return the network that this policy has loaded."""
+        ...
+
+    @classmethod
+    def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> Self:
+        """Return a policy with a memory of its own that loads no network and asks one elsewhere.
+
+        Args:
+            options: What `PolicyBase.from_dict` takes.
+            network: What is asked.
         """
         ...

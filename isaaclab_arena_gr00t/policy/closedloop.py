@@ -95,6 +95,11 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """Whether `query` takes tensors, where the observation is, and not arrays."""
         return False
 
+    @property
+    def fills_calls(self) -> bool:
+        """Whether this policy fills calls up, and not a server that gathers those of several ranks."""
+        return True
+
     @abstractmethod
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model.
@@ -270,6 +275,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         wiring = self._wiring_of(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_query(env.num_envs) or len(env_ids)
+        size = size if self.fills_calls else len(env_ids)
         parts = []
         for first in range(0, len(env_ids), size):
             slots, part_seeds = env_ids[first : first + size], seeds[first : first + size]

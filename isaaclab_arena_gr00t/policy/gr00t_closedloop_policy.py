@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena_gr00t.checkpoints import (
     checkpoint_files,
     checkpoint_problems,
@@ -24,13 +26,11 @@ from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedlo
 from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, named_by_option
+from isaaclab_arena_gr00t.policy.served_model import NOISE_SEEDS, Gr00tNetwork, ServedModel
 from isaaclab_arena_gr00t.wiring import wired
 
 # Below the program's own logger, so that it is in the log of the rank.
 logger = logging.getLogger("isaaclab_arena.gr00t")
-
-NOISE_SEEDS = "noise_seeds"
-"""The option of a query with each env slot's noise seed, if the model package supports it."""
 
 _SAME_ROBOT = (
     ("unitree_g1", "unitree_g1_full_body_with_waist_height_nav_cmd"),
@@ -40,6 +40,11 @@ _SAME_ROBOT = (
     ("oxe_widowx", "simpler_env_widowx"),
 )
 """Names of the same robots in GR00T N1.6 and N1.7, where they differ."""
+
+_SHARES_NOISE = (
+    f"the model package does not say that it honours options['{NOISE_SEEDS}'], so a row's noise depends on "
+    "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
+)
 
 CPU_SLOTS_PER_QUERY = 4
 """On a CPU the time of a query is proportional to its size, so small queries cost little; a fixed size gives the same
@@ -196,6 +201,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
+        return self._asked_model(observation, noise_seeds)
+
+    def _asked_model(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         if self._draws_by_slot:
             action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds})
             return action
@@ -207,6 +215,39 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Return what the model takes and gives."""
         return self.policy.get_modality_config()
 
+    def network(self) -> Gr00tNetwork:
+        """Return the model as what ranks can share; see `AsksNetwork`."""
+        return Gr00tNetwork(
+            self._asked_model,
+            modalities=self.modality_config(),
+            dimensions=self.dimensions(),
+            slots_per_call=self.slots_per_query(self.args.num_envs),
+            plan_because=None if self._draws_by_slot else _SHARES_NOISE,
+        )
+
+    @classmethod
+    def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "Gr00tClosedloopPolicy":
+        """Return a policy that asks a model in a policy server; see `AsksNetwork`.
+
+        Raises:
+            ConfigError: If an option is wrong, or a subclass does not accept a model.
+        """
+        if not _accepts_model(cls):
+            raise ConfigError(f"{cls.__name__} takes no argument 'model', so its model cannot be in a policy server")
+        options_class = cls.config_class or Gr00tClosedloopPolicyArgs
+        return cls(read_options(options_class, options, owner=cls.__name__), model=ServedModel(network))
+
+    @property
+    def fills_calls(self) -> bool:
+        """Whether calls are filled up here, and not in a policy server."""
+        return not isinstance(self.policy, ServedModel)
+
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
+        """Ask queries of so many env slots from now on, None for what the options say."""
+        super().fill_calls_up_to(num_slots)
+        if isinstance(self.policy, ServedModel):
+            self.policy.fill_calls_up_to(num_slots)
+
     def dimensions(self) -> Dimensions | None:
         """Return the size of each state and action key, None if the package, such as NVIDIA's, does not say."""
         tell = getattr(self.policy, "get_dimensions", None)
@@ -214,6 +255,8 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def slots_per_query(self, num_envs: int) -> int | None:
         """Return the number of env slots in every query; small on a CPU, so that other episodes change no results."""
+        if isinstance(self.policy, ServedModel):
+            return self.policy.slots_per_call
         if self.args.rows_per_query is None and self.device.type == "cpu":
             return CPU_SLOTS_PER_QUERY
         asked = super().slots_per_query(num_envs)
@@ -222,8 +265,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def with_own_memory(self) -> "Gr00tClosedloopPolicy | None":
         """Return a policy that shares the model, None for a subclass that does not accept one."""
-        parameters = inspect.signature(type(self)).parameters.values()
-        if not any(each.name == "model" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        if not _accepts_model(type(self)):
             return None
         sharing = type(self)(self.args, model=self.policy)
         sharing.fill_calls_up_to(self._filled_up_to)
@@ -232,14 +274,15 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def close(self) -> None:
         """Release the model."""
         super().close()
+        if isinstance(self.policy, ServedModel):
+            self.policy.close()
         self.policy = None
 
     def _why_only_plan(self) -> str | None:
+        if isinstance(self.policy, ServedModel):
+            return self.policy.plan_because
         if not self._draws_by_slot:
-            return (
-                f"the model package does not say that it honours options['{NOISE_SEEDS}'], so a row's noise depends on "
-                "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
-            )
+            return _SHARES_NOISE
         if self.slots_per_query(self.args.num_envs) is None:
             # The last digits of an env slot depend on the size of its query, and so on other episodes.
             return "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
@@ -256,6 +299,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         if problems:
             file = self.args.policy_config_yaml_path
             raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+
+
+def _accepts_model(policy_class: type) -> bool:
+    parameters = inspect.signature(policy_class).parameters.values()
+    return any(each.name == "model" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
 
 
 @contextmanager

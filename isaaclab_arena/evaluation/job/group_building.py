@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult, probe_policy
 from isaaclab_arena.evaluation.batching.settling import Settling, asked_policies
 from isaaclab_arena.evaluation.job.build_cache import BuildCache
@@ -14,6 +15,7 @@ from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.served_model import settle_served_model
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.environment import Environment
@@ -32,12 +34,14 @@ class BuiltGroups:
         plan_because: Why episodes do not follow, to the last bit, from their conditions, observations and streams; None
             if they do.
         served_model: What the policy's server states of its model, None for a policy that asks no server.
+        network: What the policies ask in the run's policy server, None where they have a network of their own.
     """
 
     groups: Sequence[EnvGroup]
     policy_batch: int | None
     plan_because: str | None
     served_model: str | None = None
+    network: ServedNetwork | None = None
 
 
 class GroupBuilder:
@@ -53,6 +57,7 @@ class GroupBuilder:
         self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
         self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
         self._probed: dict[tuple[str, str, int], ProbeResult] = {}
+        self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
         self._has_built = False
 
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
@@ -99,6 +104,7 @@ class GroupBuilder:
             policy_batch=asked.batch,
             plan_because=asked.plan_because,
             served_model=settle_served_model(directory, job.config.name, asked.policies),
+            network=self._network_of(job),
         )
 
     def clear(self) -> None:
@@ -125,7 +131,7 @@ class GroupBuilder:
         jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
         policies = self._policies[job.config.name if self._taking_turns else ""].get(
             [each.policy_key for each in jobs],
-            lambda built: _new_policy(jobs[len(built)], built),
+            lambda built: self._new_policy(jobs[len(built)], built),
             are_lent=job.policy_class.traits.is_lent,
         )
         for policy, environment in zip(policies, environments, strict=True):
@@ -134,6 +140,25 @@ class GroupBuilder:
                 policy.check_environment(environment)
                 begun.append(policy)
         return policies
+
+    def _new_policy(self, job: Job, others: Sequence[PolicyBase]) -> PolicyBase:
+        """Return a policy that shares the network of the first group's policy if it can, or that of other ranks."""
+        first = others[0] if others else None
+        sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
+        if sharing is not None:
+            return sharing
+        network = self._network_of(job)
+        return job.build_policy() if network is None else job.build_policy_asking(network)
+
+    def _network_of(self, job: Job) -> ServedNetwork | None:
+        """Return what a job's policies ask, all groups and the jobs that follow over one connection."""
+        server = job.config.policy_server
+        if server is None:
+            return None
+        key = job.network_key, server
+        if key not in self._networks:
+            self._networks[key] = ServedNetwork(self._settings.policy_servers[server], job.network_key)
+        return self._networks[key]
 
     def _probe(self, job: Job, environment: Environment, policy: PolicyBase, batch: int) -> ProbeResult:
         """Probe the first group's policy; see `Settling.probe`. The answer is kept for the jobs that follow."""
@@ -149,10 +174,3 @@ def _load_renderer(environment: Environment, policy: PolicyBase) -> None:
         looked_at = announced_pictures(policy, environment, range(environment.num_envs))
         if looked_at is None or len(looked_at):
             environment.load_renderer()
-
-
-def _new_policy(job: Job, others: Sequence[PolicyBase]) -> PolicyBase:
-    """Return a policy that shares the network of the first group's policy if it can."""
-    first = others[0] if others else None
-    sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
-    return job.build_policy() if sharing is None else sharing

@@ -38,7 +38,7 @@ from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.pictures import PicturesOnDemand
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.provenance import SERVED_MODEL
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, ServerUsage
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder
@@ -84,6 +84,7 @@ class JobRun:
         self._num_episodes: int | None = job.config.num_episodes
         self._env_steps = _EnvStepCounter()
         self._pictures_drawn = 0
+        self._server_usage: ServerUsage | None = None
         self._built: BuiltGroups | None = None
         self._files = JobFiles()
         self.unfinished: JobFiles | None = None
@@ -174,6 +175,7 @@ class JobRun:
             reproducible=self._promise(),
             plan_because=None if self._built is None else self._built.plan_because,
             policy_batch=None if self._built is None else self._built.policy_batch,
+            policy_server=self._server_usage,
             processor=self._settings.provenance.get("cpu"),
             error=error,
             traceback_file=traceback_file,
@@ -266,7 +268,7 @@ class JobRun:
         eager = [Observer()] if self._settings.eager_pictures else []
         single = groups[0] if len(groups) == 1 else None
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
-        with self._watchdog.watch(job.config.name, silence_s=silence_s), self._counting_pictures(groups):
+        with self._watchdog.watch(job.config.name, silence_s=silence_s), self._counting(groups):
             result = play(
                 (episode_of(job, index) for index in indices),
                 [self._start_up, *self._files.observers(), self._env_steps, *self._observers, *eager],
@@ -278,14 +280,18 @@ class JobRun:
         self._results.append(result)
 
     @contextmanager
-    def _counting_pictures(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
-        """Count the pictures that are drawn inside the ``with`` block."""
+    def _counting(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
+        """Count the pictures that are drawn inside the ``with`` block, and what a policy server is asked."""
         drawing = [each.environment for each in groups if isinstance(each.environment, PicturesOnDemand)]
         before = sum(each.pictures_drawn for each in drawing)
+        network = None if self._built is None else self._built.network
+        used_before = None if network is None else network.usage
         try:
             yield
         finally:
             self._pictures_drawn += sum(each.pictures_drawn for each in drawing) - before
+            if network is not None and used_before is not None:
+                self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used_before)
 
     def _must_stop(self) -> bool:
         """Return whether the job is to stop here; asked before every step.

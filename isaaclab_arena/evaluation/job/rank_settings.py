@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 
+from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.config.stopping.questions import Question, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.provenance.rank_provenance import provenance_on
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
@@ -43,6 +45,7 @@ class RankSettings:
         contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
         planned_batches: Env slots that the policy of each job is asked for together, by the job's name, where an
             earlier start of the program settled that.
+        policy_servers: Where the policy servers listen that jobs share.
         turns: The names of the jobs with which each compared job takes turns, its own included, by its name.
     """
 
@@ -63,6 +66,7 @@ class RankSettings:
     provenance: Mapping[str, str] = field(default_factory=dict)
     contents: Mapping[str, Contents] = field(default_factory=dict)
     planned_batches: Mapping[str, int] = field(default_factory=dict)
+    policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 

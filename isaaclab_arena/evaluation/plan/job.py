@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -17,6 +17,7 @@ from isaaclab_arena.interfaces.environment_builder import (
 )
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 
 OPEN_BACKEND = "auto"
@@ -72,6 +73,13 @@ class Job:
         """Equal for two jobs that can use the same policy object."""
         free = {"num_envs"} if self.policy_class.traits.serves_any_num_envs else set()
         decisive = {name: value for name, value in self.policy_options.items() if name not in free}
+        server = self.config.policy_server
+        return json.dumps([self.config.policy_type, decisive, server and asdict(server)], sort_keys=True)
+
+    @property
+    def network_key(self) -> str:
+        """Equal for two jobs whose policies can ask the same network, for any number of env slots."""
+        decisive = {name: value for name, value in self.policy_options.items() if name != "num_envs"}
         return json.dumps([self.config.policy_type, decisive], sort_keys=True)
 
     @property
@@ -125,6 +133,15 @@ class Job:
             ConfigError: If the policy refuses its options.
         """
         return self.policy_class.from_dict({**self.policy_options, **self.policy_placement})
+
+    def build_policy_asking(self, network: NetworkElsewhere) -> PolicyBase:
+        """Build the policy without its network, which is elsewhere.
+
+        Raises:
+            ConfigError: If the policy refuses its options, or to be asked elsewhere.
+        """
+        policy_class: Any = self.policy_class
+        return policy_class.asking({**self.policy_options, **self.policy_placement}, network)
 
     @property
     def task_name(self) -> str:

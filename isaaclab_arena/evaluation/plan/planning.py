@@ -158,6 +158,10 @@ def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
 
 def _job_differences(before: PlanEntry, now: PlanEntry, ignored: Set[str]) -> list[Problem]:
     old, new = ({**dataclasses.asdict(job.config), "policy options": job.policy_config} for job in (before, now))
+    # The server decides no result; its device does, as that of any network.
+    old["policy_server.device"], new["policy_server.device"] = (
+        each.config.policy_server and each.config.policy_server.device for each in (before, now)
+    )
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
     for name in ignored:
         old["policy options"] = {key: value for key, value in old["policy options"].items() if key != name}

@@ -22,6 +22,7 @@ from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_polic
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.evaluation.plan.suite_problems import told_once
+from isaaclab_arena.evaluation.policy_server.sharing import DEVICE_OPTION, refuse_unshareable
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
@@ -32,6 +33,7 @@ from isaaclab_arena.registry import Registry
 
 _Result = TypeVar("_Result")
 _LOG = logging.getLogger(__name__)
+_ON_NO_GPU = {DEVICE_OPTION: "cpu", "policy_device_id": None}
 _NAMES_A_DEVICE = ("policy_device", "policy_device_id", "device")
 
 
@@ -123,7 +125,7 @@ class _Resolver:
         environment = self._once("environment", wanted, self._environment, job)
         if not isinstance(environment, ConfigError) and environment[2] != job.environment_args:
             job = dataclasses.replace(job, environment_args=environment[2])
-        asked = [job.policy_type, job.policy_config_dict, job.num_envs]
+        asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
         policy = self._once("policy", asked, self._policy, job)
         conditions = JobConditions(config=job)
         if not isinstance(environment, ConfigError):
@@ -231,16 +233,18 @@ class _Resolver:
         options = dict(job.policy_config_dict)
         # A class that reads its dict itself knows best what may be in it.
         if overrides(policy_class, "from_dict"):
+            refuse_unshareable(policy_class, job, options=None)
             return policy_class, options, {}
         owner = f"policy '{job.policy_type}'"
         declared = _keyed("policy_type", lambda: declared_options(policy_class))
         known = declared.names
+        refuse_unshareable(policy_class, job, options=known)
         placement: dict[str, Any] = {}
         if known is not None:
             options |= {key: value for key, value in self._overrides.items() if key in known}
             if "num_envs" in known:
                 options["num_envs"] = num_envs
-            placement = self._placement(policy_class, declared, options)
+            placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
         placed = {**options, **placement}
         config = _keyed("policy_config_dict", lambda: declared.read(placed, owner=owner))
         if not self._may_import:
@@ -253,9 +257,17 @@ class _Resolver:
         return policy_class, options, placement
 
     def _placement(
-        self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any]
+        self,
+        policy_class: type[PolicyBase],
+        declared: DeclaredOptions,
+        options: Mapping[str, Any],
+        *,
+        is_served: bool,
     ) -> dict[str, Any]:
         """Return where a policy runs of which nobody says it: on the CPU that all are kept on, or the rank's GPU."""
+        if is_served:
+            # Its network is in the policy server, and nothing of it needs the rank's GPU.
+            return {name: value for name, value in _ON_NO_GPU.items() if name in (declared.names or ())}
         if not policy_class.traits.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
             return {}
         if self._policies_on_cpu and "policy_device" in (declared.names or ()):

@@ -1,0 +1,64 @@
+"""The program of a policy server: it reads its orders from stdin, and ends when stdin does."""
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+
+from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
+from isaaclab_arena.distributed.process import limit_threads
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.policy_server.orders import NetworkOrder, ServerOrders
+from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
+from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Examples, Network
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.storage.json_values import adapter
+
+
+def main() -> None:
+    """Serve until the rank that started this process closes its stdin, or dies."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    orders = adapter(ServerOrders).validate_json(sys.stdin.buffer.readline())
+    limit_threads(orders.torch_threads)
+    if orders.deterministic:
+        calculate_deterministically()
+    loaders: dict[str, Callable[[], Network]] = {key: partial(load, each) for key, each in orders.networks.items()}
+    networks = LoadedNetworks(loaders, max_batch=orders.max_batch, max_wait_s=orders.max_wait_ms / 1000.0)
+    Serving(socket.socket(fileno=orders.listening), networks, token=orders.token)
+    sys.stdin.buffer.read()
+    # Networks may be in the middle of a call, which nobody waits for.
+    os._exit(0)
+
+
+def load(order: NetworkOrder) -> Network:
+    """Return the network of a policy.
+
+    Raises:
+        ConfigError: If there is no such policy, or its options are wrong.
+    """
+    policy = resolve_policy_class(order.policy_type).from_dict(order.options)
+    if not isinstance(policy, AsksNetwork):
+        raise ConfigError(f"policy '{order.policy_type}' has no network that ranks can share")
+    return WithoutGradients(policy.network())
+
+
+class WithoutGradients:
+    """A network that is asked in any thread without recording gradients; see `Network`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.about = network.about
+
+    @torch.no_grad()
+    def answer(self, examples: Examples) -> Mapping[str, np.ndarray]:
+        """Return the answers; see `Network.answer`."""
+        return self._network.answer(examples)
+
+
+if __name__ == "__main__":
+    main()

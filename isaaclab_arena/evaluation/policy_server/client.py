@@ -1,0 +1,133 @@
+"""Stand for a network in the run's policy server, as a rank asks it."""
+
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError
+from isaaclab_arena.evaluation.policy_server import wire
+from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
+from isaaclab_arena.interfaces.policy_traits import Examples
+from isaaclab_arena.storage.run.job_reports import ServerUsage
+from isaaclab_arena.workers.program.frames import FrameError
+
+_LOG = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 20.0
+_LOAD_TIMEOUT_S = 3600.0
+"""How long a server may take to load a network [s]; the rank's watchdog may end the job before."""
+ANSWER_TIMEOUT_S = 300.0
+"""How long an answer may take [s]."""
+_MOST_LOSSES = 3
+"""How often the server may be lost over one question: a question that ends it again and again is at fault."""
+
+
+class ServedNetwork:
+    """Asks a network in a policy server. It connects when it is first asked, and again where the server was lost.
+
+    To ask again is safe: the network keeps nothing between calls, so the same question has the same answer. Nothing
+    that a policy remembers is in the server.
+
+    Args:
+        address: Where the server listens.
+        key: Which of its networks.
+        answer_timeout_s: How long an answer may take [s].
+
+    Attributes:
+        usage: What the questions took of the server so far.
+
+    Raises:
+        ConfigError: If the server cannot load the network because of what the job says.
+        PolicyError: If it cannot load it for another reason.
+        PolicyLostError: If there is no server.
+    """
+
+    def __init__(self, address: ServerAddress, key: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._address, self._key, self._answer_timeout_s = address, key, answer_timeout_s
+        self._connection: socket.socket | None = None
+        self._number = 0
+        self._losses = 0
+        self.usage = ServerUsage()
+        self.about: Mapping[str, Any] = {}
+        self.max_batch = 1
+        self._exchange(None)
+
+    def ask(self, examples: Examples, *, slots_per_call: int) -> dict[str, np.ndarray]:
+        """Return the answers by name; see `NetworkElsewhere.ask`."""
+        texts, arrays = wire.split(examples)
+        self._number += 1
+        question = {"number": self._number, "slots_per_call": slots_per_call, "texts": texts}
+        usage, answers = self._exchange((question, arrays))
+        self.usage += usage
+        return answers
+
+    def close(self) -> None:
+        """Close the connection; a later question opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _exchange(
+        self, question: tuple[dict[str, Any], dict[str, np.ndarray]] | None
+    ) -> tuple[ServerUsage, dict[str, np.ndarray]]:
+        """Return what a question took and its answers; for None, only see to it that there is a connection."""
+        for _ in range(_MOST_LOSSES):
+            try:
+                return self._tried(question)
+            except TimeoutError as error:
+                self.close()
+                raise PolicyLostError(f"the policy server at {self._address} did not answer in time") from error
+            except (FrameError, KeyError, TypeError) as error:
+                self.close()
+                raise PolicyError(f"the policy server at {self._address} answered nonsense: {error}") from error
+            except (OSError, EOFError) as error:
+                self.close()
+                _LOG.warning(
+                    "the connection to the policy server at %s was lost (%s); asking again",
+                    self._address,
+                    error or type(error).__name__,
+                )
+        raise PolicyLostError(f"the policy server at {self._address} was lost {_MOST_LOSSES} times over one question")
+
+    def _tried(
+        self, question: tuple[dict[str, Any], dict[str, np.ndarray]] | None
+    ) -> tuple[ServerUsage, dict[str, np.ndarray]]:
+        if self._connection is None:
+            self._connection = self._connected()
+            try:
+                self._meet(self._connection)
+            except ArenaError:
+                self.close()
+                raise
+        if question is None:
+            return ServerUsage(), {}
+        wire.send(self._connection, *question)
+        said, arrays = self._heard(self._connection, self._answer_timeout_s)
+        if said["number"] != question[0]["number"]:
+            raise FrameError(f"the answer to question {said['number']} came to question {question[0]['number']}")
+        return ServerUsage(**said["usage"]), arrays
+
+    def _meet(self, connection: socket.socket) -> None:
+        """Name the network, and hear about it; another one than before is refused."""
+        wire.send(connection, {"hello": wire.VERSION, "token": self._address.token, "network": self._key})
+        said, _ = self._heard(connection, _LOAD_TIMEOUT_S)
+        if self.about and said["about"] != self.about:
+            raise PolicyLostError(f"the policy server at {self._address} came back with another network")
+        self.about, self.max_batch = said["about"], said["max_batch"]
+
+    def _connected(self) -> socket.socket:
+        try:
+            return self._address.connected(_CONNECT_TIMEOUT_S)
+        except OSError as error:
+            # The rank that started the server listens as long as it lives, also while the server is started again.
+            message = f"the rank that ran the policy server at {self._address} is gone ({error.strerror or error})"
+            raise PolicyLostError(message) from error
+
+    def _heard(self, connection: socket.socket, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        said, arrays = wire.received(connection, timeout_s=timeout_s)
+        if "error" in said:
+            raise (ConfigError if said["kind"] == "config" else PolicyError)(f"in the policy server: {said['error']}")
+        return said, arrays

@@ -1,0 +1,110 @@
+"""Ask a GR00T model in the run's policy server: the network that is served there, and what stands for it on a rank."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.interfaces.policy_traits import Examples, NetworkElsewhere
+from isaaclab_arena_gr00t.modality import Dimensions, Modality, StatedModality
+
+NOISE_SEEDS = "noise_seeds"
+"""The option of a query with each env slot's noise seed, if the model package supports it."""
+
+_ARRAYS = ("video", "state")
+
+
+class Gr00tNetwork:
+    """A loaded model as a `Network`.
+
+    Args:
+        ask: Asks the model about an observation, with a noise seed for each env slot.
+        modalities: What the model takes and gives.
+        dimensions: Sizes of its states and actions, None where it does not say.
+        slots_per_call: Env slots in each call, None where that may be chosen.
+        plan_because: Why an answer does not follow from its example alone; None if it does.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[dict[str, Any], list[int]], Mapping[str, np.ndarray]],
+        *,
+        modalities: Mapping[str, Modality],
+        dimensions: Dimensions | None,
+        slots_per_call: int | None,
+        plan_because: str | None,
+    ) -> None:
+        self._ask = ask
+        self.about: Mapping[str, Any] = {
+            "modalities": {name: dataclasses.asdict(_stated(each)) for name, each in modalities.items()},
+            "dimensions": None if dimensions is None else {name: dict(sizes) for name, sizes in dimensions.items()},
+            "slots_per_call": slots_per_call,
+            "plan_because": plan_because,
+        }
+
+    def answer(self, examples: Examples) -> Mapping[str, np.ndarray]:
+        """Return the actions; see `Network.answer`."""
+        observation: dict[str, Any] = {"video": {}, "state": {}, "language": {}}
+        for name, values in examples.items():
+            modality, _, key = name.partition(".")
+            if modality in _ARRAYS:
+                observation[modality][key] = values
+            elif modality == "language":
+                observation[modality][key] = [[text] for text in values]
+        return self._ask(observation, [int(seed) for seed in examples[NOISE_SEEDS]])
+
+
+class ServedModel:
+    """Stands for a ``Gr00tPolicy`` that a policy server has.
+
+    Args:
+        network: The network there.
+
+    Attributes:
+        slots_per_call: Env slots in each call of the model there.
+        plan_because: See `Gr00tNetwork`.
+    """
+
+    takes_tensors = False
+    honoured_options = (NOISE_SEEDS,)
+
+    def __init__(self, network: NetworkElsewhere) -> None:
+        self._network = network
+        self._own_slots = network.about["slots_per_call"] or network.max_batch
+        self.slots_per_call: int = self._own_slots
+        self.plan_because: str | None = network.about["plan_because"]
+
+    def get_modality_config(self) -> Mapping[str, Modality]:
+        """Return what the model takes and gives."""
+        return {name: StatedModality(**said) for name, said in self._network.about["modalities"].items()}
+
+    def get_dimensions(self) -> Dimensions | None:
+        """Return the size of each state and action key, None where the model does not say."""
+        return self._network.about["dimensions"]
+
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
+        """Have calls made of so many env slots from now on, None for what the server says."""
+        self.slots_per_call = num_slots or self._own_slots
+
+    def get_action(
+        self, observation: Mapping[str, Any], options: Mapping[str, Sequence[int]]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the actions, for any number of env slots, and nothing else; see ``Gr00tPolicy.get_action``."""
+        examples: dict[str, np.ndarray | Sequence[str]] = {
+            f"{modality}.{key}": values for modality in _ARRAYS for key, values in observation[modality].items()
+        }
+        examples |= {f"language.{key}": [text for (text,) in texts] for key, texts in observation["language"].items()}
+        examples[NOISE_SEEDS] = np.array(options[NOISE_SEEDS], np.int64)
+        return self._network.ask(examples, slots_per_call=self.slots_per_call), {}
+
+    def close(self) -> None:
+        """Say that nothing will be asked for now."""
+        self._network.close()
+
+
+def _stated(modality: Modality) -> StatedModality:
+    return StatedModality(
+        delta_indices=[int(step) for step in modality.delta_indices],
+        modality_keys=[str(key) for key in modality.modality_keys],
+    )

@@ -1,0 +1,25 @@
+"""A policy server in a thread of the tests, at a Unix socket that stays though the server ends."""
+
+import socket
+from pathlib import Path
+
+from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
+from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
+
+TOKEN = "open sesame"
+
+
+class Socket:
+    """A listening socket and its address."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "policy.sock"
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(str(path))
+        self.listening.listen(16)
+        self.address = ServerAddress(path=str(path), token=TOKEN)
+
+    def serve(self, max_wait_s: float = 0.005, **loaders) -> Serving:
+        """Serve networks, each under its name."""
+        networks = LoadedNetworks(loaders, max_batch=64, max_wait_s=max_wait_s)
+        return Serving(self.listening, networks, token=TOKEN)

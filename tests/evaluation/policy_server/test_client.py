@@ -1,0 +1,179 @@
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
+from isaaclab_arena.evaluation.policy_server import wire
+from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
+from tests.evaluation.policy_server.serving import Socket
+from tests.fakes_network import RandomNetwork
+
+QUESTION = {"numbers": np.ones((3, 2), np.float32), "seed": np.arange(3), "words": ["lift", "über", ""]}
+
+
+@pytest.fixture
+def place(tmp_path):
+    made = Socket(tmp_path)
+    yield made
+    made.listening.close()
+
+
+def answer_of(network: ServedNetwork, **changes) -> bytes:
+    return network.ask({**QUESTION, **changes}, slots_per_call=8)["action"].tobytes()
+
+
+def test_a_network_elsewhere_answers_as_one_here(place):
+    serving = place.serve(random=RandomNetwork)
+    network = ServedNetwork(place.address, "random")
+    assert (network.about, network.max_batch) == (RandomNetwork().about, 64)
+    filled = {name: [*values, *[values[0]] * 5] for name, values in QUESTION.items()}
+    here = RandomNetwork().answer({"words": filled["words"], **{n: np.array(filled[n]) for n in ("numbers", "seed")}})
+    assert answer_of(network) == here["action"][:3].tobytes()
+    assert (network.usage.queries, network.usage.slots, network.usage.call_slots) == (1, 3, 8.0)
+    network.close()
+    serving.close()
+
+
+def test_a_server_that_was_lost_and_came_back_goes_on_exactly(place):
+    serving = place.serve(random=RandomNetwork)
+    network = ServedNetwork(place.address, "random")
+    before = answer_of(network)
+    serving.close()
+    back = threading.Timer(0.1, lambda: comes.append(place.serve(random=RandomNetwork)))
+    comes: list = []
+    back.start()
+    assert answer_of(network) == before
+    back.join()
+    comes[0].close()
+
+
+def test_a_server_that_is_gone_for_good_loses_the_policy_at_once(place):
+    serving = place.serve(random=RandomNetwork)
+    network = ServedNetwork(place.address, "random")
+    serving.close()
+    place.listening.close()
+    with pytest.raises(PolicyLostError, match="the rank that ran the policy server"):
+        answer_of(network)
+
+
+def test_a_question_that_ends_the_server_again_and_again_loses_the_policy(place):
+    serving = place.serve(random=RandomNetwork)
+    network = ServedNetwork(place.address, "random")
+    serving.close()
+
+    def dies_of_every_question():
+        for _ in range(2):
+            connection, _ = place.listening.accept()
+            with connection:
+                wire.received(connection)
+                wire.send(connection, {"about": RandomNetwork().about, "max_batch": 64})
+                wire.received(connection)
+
+    place.listening.settimeout(5.0)
+    threading.Thread(target=dies_of_every_question, daemon=True).start()
+    with pytest.raises(PolicyLostError, match="3 times over one question"):
+        answer_of(network)
+
+
+def other(**about):
+    network = RandomNetwork()
+    network.about = about
+    return network
+
+
+def test_a_server_that_comes_back_with_another_network_is_refused(place):
+    serving = place.serve(random=RandomNetwork)
+    network = ServedNetwork(place.address, "random")
+    serving.close()
+    serving = place.serve(random=lambda: other(slots_per_call=4))
+    with pytest.raises(PolicyLostError, match="another network"):
+        answer_of(network)
+    serving.close()
+
+
+def refuses():
+    raise ConfigError("there is no checkpoint 'a.pt'")
+
+
+def breaks():
+    raise RuntimeError("out of luck")
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "words"),
+    [
+        ("refuses", ConfigError, "in the policy server: there is no checkpoint 'a.pt'"),
+        ("breaks", PolicyError, "RuntimeError: out of luck"),
+        ("unknown", PolicyError, "no policy of that kind"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_and_others_are_served(place, key, error, words):
+    serving = place.serve(random=RandomNetwork, refuses=refuses, breaks=breaks)
+    with pytest.raises(error, match=words):
+        ServedNetwork(place.address, key)
+    assert ServedNetwork(place.address, "random").max_batch == 64
+    serving.close()
+
+
+def test_who_does_not_know_the_token_is_told_and_hears_no_more(place):
+    serving = place.serve(random=RandomNetwork)
+    with pytest.raises(PolicyError, match="the token is wrong"):
+        ServedNetwork(replace(place.address, token="guess"), "random")
+    serving.close()
+
+
+def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_read(place):
+    serving = place.serve(random=RandomNetwork)
+    with place.address.connected(5.0) as connection:
+        # Whether all of it fits into the pipe before the server lets go is not for us to say.
+        with suppress(ConnectionError):
+            wire.send(connection, {"hello": 1}, {"much": np.zeros(100_000)})
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.received(connection, timeout_s=5.0)
+    serving.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        ({"number": 7, "usage": {}}, PolicyError, "the answer to question 7 came to question 1"),
+        ({"number": 1}, PolicyError, "nonsense"),
+        (None, PolicyLostError, "did not answer in time"),
+    ],
+)
+def test_a_wrong_answer_is_named_and_a_late_one_loses_the_policy(place, said, error, words):
+    def answers():
+        connection, _ = place.listening.accept()
+        with connection:
+            wire.received(connection)
+            wire.send(connection, {"about": {}, "max_batch": 64})
+            wire.received(connection)
+            if said is not None:
+                wire.send(connection, said, {"action": np.zeros((3, 2))})
+            done.wait(5.0)
+
+    done = threading.Event()
+    threading.Thread(target=answers, daemon=True).start()
+    network = ServedNetwork(place.address, "random", answer_timeout_s=0.2)
+    with pytest.raises(error, match=words):
+        answer_of(network)
+    done.set()
+
+
+def test_a_network_that_nobody_asks_is_let_go_of_when_another_is_wanted(place):
+    loads = []
+
+    def loaded(name):
+        return lambda: loads.append(name) or RandomNetwork()
+
+    serving = place.serve(a=loaded("a"), b=loaded("b"))
+    first, second = ServedNetwork(place.address, "a"), ServedNetwork(place.address, "a")
+    first.close()
+    ServedNetwork(place.address, "b").close()
+    assert loads == ["a", "b"]
+    answer_of(second)
+    assert loads == ["a", "b"]
+    serving.close()
