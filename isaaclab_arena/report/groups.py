@@ -8,6 +8,7 @@ from typing import Any
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import JobOnPage, percent_text
 from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.swept import PREFIX
 
 MOST_CURVES = 24
@@ -48,7 +49,8 @@ class SuiteOnPage:
             said = f"mean of tasks {self.mean}; {row['successes']} of {row['scored']} episodes, {self.pooled}"
         left_out = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
         left_out += [f"{row['missing']} missing"] if row["missing"] else []
-        what = plain_text(f"{self.name} ({row['suite']}, {row['tasks']} tasks, {policy})")
+        played = ", ".join(filter(None, (f"{row['tasks']} tasks", policy, simulation_in_words(row))))
+        what = plain_text(f"{self.name} ({row['suite']}, {played})")
         return f"{what}: {'; '.join([said, *left_out])}"
 
 

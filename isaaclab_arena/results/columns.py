@@ -98,6 +98,9 @@ SUITE_COLUMNS: dict[str, str] = {
 }
 """Column to type of the table of suites, in order; equal for any ranks, interruptions and moments."""
 
+SIMULATION_COLUMNS: dict[str, str] = {"protocol": "string", "engine": "string", "simulated_by": "string"}
+"""Column to type of the last columns of that table, where environments say by which engine or protocol they play."""
+
 PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
 """Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
 

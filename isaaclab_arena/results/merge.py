@@ -20,7 +20,6 @@ from isaaclab_arena.results.columns import (
     QUESTION_EPISODE_COLUMNS,
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
-    SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.rows import (
@@ -34,7 +33,7 @@ from isaaclab_arena.results.rows import (
 )
 from isaaclab_arena.results.stopping.answers import Answer, answers_of, needed_episodes
 from isaaclab_arena.results.stopping.watch import finished_episode
-from isaaclab_arena.results.suites import suite_rows
+from isaaclab_arena.results.suites import suite_columns, suite_rows
 from isaaclab_arena.results.swept import swept_columns
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
@@ -91,7 +90,7 @@ class MergedResults:
         sources: The files that were read, and how long each was [bytes].
         elsewhere: Datasets that lie on other nodes, by job and rank; none where all ranks share a disk.
         answers: How far the questions are answered that were asked of the jobs, in order of the plan.
-        suites: One row per suite, in order of the plan, with the columns `SUITE_COLUMNS`.
+        suites: One row per suite, in order of the plan, with the columns of `suite_columns`.
     """
 
     plan: RunPlan
@@ -144,10 +143,11 @@ def _merged(output_directory: Path) -> MergedResults:
         for each in read
     ]
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
+    suites = suite_rows(evidence)
     return MergedResults(
         plan=plan,
         jobs=_job_table(plan, jobs, evidence),
-        suites=typed_table(suite_rows(evidence), SUITE_COLUMNS),
+        suites=typed_table(suites, suite_columns(suites)),
         episodes=_episode_table(plan, evidence, logs),
         missing=missing,
         problems=tuple(problems),

@@ -12,6 +12,7 @@ from isaaclab_arena.results.columns import (
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    SIMULATION_COLUMNS,
     SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
@@ -58,7 +59,7 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     return MergedResults(
         plan=plan,
         jobs=jobs,
-        suites=pd.DataFrame(suites[[*SUITE_COLUMNS]]),
+        suites=pd.DataFrame(suites[[*SUITE_COLUMNS, *(name for name in SIMULATION_COLUMNS if name in suites)]]),
         episodes=pd.concat([episodes[[*EPISODE_COLUMNS]], episode_timing[[*EPISODE_TIMING_COLUMNS]]], axis="columns"),
         missing=tuple(
             MissingEpisodes(

@@ -4,9 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.results.columns import SIMULATION_COLUMNS, SUITE_COLUMNS
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row, scored_lines
 from isaaclab_arena.results.statistics import mean_rate_interval, success_rate, wilson_interval
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.job_reports import Reproducible
+
+
+def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return column to type of the table that rows of suites make."""
+    is_told = any(row["protocol"] is not None or row["engine"] is not None for row in rows)
+    return {**SUITE_COLUMNS, **(SIMULATION_COLUMNS if is_told else {})}
 
 
 def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
@@ -16,13 +24,20 @@ def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
         evidence: What the disk says of every job of the plan; those that are in no suite are left out.
 
     Returns:
-        The columns `SUITE_COLUMNS`.
+        The columns `SUITE_COLUMNS` and `SIMULATION_COLUMNS`.
     """
     members: dict[str, list[JobEvidence]] = {}
     for each in evidence:
         if each.job.config.suite is not None:
             members.setdefault(each.job.config.suite.name, []).append(each)
     return [_row(name, jobs) for name, jobs in members.items()]
+
+
+def simulation_in_words(row: Mapping[str, Any]) -> str:
+    """Return by which protocol and on which engine a suite was played, nothing where its row says neither."""
+    protocol, engine = row.get("protocol"), row.get("engine")
+    words = [f"by protocol {protocol}"] if protocol else []
+    return " ".join([*words, *([f"on {engine}"] if engine else [])])
 
 
 def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
@@ -41,6 +56,7 @@ def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
         **_rates([_counts(job) for job in jobs]),
         **_bounds(rows),
         "reproducible": _reproducible(rows),
+        **_simulation(jobs),
     }
 
 
@@ -75,6 +91,18 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         total = _sum(rows, f"success_rate_{side}_bound")
         bounds[f"mean_{side}_bound"] = None if total is None else total / len(rows)
     return bounds
+
+
+def _simulation(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
+    """Return what decides the numbers beside the policy, as far as all tasks agree on it: `SIMULATION_COLUMNS`."""
+    told = [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
+    names = sorted({name for each in told for name in each} - {"environment"})
+    found = {name: sorted({each.get(name, "nothing") for each in told}) for name in names}
+    agreed = {name: values[0] for name, values in found.items() if len(values) == 1}
+    named = {name: " | ".join(found[name]) if name in found else None for name in ("protocol", "engine")}
+    if named == {"protocol": None, "engine": None}:
+        return {**named, "simulated_by": None}
+    return {**named, "simulated_by": json_line({name: value for name, value in agreed.items() if name not in named})}
 
 
 def _status(statuses: set[JobResultStatus]) -> JobResultStatus:

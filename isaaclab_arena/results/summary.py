@@ -11,6 +11,7 @@ from isaaclab_arena.config.loading import limit_in_words
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.stopping.wording import in_words, what_does_not_count
+from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain, suites_table
 
 _MAX_INDICES_SHOWN = 8
@@ -38,6 +39,7 @@ def print_summary(
     if isinstance(limit, int):
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
     styled = (
+        ("", _simulations(merged)),
         ("bold", answers_in_words(merged)),
         ("yellow", caveats(merged)),
         ("red", [*failures(merged), *map(describe_missing, merged.missing)]),
@@ -89,6 +91,13 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"if they are counted as failures, {100 * high:.1f} % as successes"
             )
     return lines
+
+
+def _simulations(merged: MergedResults) -> Iterator[str]:
+    """Yield by what each suite was played, where that is known."""
+    for row in records(merged.suites):
+        if words := simulation_in_words(row):
+            yield f"suite '{plain(row['name'])}': played {words}"
 
 
 def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:

@@ -13,6 +13,7 @@ from isaaclab_arena.results.columns import SUITE_COLUMNS
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.results.result_files import stale_tables, write_tables
 from isaaclab_arena.results.statistics import mean_rate_interval, wilson_interval
+from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.results.summary import print_summary
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
@@ -119,6 +120,29 @@ def test_tables_of_suites_are_the_same_bytes_for_any_ranks_and_after_an_interrup
     assert stale_tables(begun, merge_results(begun)) == []
     (begun / "suites.csv").write_text("")
     assert stale_tables(begun, merge_results(begun)) == [begun / "suites.csv"]
+
+
+def test_a_suite_names_what_decides_its_numbers_beside_the_policy(tmp_path):
+    directory = write_suites(tmp_path, {"mine-0": "ss-", "mine-1": "sf-"})
+    for task in range(2):
+        facts = {"environment": f"libero:goal/{task}", "protocol": "openpi", "engine": "mujoco 3.3.2", "numpy": "1.26"}
+        write_report(directory, report(f"mine-{task}", simulated_by=facts))
+    write_tables(directory, merge_results(directory))
+    [row] = rows(directory)
+    assert (row["protocol"], row["engine"], row["simulated_by"]) == ("openpi", "mujoco 3.3.2", '{"numpy": "1.26"}')
+    assert "suite 'mine': played by protocol openpi on mujoco 3.3.2" in shown(directory)
+    stored = stored_results(directory)
+    assert stored is not None
+    assert records(stored.suites) == [row]
+    write_report(directory, report("mine-1", attempt=2, simulated_by={"protocol": "openpi", "engine": "mujoco 3.9.0"}))
+    [row] = rows(directory)
+    assert (row["engine"], row["simulated_by"]) == ("mujoco 3.3.2 | mujoco 3.9.0", "{}")
+
+
+def test_a_suite_whose_environments_name_neither_has_no_such_columns(tmp_path):
+    directory = write_suites(tmp_path, {"mine-0": "s-"})
+    write_report(directory, report("mine-0", simulated_by={"model": "abc"}))
+    assert list(merge_results(directory).suites.columns) == list(SUITE_COLUMNS)
 
 
 def test_a_run_without_suites_has_no_table_of_them(tmp_path):

@@ -177,6 +177,7 @@ class JobRun:
             policy_batch=None if self._built is None else self._built.policy_batch,
             policy_server=self._server_usage,
             processor=self._settings.provenance.get("cpu"),
+            simulated_by=None if self._built is None else dict(self._built.groups[0].environment.provenance()),
             error=error,
             traceback_file=traceback_file,
         )

@@ -1,5 +1,6 @@
 """``job_report_rank<r>.json``: how a job went on a rank, written when the rank leaves it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -113,6 +114,8 @@ class JobReport:
         policy_batch: Env slots that the policy was asked on together, None where that makes no difference.
         policy_server: What the job's questions took of the run's policy server; None without one.
         processor: Model of the processor that it ran on; None in files of programs that did not say.
+        simulated_by: What the environment says of what simulates it; None where the job was never built, and in files
+            of programs that did not say.
         error: What went wrong, in one line.
         traceback_file: File with the whole traceback, relative to the output directory.
         schema_version: Version of this layout.
@@ -142,6 +145,7 @@ class JobReport:
     policy_batch: int | None = None
     policy_server: ServerUsage | None = None
     processor: str | None = None
+    simulated_by: Mapping[str, str] | None = None
     error: str | None = None
     traceback_file: str | None = None
     attempt: int = 1

@@ -1,7 +1,7 @@
 """``isaaclab-arena validate``: check job files without running anything."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,13 @@ def main(argv: Sequence[str]) -> int:
 def _checked(
     files: Sequence[Path], overrides: Sequence[str], defaults: JobDefaults, options: ValidateOptions
 ) -> tuple[list[JobsFile], list[Problem]]:
-    """Return the files without a problem, and the problems of the others."""
+    """Return the files without a problem, with the numbers of episodes that environments have, and all problems."""
     sound: list[JobsFile] = []
     problems: list[Problem] = []
     for path in files:
         try:
             jobs_file = limited(load_jobs_file(path, defaults, overrides=overrides, suites=SUITES), options.limit)
-            resolve_jobs(
+            jobs = resolve_jobs(
                 jobs_file.jobs,
                 file=jobs_file.path,
                 policy_batch=options.policy_batch if options.deterministic else None,
@@ -99,7 +99,7 @@ def _checked(
         except ConfigError as error:
             problems.extend(error.problems)
         else:
-            sound.append(jobs_file)
+            sound.append(replace(jobs_file, jobs=tuple(job.config for job in jobs)))
     return sound, problems
 
 
