@@ -20,6 +20,8 @@ PROGRAM_DIRECTORY = Path(__file__).with_name("program")
 
 _STDERR_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
+_READ_AHEAD_BYTES = 4096
+_LONGEST_POLL_MS = 1e6
 
 
 class WorkerError(Exception):
@@ -79,6 +81,9 @@ class WorkerProcess:
             self._memory.close()
             raise WorkerError(f"cannot start '{python}': {error.strerror}") from error
         self._requests, self._answers, errors = _pipes(self._process)
+        self._ahead = bytearray()
+        self._answered = select.poll()
+        self._answered.register(self._answers, select.POLLIN)
         self._stderr: collections.deque[str] = collections.deque(maxlen=_STDERR_LINES)
         self._reader = threading.Thread(target=self._drain, args=(errors,), daemon=True)
         self._reader.start()
@@ -102,9 +107,17 @@ class WorkerProcess:
         Raises:
             WorkerError: If the worker is gone.
         """
+        self.send_frame(frames.encode(message, arrays or {}))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a request that is encoded already, which pays where the same is asked again and again.
+
+        Raises:
+            WorkerError: If the worker is gone.
+        """
         self._asked_s = time.monotonic()
         try:
-            self._requests.write(frames.encode(message, arrays or {}))
+            self._requests.write(frame)
             self._requests.flush()
         except OSError as error:
             raise self._failure("died") from error
@@ -158,18 +171,31 @@ class WorkerProcess:
         self._memory.close()
 
     def _read_exactly(self, size: int, deadline_s: float) -> bytearray:
+        # Most answers are short, so what else is there of one is read with its beginning.
+        if not self._ahead and 0 < size < _READ_AHEAD_BYTES:
+            self._wait(deadline_s)
+            self._ahead += os.read(self._answers.fileno(), _READ_AHEAD_BYTES)
+        taken = self._ahead[:size]
+        del self._ahead[:size]
+        filled = len(taken)
+        if filled == size:
+            return taken
         # Straight into its place: pictures that are put together from pieces take three times as long.
-        taken = bytearray(size)
-        view, filled = memoryview(taken), 0
+        taken.extend(bytes(size - filled))
+        view = memoryview(taken)
         while filled < size:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline_s - time.monotonic()))
-            if not ready:
-                raise TimeoutError
+            self._wait(deadline_s)
             num_bytes = os.readv(self._answers.fileno(), [view[filled:]])
             if num_bytes == 0:
                 raise EOFError
             filled += num_bytes
         return taken
+
+    def _wait(self, deadline_s: float) -> None:
+        """Wait until there is something to read, or the worker is gone."""
+        while not self._answered.poll(min(max(0.0, 1e3 * (deadline_s - time.monotonic())), _LONGEST_POLL_MS)):
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError
 
     def _failure(self, what: str) -> WorkerError:
         """Stop the worker and return what is to be raised."""

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeGuard, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from isaaclab_arena.distributed.devices.opengl import VARIABLE, OpenglChoice, ch
 from isaaclab_arena.environments.gym.env_slots import (
     EnvSlots,
     LocalSlots,
-    SlotFailure,
+    SlotMoves,
     SlotReset,
     SlotSource,
 )
+from isaaclab_arena.environments.gym.env_worker import WorkerOptions
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     SEED_CONDITION,
@@ -28,9 +29,7 @@ from isaaclab_arena.environments.gym.environment import (
     GymTraits,
 )
 from isaaclab_arena.environments.gym.success import SuccessRule
-from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.environments.gym.worker_options import WorkerOptions
 from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
@@ -319,27 +318,27 @@ def meta_world_environment(name: str) -> GymBuilder:
 
 def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | None = None) -> list[dict[str, Any]]:
     """Return what env slot 0 observes in the first steps of an episode, while another env slot makes steps or not."""
-    shown = [_copied(slots.reset({0: reset}, seen=[0])[0].observation)]
+    slots.reset({0: reset}, seen=[0])
+    shown = [_observed(slots)]
     low, high = (
         np.nan_to_num(slots.description[f"action_{side}"], posinf=1.0, neginf=-1.0) for side in ("low", "high")
     )
     action = (0.25 * np.asarray(low) + 0.75 * np.asarray(high)).astype(np.float32)
     moving = [0] if beside is None else [0, beside]
     for _ in range(num_steps):
-        answers = slots.step(dict.fromkeys(moving, action), seen=[0])
-        shown += [_copied(each.observation) for index, each in answers.items() if index == 0 and _is_under_way(each)]
-        moving = [index for index, each in answers.items() if _is_under_way(each)]
+        steps = slots.step(SlotMoves(actions=np.tile(action, (max(moving) + 1, 1)), moving=moving, seen=[0]))
+        over = steps.terminated | steps.truncated
+        moving = [index for index in moving if index not in steps.failures and not over[index]]
         if 0 not in moving:
             break
+        shown.append(_observed(slots))
     return shown
 
 
-def _is_under_way(answer: SlotStep | SlotFailure) -> TypeGuard[SlotStep]:
-    return isinstance(answer, SlotStep) and not (answer.terminated or answer.truncated)
-
-
-def _copied(observation: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: value.copy() for name, value in observation.items()}
+def _observed(slots: EnvSlots) -> dict[str, Any]:
+    """Return what env slot 0 observed last."""
+    numbers = {name: values[0] for name, values in slots.numbers.items()}
+    return {name: value.copy() for name, value in {**numbers, **slots.pictures(0)}.items()}
 
 
 def _same(first: Mapping[str, np.ndarray], again: Mapping[str, np.ndarray]) -> bool:

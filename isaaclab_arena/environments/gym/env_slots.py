@@ -2,14 +2,22 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
-from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStart, SlotStep
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
+from isaaclab_arena.environments.gym.worker.shared_arrays import (
+    FIRST_ENTRY,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    SharedArrays,
+    num_results,
+)
 from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker.versions import versions_of
 
@@ -56,44 +64,102 @@ class SlotReset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotFailure:
-    """A single environment could not make its step.
+class SlotMoves:
+    """A step of some env slots.
 
     Attributes:
-        reason: What happened, in one line.
+        actions: Of all env slots. Shape: (num_envs, action_dim), float32.
+        moving: Those that make the step, in ascending order.
+        seen: Those whose pictures are wanted.
     """
 
-    reason: str
+    actions: np.ndarray
+    moving: Sequence[int]
+    seen: Container[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSteps:
+    """What one step of some env slots gave. What is said of those that did not move, or failed, has no meaning.
+
+    Attributes:
+        results: Numbers as in `SharedArrays.results`. Shape: (num_envs, num_results), float64.
+        info_keys: What the entries of ``info`` are called, in order.
+        info_names: Env slot to all names in its ``info``, where one of the keys is not there.
+        failures: Env slots that could not make their step, to what happened, in one line.
+    """
+
+    results: np.ndarray
+    info_keys: Sequence[str]
+    info_names: dict[int, Sequence[str]] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """Shape: (num_envs,), float64."""
+        return self.results[:, REWARD]
+
+    @property
+    def terminated(self) -> np.ndarray:
+        """Shape: (num_envs,), bool."""
+        return self.results[:, TERMINATED] != 0.0
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """Shape: (num_envs,), bool."""
+        return self.results[:, TRUNCATED] != 0.0
+
+    def entry(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return where ``info`` has an entry, and its value. Shapes: (num_envs,), bool and float64."""
+        column = FIRST_ENTRY + 2 * self.info_keys.index(key)
+        return self.results[:, column] != 0.0, self.results[:, column + 1]
 
 
 class EnvSlots(ABC):
     """Single environments, each in an env slot of the batch.
 
-    An env slot that failed is made anew when it is next reset. What an env slot observed holds until it moves again.
+    An env slot that failed is made anew when it is next reset.
+
+    Args:
+        description: What each of them looks like; see `EnvSlot.description`, and ``versions`` of what it runs on.
+        num_envs: How many there are.
 
     Attributes:
-        description: What each of them looks like; see `EnvSlot.description`, and ``versions`` of what it runs on.
+        description: The same.
+        numbers: What env slots observed last, but for pictures, by term. They change with the next reset or step.
+            Shape of each: (num_envs, *shape of the term), float32.
     """
 
-    description: Mapping[str, Any]
+    def __init__(self, description: Mapping[str, Any], num_envs: int) -> None:
+        self.description = description
+        self.numbers = {
+            name: np.zeros((num_envs, *term["shape"]), np.float32)
+            for name, term in description["observation"].items()
+            if not term["image"]
+        }
+        self._pictures = [name for name, term in description["observation"].items() if term["image"]]
+        self._results_shape = num_envs, num_results(description)
+
+    def no_steps(self) -> SlotSteps:
+        """Return what is said of a step before any env slot has made it."""
+        return SlotSteps(results=np.zeros(self._results_shape), info_keys=self.description["info_keys"])
 
     @abstractmethod
-    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotStart]:
-        """Start episodes and return what they start with.
+    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
+        """Start episodes and return their instructions, None where no key for them was given.
 
         Args:
             resets: Env slot to what its episode starts from.
-            seen: Env slots whose pictures are wanted. The observations of others have none.
+            seen: Env slots whose pictures are wanted.
         """
 
     @abstractmethod
-    def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
-        """Make one step in the named env slots.
+    def step(self, moves: SlotMoves) -> SlotSteps:
+        """Make one step in some env slots."""
 
-        Args:
-            actions: Env slot to its action. Shape: (action_dim,), float32.
-            seen: Env slots whose pictures are wanted. The observations of others have none.
-        """
+    @abstractmethod
+    def pictures(self, index: int) -> dict[str, np.ndarray]:
+        """Return the pictures that an env slot observed last, by term. They change when it moves again."""
 
     @abstractmethod
     def render(self, index: int) -> np.ndarray:
@@ -131,21 +197,44 @@ class LocalSlots(EnvSlots):
         for index in range(num_envs):
             self._slots[index] = self._made()
         first = self._slots[0]
-        self.description = {**first.description(), "versions": versions_of(first.environment)}
+        super().__init__({**first.description(), "versions": versions_of(first.environment)}, num_envs)
+        self._shown = SharedArrays(-1, self.description, num_envs)
 
-    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotStart]:
+    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
         """Start episodes; what an environment raises fails the job. See `EnvSlots.reset`."""
-        starts = {}
+        instructions = {}
         for index, reset in resets.items():
             if index not in self._slots:
                 self._slots[index] = self._made()
             options = None if reset.options is None else dict(reset.options)
-            starts[index] = self._slots[index].reset(reset.seed, pictures=index in seen, options=options)
-        return starts
+            start = self._slots[index].reset(reset.seed, pictures=index in seen, options=options)
+            self._shown.put(index, start.observation)
+            instructions[index] = start.instruction
+        self._take_numbers()
+        return instructions
 
-    def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
+    def step(self, moves: SlotMoves) -> SlotSteps:
         """Make one step; see `EnvSlots.step`."""
-        return {index: self._step(index, action, pictures=index in seen) for index, action in actions.items()}
+        steps = self.no_steps()
+        for index in moves.moving:
+            try:
+                step = self._slots[index].step(moves.actions[index], pictures=index in moves.seen)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  the other env slots go on
+                _LOG.warning("'%s' failed in env slot %d", self._source.name, index, exc_info=True)
+                # Its state is unknown, so it is not closed either: that is its code too.
+                del self._slots[index]
+                steps.failures[index] = f"{type(error).__name__}: {error}"
+                continue
+            self._shown.put_step(index, step)
+            if step.info_names:
+                steps.info_names[index] = step.info_names
+        steps.results[:] = self._shown.results
+        self._take_numbers()
+        return steps
+
+    def pictures(self, index: int) -> dict[str, np.ndarray]:
+        """Return pictures; see `EnvSlots.pictures`."""
+        return {name: self._shown.arrays[name][index] for name in self._pictures}
 
     def render(self, index: int) -> np.ndarray:
         """Return a picture; see `EnvSlots.render`."""
@@ -160,14 +249,9 @@ class LocalSlots(EnvSlots):
         while self._slots:
             self._slots.popitem()[1].close()
 
-    def _step(self, index: int, action: np.ndarray, *, pictures: bool) -> SlotStep | SlotFailure:
-        try:
-            return self._slots[index].step(action, pictures=pictures)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the other env slots go on
-            _LOG.warning("'%s' failed in env slot %d", self._source.name, index, exc_info=True)
-            # Its state is unknown, so it is not closed either: that is its code too.
-            del self._slots[index]
-            return SlotFailure(reason=f"{type(error).__name__}: {error}")
+    def _take_numbers(self) -> None:
+        for name, values in self.numbers.items():
+            values[:] = self._shown.arrays[name]
 
     def _made(self) -> EnvSlot:
         source = self._source

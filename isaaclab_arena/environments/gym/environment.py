@@ -1,18 +1,16 @@
 """Environments made elsewhere, behind Gymnasium's interface, as one `Environment`."""
 
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure, SlotReset
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
 from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
 from isaaclab_arena.environments.gym.success import SuccessRule
-from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS
@@ -72,6 +70,8 @@ class GymEnvironment(Environment):
         device: Where observations live and actions are expected.
     """
 
+    returns_own_tensors = True
+
     def __init__(self, slots: EnvSlots, num_envs: int, traits: GymTraits, device: torch.device) -> None:
         self.num_envs = num_envs
         self.device = device
@@ -95,7 +95,6 @@ class GymEnvironment(Environment):
         self._instructions: dict[int, tuple[Conditions, str | None]] = {}
         self._slots = slots
         self._traits = traits
-        self._arrays = {name: np.zeros((num_envs, *spec.shape), np.float32) for name, spec in specs.items()}
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not slots.description["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
@@ -142,10 +141,10 @@ class GymEnvironment(Environment):
         self._lost.difference_update(slots)
         self._running[slots] = True
         seen = self._pictures.wanted(slots, ~self._running)
-        starts = self._slots.reset(resets, seen)
+        instructions = self._slots.reset(resets, seen)
+        self._look(slots, seen)
         for slot, each in zip(slots, conditions, strict=True):
-            self._put(slot, starts[slot].observation, drawn=slot in seen)
-            self._instructions[slot] = (each, starts[slot].instruction)
+            self._instructions[slot] = (each, instructions[slot])
         self._return[slots] = 0.0
         for values in self._metrics.values():
             values[slots] = np.nan
@@ -153,35 +152,28 @@ class GymEnvironment(Environment):
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
-        wanted = action.to("cpu", torch.float32).numpy()
-        masks = {name: np.zeros(self.num_envs, bool) for name in ("terminated", "truncated", "success", "diverged")}
-        reward = np.zeros(self.num_envs, np.float32)
-        errors: dict[int, str] = {}
+        actions = action.to("cpu", torch.float32).numpy()
         running = np.flatnonzero(self._running).tolist()
         seen = self._pictures.wanted(running, ~self._running)
-        answers = self._slots.step({slot: wanted[slot] for slot in running}, seen)
-        for slot, answer in answers.items():
-            if isinstance(answer, SlotStep):
-                self._put(slot, answer.observation, drawn=slot in seen)
-        sound = {name: _sound(values) for name, values in self._arrays.items()}
-        for slot, answer in answers.items():
-            problem = self._problem(slot, answer, sound)
-            if problem is not None:
-                errors[slot] = problem
-                masks["diverged"][slot] = True
-            elif isinstance(answer, SlotStep):
-                reward[slot] = answer.reward
-                self._judge(slot, answer, masks)
-        self._running &= ~(masks["terminated"] | masks["truncated"] | masks["diverged"])
-        tensors = {name: torch.from_numpy(mask).to(self.device) for name, mask in masks.items()}
+        steps = self._slots.step(SlotMoves(actions=actions, moving=running, seen=seen))
+        self._look([slot for slot in running if slot not in steps.failures], seen)
+        errors = self._problems(steps)
+        moved = self._running.copy()
+        moved[list(errors)] = False
+        success = self._judged(steps, moved)
+        terminated = moved & (steps.terminated | (success & self._traits.success.ends_episode))
+        truncated = moved & steps.truncated & ~terminated
+        diverged = self._running & ~moved
+        self._running = moved & ~(terminated | truncated)
+        measured = self._tensor(success) if self._traits.success.is_measured else None
         return Step(
             observation=self._observation(),
-            reward=torch.from_numpy(reward).to(self.device),
-            terminated=tensors["terminated"],
-            truncated=tensors["truncated"],
-            success=tensors["success"] if self._traits.success.is_measured else None,
-            diverged=tensors["diverged"],
-            metrics={key: torch.from_numpy(values.copy()).to(self.device) for key, values in self._metrics.items()},
+            reward=self._tensor(np.where(moved, steps.rewards, 0.0).astype(np.float32)),
+            terminated=self._tensor(terminated),
+            truncated=self._tensor(truncated),
+            success=measured,
+            diverged=self._tensor(diverged),
+            metrics={key: self._tensor(values.copy()) for key, values in self._metrics.items()},
             errors=errors,
         )
 
@@ -243,32 +235,29 @@ class GymEnvironment(Environment):
         """Close the single environments."""
         self._slots.close()
 
-    def _problem(self, slot: int, answer: SlotStep | SlotFailure, sound: Mapping[str, np.ndarray]) -> str | None:
-        """Return why the step of an env slot is an error, None where it is none.
+    def _problems(self, steps: SlotSteps) -> dict[int, str]:
+        """Return why steps of running env slots are errors, by env slot."""
+        self._lost.update(steps.failures)
+        problems = {slot: f"the reward is {steps.rewards[slot]}" for slot in self._unsound(steps.rewards)}
+        for name, values in self._slots.numbers.items():
+            for slot in self._unsound(values):
+                problems.setdefault(slot, f"observation '{name}' holds NaN or infinity")
+        return {**problems, **steps.failures}
 
-        Args:
-            slot: The env slot.
-            answer: What its step gave.
-            sound: By term, in which env slots it holds neither NaN nor infinity. Shape of each: (num_envs,), bool.
-        """
-        if isinstance(answer, SlotFailure):
-            self._lost.add(slot)
-            return answer.reason
-        if not math.isfinite(answer.reward):
-            return f"the reward is {answer.reward}"
-        unsound = [name for name, each in sound.items() if not each[slot]]
-        return f"observation '{unsound[0]}' holds NaN or infinity" if unsound else None
+    def _unsound(self, values: np.ndarray) -> list[int]:
+        """Return the running env slots where there is NaN or infinity. Shape of ``values``: (num_envs, ...)."""
+        sound = np.isfinite(values)
+        if sound.all():
+            return []
+        return np.flatnonzero(self._running & ~sound.reshape(len(values), -1).all(axis=1)).tolist()
 
-    def _judge(self, slot: int, answer: SlotStep, masks: Mapping[str, np.ndarray]) -> None:
-        """Say how the step of a sound env slot went."""
-        self._return[slot] += answer.reward
+    def _judged(self, steps: SlotSteps, moved: np.ndarray) -> np.ndarray:
+        """Count a step of sound env slots, and return where the task is solved. Shapes: (num_envs,), bool."""
+        self._return[moved] += steps.rewards[moved]
         for key, values in self._metrics.items():
-            values[slot] = answer.info.get(key, np.nan)
-        rule = self._traits.success
-        success = rule.judge(answer, float(self._return[slot]), over=answer.terminated or answer.truncated)
-        masks["success"][slot] = success
-        masks["terminated"][slot] = answer.terminated or (success and rule.ends_episode)
-        masks["truncated"][slot] = answer.truncated and not masks["terminated"][slot]
+            is_there, found = steps.entry(key)
+            values[moved] = np.where(is_there, found, np.nan)[moved]
+        return self._traits.success.judge(steps, self._return, moved)
 
     def _viewport(self, slot: int) -> np.ndarray:
         # An env slot that lost its environment has nothing left to look at but what was seen last.
@@ -276,24 +265,26 @@ class GymEnvironment(Environment):
             self._viewports[slot] = self._slots.render(slot)
         return self._viewports[slot]
 
-    def _put(self, slot: int, observation: Mapping[str, np.ndarray], *, drawn: bool) -> None:
-        for name, values in self._arrays.items():
-            values[slot] = observation[name]
-        self._pictures.put(slot, observation, drawn=drawn)
+    def _look(self, moved: Sequence[int], seen: Container[int]) -> None:
+        """Keep the pictures of env slots that moved."""
+        for slot in moved if self._pictures else ():
+            drawn = slot in seen
+            self._pictures.put(slot, self._slots.pictures(slot) if drawn else {}, drawn=drawn)
 
     def _observation(self) -> Observation:
-        numbers = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}
-        pictures = self._pictures.observed(self.device)
-        return {"policy": numbers, CAMERAS: pictures} if pictures else {"policy": numbers}
+        numbers = {name: self._tensor(values.copy()) for name, values in self._slots.numbers.items()}
+        return (
+            {"policy": numbers, CAMERAS: self._pictures.observed(self.device)}
+            if self._pictures
+            else {"policy": numbers}
+        )
+
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.device)
 
 
 def _hold_action(declared: Sequence[float] | str | None) -> tuple[float, ...] | str | None:
     return declared if declared is None or isinstance(declared, str) else tuple(declared)
-
-
-def _sound(values: np.ndarray) -> np.ndarray:
-    """Return where there is neither NaN nor infinity. Shape: (num_envs,), bool."""
-    return np.all(np.isfinite(values).reshape(len(values), -1), axis=1)
 
 
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:

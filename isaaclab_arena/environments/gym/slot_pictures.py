@@ -29,6 +29,10 @@ class SlotPictures:
         self._outdated = np.zeros(num_envs, bool)
         self.num_drawn = 0
 
+    def __len__(self) -> int:
+        """Return how many terms there are."""
+        return len(self._arrays)
+
     def announce(self, env_ids: Sequence[int] | None) -> None:
         """Say which env slots are looked at when `wanted` is called next, None for all."""
         self._announced = env_ids

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
+import numpy as np
+
+from isaaclab_arena.environments.gym.env_slots import SlotSteps
 from isaaclab_arena.errors import ArenaError, did_you_mean
 
 
@@ -30,27 +32,30 @@ class SuccessRule:
         """Whether success ends an episode. A return may still fall again, so its threshold does not."""
         return self.key is not None and self.end_on_success
 
-    def judge(self, step: SlotStep, episode_return: float, *, over: bool) -> bool:
-        """Return whether the task is solved as of a step.
+    def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
+        """Return in which env slots the task is solved as of a step. Shape: (num_envs,), bool.
 
         Args:
-            step: The step.
-            episode_return: Sum of the rewards so far.
-            over: Whether the episode ends with this step.
+            steps: The step.
+            returns: Sum of the rewards so far. Shape: (num_envs,), float64.
+            moved: Env slots that made the step; nothing is solved in others. Shape: (num_envs,), bool.
 
         Raises:
-            ArenaError: If the key is neither true nor false, or missing when the episode ends.
+            ArenaError: If the key is neither true nor false, or missing when an episode ends.
         """
         if self.return_threshold is not None:
-            return episode_return >= self.return_threshold
+            return moved & (returns >= self.return_threshold)
         if self.key is None:
-            return False
-        if self.key not in step.info:
-            if over:
-                hint = did_you_mean(self.key, step.info_names) or "; it is empty"
-                raise ArenaError(f"success_key: the info of an episode's last step has no '{self.key}'{hint}")
-            return False
-        value = step.info[self.key]
-        if value not in (0.0, 1.0):
+            return np.zeros_like(moved)
+        is_there, values = steps.entry(self.key)
+        missing = moved & (steps.terminated | steps.truncated) & ~is_there
+        if missing.any():
+            names = steps.info_names.get(int(np.argmax(missing)), ())
+            hint = did_you_mean(self.key, names) or "; it is empty"
+            raise ArenaError(f"success_key: the info of an episode's last step has no '{self.key}'{hint}")
+        is_there &= moved
+        unclear = is_there & (values != 0.0) & (values != 1.0)
+        if unclear.any():
+            value = values[np.argmax(unclear)]
             raise ArenaError(f"success_key: info['{self.key}'] is {value:g}, neither true nor false")
-        return value == 1.0
+        return is_there & (values == 1.0)

@@ -25,17 +25,17 @@ class PolicyAnswer:
     finished: torch.Tensor | None
     unusable: torch.Tensor
 
-    def refuse(self, unusable: torch.Tensor) -> None:
+    def refuse(self, unusable: np.ndarray) -> None:
         """Raise what is to be said of env slots that are ``unusable``, if there are any.
 
         Args:
-            unusable: On the CPU. Shape: (num_envs,), bool.
+            unusable: Shape: (num_envs,), bool.
 
         Raises:
             PolicyError: With the first of them, and its action.
         """
-        if bool(unusable.any()):
-            env_id = int(torch.nonzero(unusable)[0])
+        if unusable.any():
+            env_id = int(np.flatnonzero(unusable)[0])
             raise PolicyError(
                 f"get_action returned NaN or infinity in env slot {env_id}: {self.action[env_id].tolist()}"
             )
@@ -60,7 +60,7 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
     unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
     answer = PolicyAnswer(action=action, finished=finished, unusable=unusable)
     if unusable.is_cpu:
-        answer.refuse(unusable)
+        answer.refuse(unusable.numpy())
     return answer
 
 

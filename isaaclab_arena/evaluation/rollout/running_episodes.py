@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from isaaclab_arena.device_reads import on_cpu
@@ -104,18 +106,21 @@ class RunningEpisodes:
             ArenaError: If one of them is longer.
             PolicyError: If an action of the answer held NaN or infinity.
         """
-        verdicts, finished, unusable, unmade = _on_cpu(step, answer, self.running)
-        answer.refuse(unusable)
-        if bool(unmade.any()):
+        masks = _on_cpu(step, answer, self.running)
+        answer.refuse(masks.unusable)
+        if masks.unmade.any():
             return None
-        over = verdicts.terminated | verdicts.truncated | verdicts.diverged | finished
-        overdue = self._is_running & ~over & (self._length + 1 >= max_length)
-        if bool(overdue.any()):
+        over = masks.terminated | masks.truncated | masks.diverged | masks.finished
+        overdue = self._is_running.numpy() & ~over & (self._length.numpy() + 1 >= max_length)
+        if overdue.any():
             raise ArenaError(
-                f"the environment broke its contract: env slot {int(torch.nonzero(overdue)[0])} made {max_length} "
+                f"the environment broke its contract: env slot {np.flatnonzero(overdue)[0]} made {max_length} "
                 "steps, its max_episode_length, and was not truncated"
             )
-        return {env_id: ending_of(verdicts, env_id) for env_id in torch.nonzero(over).flatten().tolist()}
+        if not over.any():
+            return {}
+        verdicts = masks.verdicts(step)
+        return {env_id: ending_of(verdicts, env_id) for env_id in np.flatnonzero(over).tolist()}
 
     def late(self, *, now_s: float, limit_s: float | None) -> dict[int, Ending]:
         """Return how episodes end that have taken longer than a limit [s], by env slot; none do without a limit."""
@@ -189,9 +194,29 @@ class RunningEpisodes:
         return self._latest
 
 
-def _on_cpu(
-    step: Step, answer: PolicyAnswer, running: torch.Tensor
-) -> tuple[Step, torch.Tensor, torch.Tensor, torch.Tensor]:
+class _Masks(NamedTuple):
+    """What became of the running env slots in a step. Shape of each: (num_envs,), bool."""
+
+    terminated: np.ndarray
+    truncated: np.ndarray
+    diverged: np.ndarray
+    success: np.ndarray
+    finished: np.ndarray
+    unusable: np.ndarray
+    unmade: np.ndarray
+
+    def verdicts(self, step: Step) -> Step:
+        """Return a step with these masks, on the CPU."""
+        return replace(
+            step,
+            terminated=torch.from_numpy(self.terminated),
+            truncated=torch.from_numpy(self.truncated),
+            diverged=torch.from_numpy(self.diverged),
+            success=None if step.success is None else torch.from_numpy(self.success),
+        )
+
+
+def _on_cpu(step: Step, answer: PolicyAnswer, running: torch.Tensor) -> _Masks:
     """Return what a step says of running env slots, and where a policy finished, was unusable or made no step.
 
     All of it is read together, because each time that it is read back what a GPU has computed takes as long as a small
@@ -207,12 +232,4 @@ def _on_cpu(
         answer.unusable,
         none if step.made is None else ~step.made,
     )
-    terminated, truncated, diverged, success, finished, unusable, unmade = (torch.stack(masks) & running).cpu()
-    verdicts = replace(
-        step,
-        terminated=terminated,
-        truncated=truncated,
-        diverged=diverged,
-        success=None if step.success is None else success,
-    )
-    return verdicts, finished, unusable, unmade
+    return _Masks(*(torch.stack(masks) & running).cpu().numpy())

@@ -25,24 +25,29 @@ TRAITS = GymTraits(
 )
 
 
+DESCRIPTION = {
+    "observation": {"robot0_eef_pos": {"shape": [3], "image": False}},
+    "action_low": [-1.0] * 7,
+    "action_high": [1.0] * 7,
+    "info_keys": ["success"],
+    "renders": False,
+    "hold_action": None,
+    "draws_on_demand": True,
+    "versions": {"robosuite": "1.4.0"},
+}
+
+
 class NoSlots(EnvSlots):
     """Single environments of which only the description is asked for."""
 
-    description = {  # noqa: RUF012  read only
-        "observation": {"robot0_eef_pos": {"shape": [3], "image": False}},
-        "action_low": [-1.0] * 7,
-        "action_high": [1.0] * 7,
-        "renders": False,
-        "hold_action": None,
-        "draws_on_demand": True,
-        "versions": {"robosuite": "1.4.0"},
-    }
-    reset = step = render = expert_actions = close = None  # pyright: ignore[reportAssignmentType]  never called
+    reset = step = render = pictures = expert_actions = close = None  # pyright: ignore[reportAssignmentType]  never called
 
 
 def environment(protocol: str) -> LiberoEnvironment:
     facts = {"protocol": protocol}
-    return LiberoEnvironment(NoSlots(), 1, TRAITS, torch.device("cpu"), protocol=PROTOCOLS[protocol], facts=facts)
+    return LiberoEnvironment(
+        NoSlots(DESCRIPTION, 1), 1, TRAITS, torch.device("cpu"), protocol=PROTOCOLS[protocol], facts=facts
+    )
 
 
 def conditions(protocol: str, index: int, seed: int = 3) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import typing
 
 from . import drawing, env_slot, shared_arrays, sources, versions  # noqa: TID252  beside this file, whatever imports it
@@ -45,14 +46,16 @@ class Answers:
             return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
         if request == "render":
             return {}, {"picture": self._slots[message["slot"]].render()}
-        told = zip(message["slots"], arrays["actions"], message["pictures"])  # noqa: B905  Python 3.9 has none
-        notes = {slot: self._step(slot, action, pictures=seen) for slot, action, seen in told}
+        asked = self._shared.asked.tolist()
+        notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != shared_arrays.REST}
         return {"notes": {slot: note for slot, note in notes.items() if note}}, {}
 
     def _make(self, message: dict) -> dict:
         made = [self._made(message) for _ in message["slots"]]
         self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
         self._description, self._num_slots = made[0].description(), message["num_slots"]
+        # Of all that is imported now nothing becomes garbage, and to look through it takes as long as many steps.
+        gc.freeze()
         return {**self._description, "versions": versions.versions_of(made[0].environment)}
 
     def _made(self, message: dict) -> typing.Any:
@@ -66,10 +69,11 @@ class Answers:
         self._shared.put(slot, started.observation)
         return started.instruction
 
-    def _step(self, slot: int, action: typing.Any, *, pictures: bool) -> dict:
+    def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show what it gave, and return what else is to be said of it."""
+        pictures = asked == shared_arrays.MOVE_AND_LOOK
         try:
-            step = self._moving(slot).step(action, pictures=pictures)
+            step = self._moving(slot).step(self._shared.actions[slot], pictures=pictures)
         except Exception as error:  # noqa: BLE001  the other env slots go on
             # Its state is unknown.
             del self._slots[slot]

@@ -75,6 +75,9 @@ class EnvSlot:
         self._native_action = native_action(environment.action_space)
         self._terms = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
         self._pictures = {name for name, (_, space) in self._terms.items() if is_image(space)}
+        self._read = [
+            (name, path, space.shape or (), name in self._pictures) for name, (path, space) in self._terms.items()
+        ]
         action_bounds(self._action_space)
 
     def description(self) -> dict[str, typing.Any]:
@@ -149,16 +152,15 @@ class EnvSlot:
 
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
-        for name, (path, space) in self._terms.items():
-            is_picture = name in self._pictures
+        for name, path, shape, is_picture in self._read:
             if is_picture and not pictures:
                 continue
             value = observation
             for key in path:
                 value = value[key]
             array = np.array(value, np.uint8 if is_picture else np.float32)
-            if array.shape != (space.shape or ()):
-                raise ValueError(f"observation '{name}' has shape {array.shape}, its space says {space.shape}")
+            if array.shape != shape:
+                raise ValueError(f"observation '{name}' has shape {array.shape}, its space says {shape}")
             arrays[name] = array
         return arrays
 

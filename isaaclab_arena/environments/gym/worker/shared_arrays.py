@@ -13,40 +13,60 @@ if typing.TYPE_CHECKING:
 NOBODY = -1
 """Stands for no env slot."""
 
+REST, MOVE, MOVE_AND_LOOK = range(3)
+"""What an env slot is to do in a step: nothing, to move, or to move and to observe with pictures."""
+
 _ALIGNMENT_BYTES = 64
 
 Description = typing.Mapping[str, typing.Any]
 """What `EnvSlot.description` returns."""
 
-_FIRST_INFO = 3
+REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
+"""Columns of the results of a step. From there on, each entry of ``info`` has two: whether it is there, its value."""
 
 
 class SharedArrays:
     """Arrays in a file that two processes have mapped.
 
     Attributes:
-        arrays: By term. Shape of each: (num_slots, *shape of the term), uint8 for pictures, else float32.
+        arrays: What env slots observe, by term. Shape of each: (num_slots, *shape of the term), uint8 for pictures,
+            else float32.
+        asked: What each env slot is to do in the next step: `REST`, `MOVE` or `MOVE_AND_LOOK`. Shape: (num_slots,),
+            uint8.
+        actions: What those that move are given. Shape: (num_slots, action_dim), float32.
+        results: What their last step gave; see `num_results`. Shape: (num_slots, num_results), float64.
         moving: The env slot that is being reset or stepped, or else `NOBODY`. It tells whose fault it was if the worker
             dies. Shape: (1,), int32.
 
     Args:
-        descriptor: The open file, of `num_bytes`.
+        descriptor: The open file, of `num_bytes`; -1 for memory that no other process shares.
         description: What an environment looks like.
-        num_slots: How many env slots the worker holds.
+        num_slots: How many env slots there are.
     """
 
     def __init__(self, descriptor: int, description: Description, num_slots: int) -> None:
-        terms = description["observation"]
         self._info_keys = description["info_keys"]
         memory = mmap.mmap(descriptor, num_bytes(description, num_slots))
-        self.moving: np.ndarray = np.ndarray((1,), np.int32, memory)
-        # Reward, terminated, truncated, then of each entry of ``info`` whether it is there and its value.
-        results = num_slots, _FIRST_INFO + 2 * len(self._info_keys)
-        self._results: np.ndarray = np.ndarray(results, np.float64, memory, _ALIGNMENT_BYTES)
+        places = _places(description, num_slots)
         self.arrays: dict[str, np.ndarray] = {
-            name: np.ndarray((num_slots, *terms[name]["shape"]), dtype, memory, offset)
-            for name, dtype, offset, _ in _places(description, num_slots)
+            name: np.ndarray(shape, dtype, memory, offset) for name, dtype, shape, offset, _ in places
         }
+        self.moving: np.ndarray = self.arrays.pop(_MOVING)
+        self.asked: np.ndarray = self.arrays.pop(_ASKED)
+        self.actions: np.ndarray = self.arrays.pop(_ACTIONS)
+        self.results: np.ndarray = self.arrays.pop(_RESULTS)
+
+    def ask(self, slots: typing.Sequence[int], actions: np.ndarray, looking: typing.Sequence[bool]) -> None:
+        """Say what the next step is.
+
+        Args:
+            slots: The env slots that move.
+            actions: What they are given. Shape: (len(slots), action_dim).
+            looking: Whether their pictures are wanted.
+        """
+        self.actions[slots] = actions
+        self.asked[:] = REST
+        self.asked[slots] = [MOVE_AND_LOOK if looks else MOVE for looks in looking]
 
     def put(self, slot: int, observation: typing.Mapping[str, np.ndarray]) -> None:
         """Show what an env slot observed; terms that are missing stay as they are."""
@@ -57,38 +77,39 @@ class SharedArrays:
         """Show what a step of an env slot gave, but for the names in its ``info``."""
         self.put(slot, step.observation)
         entries = [each for key in self._info_keys for each in (key in step.info, step.info.get(key, 0.0))]
-        self._results[slot] = [step.reward, step.terminated, step.truncated, *entries]
+        self.results[slot] = [step.reward, step.terminated, step.truncated, *entries]
 
-    def results(self, slot: int) -> tuple[float, bool, bool, dict[str, float]]:
-        """Return reward, terminated, truncated and ``info`` of an env slot's last step."""
-        reward, terminated, truncated, *entries = self._results[slot].tolist()
-        entries_by_key = zip(self._info_keys, entries[::2], entries[1::2])  # noqa: B905  Python 3.9 has none
-        info = {key: value for key, is_there, value in entries_by_key if is_there}
-        return reward, bool(terminated), bool(truncated), info
+
+def num_results(description: Description) -> int:
+    """Return how many numbers the results of a step are."""
+    return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
 def num_bytes(description: Description, num_slots: int) -> int:
     """Return the size that the file has to have."""
-    ends = [end for *_, end in _places(description, num_slots)]
-    return max([_first_place(description, num_slots), *ends])
+    return max(end for *_, end in _places(description, num_slots))
 
 
-def _first_place(description: Description, num_slots: int) -> int:
-    num_results = num_slots * (_FIRST_INFO + 2 * len(description["info_keys"]))
-    return _ALIGNMENT_BYTES + _aligned(num_results * np.dtype(np.float64).itemsize)
+# Terms of observations have no such names.
+_MOVING, _ASKED, _ACTIONS, _RESULTS = "<moving>", "<asked>", "<actions>", "<results>"
 
 
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-
-
-def _places(description: Description, num_slots: int) -> typing.Iterator[tuple[str, type, int, int]]:
-    """Yield each term with its type, and where its array begins and ends."""
-    offset = _first_place(description, num_slots)
+def _places(
+    description: Description, num_slots: int
+) -> typing.Iterator[tuple[str, typing.Any, tuple[int, ...], int, int]]:
+    """Yield each array with its type and shape, and where it begins and ends."""
+    arrays: list[tuple[str, typing.Any, tuple[int, ...]]] = [
+        (_MOVING, np.int32, (1,)),
+        (_ASKED, np.uint8, (num_slots,)),
+        (_ACTIONS, np.float32, (num_slots, len(description["action_low"]))),
+        (_RESULTS, np.float64, (num_slots, num_results(description))),
+    ]
     for name, term in description["observation"].items():
-        dtype = np.uint8 if term["image"] else np.float32
-        size = num_slots * np.dtype(dtype).itemsize
-        for length in term["shape"]:
+        arrays.append((name, np.uint8 if term["image"] else np.float32, (num_slots, *term["shape"])))
+    offset = 0
+    for name, dtype, shape in arrays:
+        size = np.dtype(dtype).itemsize
+        for length in shape:
             size *= length
-        yield name, dtype, offset, offset + size
-        offset += _aligned(size)
+        yield name, dtype, shape, offset, offset + size
+        offset += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

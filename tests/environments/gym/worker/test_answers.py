@@ -1,12 +1,11 @@
 import os
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 import pytest
 
 from isaaclab_arena.environments.gym.env_slots import SlotSource
 from isaaclab_arena.environments.gym.worker.answers import Answers
-from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays, num_bytes
+from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, MOVE_AND_LOOK, NOBODY, SharedArrays, num_bytes
 from tests.environments.gym.gym_fakes import ID
 
 
@@ -21,13 +20,13 @@ class Asked:
         self.shared = SharedArrays(memory, description, 1)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
 
-    def ask(self, message: Mapping, **arrays: np.ndarray) -> dict:
-        return self.answers.answer(dict(message), arrays)[0]
+    def ask(self, message: Mapping) -> dict:
+        return self.answers.answer(dict(message), {})[0]
 
     def step(self, *, pictures: bool = True) -> dict:
         """Return what is to be said of an environment's step beside what it shows."""
-        request = {"request": "step", "slots": [0], "pictures": [pictures]}
-        return self.ask(request, actions=np.zeros((1, 2), np.float32))["notes"].get(0, {})
+        self.shared.asked[0] = MOVE_AND_LOOK if pictures else MOVE
+        return self.ask({"request": "step"})["notes"].get(0, {})
 
 
 @pytest.fixture

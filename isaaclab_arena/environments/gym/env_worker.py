@@ -1,0 +1,311 @@
+"""A worker process that holds env slots: asked, watched, and started again where it dies."""
+
+import logging
+import sys
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.config.options import Count, Positive
+from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource, SlotSteps
+from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays, num_bytes
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
+from isaaclab_arena.workers.program import frames
+from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
+
+ANSWERS = Path(__file__).with_name("worker")
+"""The directory with what workers answer by."""
+
+_STEP = frames.encode({"request": "step"}, {})
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How workers are run.
+
+    Attributes:
+        python: Interpreter in which the environment runs, in worker processes; this process by default.
+        environment_variables: What the workers have beside this process's variables.
+        envs_per_worker: Env slots in each worker process.
+        start_timeout_s: How long a worker may take to make or reset an environment [s].
+        step_timeout_s: How long a worker may take for a step of an environment [s].
+    """
+
+    python: str | None = None
+    environment_variables: dict[str, str] = field(default_factory=dict)
+    envs_per_worker: Count = 1
+    start_timeout_s: Positive = 300.0
+    step_timeout_s: Positive = 60.0
+
+    @property
+    def interpreter(self) -> str:
+        """Their interpreter, that of this process by default."""
+        return str(Path(self.python or sys.executable).expanduser())
+
+
+@dataclass(kw_only=True)
+class _Played:
+    """What an env slot has played of its episode, kept where its worker may die of another env slot's fault.
+
+    Attributes:
+        reset: What the episode started from.
+        actions: What it was given since.
+    """
+
+    reset: SlotReset
+    actions: list[np.ndarray] = field(default_factory=list)
+
+
+class EnvWorker:
+    """A worker process and the env slots that it holds. It is started when one of them is made.
+
+    If it dies in a step, the env slot that it was moving has failed. The others are brought to where they were in a new
+    process, so only one episode is lost.
+    """
+
+    def __init__(self, source: SlotSource, options: WorkerOptions, indices: range) -> None:
+        self.indices = indices
+        self._source, self._options = source, options
+        self._process: WorkerProcess | None = None
+        self._shared: SharedArrays | None = None
+        self._numbers: dict[str, np.ndarray] = {}
+        self._making: list[int] = []
+        self._held: set[int] = set()
+        self._played: dict[int, _Played] = {}
+        self._unsent: WorkerError | None = None
+
+    def holds(self, index: int) -> bool:
+        """Return whether an env slot has an environment."""
+        return index in self._held
+
+    def show_in(self, numbers: Mapping[str, np.ndarray]) -> None:
+        """Show what the env slots observe, but for pictures, in arrays of all env slots."""
+        places = slice(self.indices.start, self.indices.stop)
+        self._numbers = {name: values[places] for name, values in numbers.items()}
+
+    def begin_making(self, indices: Iterable[int]) -> None:
+        """Ask for environments in these env slots, if there are any."""
+        self._making = list(indices)
+        if not self._making:
+            return
+        if self._process is None:
+            try:
+                self._process = WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
+            except WorkerError as error:
+                raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
+        told = {"slots": self._local(self._making), "num_slots": len(self.indices)}
+        self._send({"request": "make", **told, **self._source.request()})
+
+    def finish_making(self) -> dict[str, Any]:
+        """Return what the environments that were asked for look like; see `EnvSlots.description`.
+
+        Raises:
+            EnvironmentBuildError: If one cannot be made.
+        """
+        if not self._making:
+            return {}
+        try:
+            description, _ = self._receive(self._options.start_timeout_s * len(self._making))
+        except (RequestError, WorkerError) as error:
+            details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
+            raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{details}") from error
+        if self._shared is None and self._process is not None:
+            memory = self._process.share(num_bytes(description, len(self.indices)))
+            self._shared = SharedArrays(memory, description, len(self.indices))
+        self._held.update(self._making)
+        return description
+
+    def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
+        """Ask for new episodes."""
+        starts = [{"seed": each.seed, "options": each.options} for each in resets.values()]
+        pictures = [index in seen for index in resets]
+        self._send({"request": "reset", "slots": self._local(resets), "starts": starts, "pictures": pictures})
+
+    def finish_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
+        """Return the instructions of the episodes that were asked for.
+
+        Raises:
+            RequestError: If an environment raises.
+            WorkerError: If the worker dies again once it was started anew, or does not answer.
+        """
+        timeout_s = self._options.start_timeout_s * len(resets)
+        try:
+            message, _ = self._receive(timeout_s)
+        except WorkerError as error:
+            if not error.died:
+                raise
+            # Killed between two episodes, it costs none.
+            self._start_again(self._played.keys() - resets.keys(), resets)
+            self.begin_resets(resets, seen)
+            message, _ = self._receive(timeout_s)
+        self._take_numbers([*resets])
+        if len(self.indices) > 1:
+            self._played.update((index, _Played(reset=reset)) for index, reset in resets.items())
+        return dict(zip(resets, message["instructions"], strict=True))
+
+    def begin_steps(self, moves: SlotMoves) -> None:
+        """Ask for a step of env slots that this worker holds."""
+        self._ask_steps(moves.actions[moves.moving], moves.moving, moves.seen)
+
+    def finish_steps(self, moves: SlotMoves, steps: SlotSteps) -> None:
+        """Add what the steps that were asked for gave to what is said of all env slots."""
+        try:
+            self._take_steps(moves, steps)
+        except WorkerError as error:
+            _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, [*moves.moving], error)
+            self._go_on(error, moves, steps)
+
+    def pictures(self, index: int) -> dict[str, np.ndarray]:
+        """Return the pictures that an env slot observed last."""
+        arrays, [slot] = self._showing().arrays, self._local([index])
+        return {name: each[slot] for name, each in arrays.items() if name not in self._numbers}
+
+    def render(self, index: int) -> np.ndarray:
+        """Return what an env slot renders of itself. Shape: (height, width, 3), uint8."""
+        [slot] = self._local([index])
+        self._send({"request": "render", "slot": slot})
+        return self._receive(self._options.step_timeout_s)[1]["picture"]
+
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return what Meta-World's expert does. If the worker failed before, it is started again for it."""
+        if self._process is None:
+            self.begin_making(self.indices[:1])
+            self.finish_making()
+        self._send({"request": "expert", "task": task}, {"observations": observations})
+        return self._receive(self._options.step_timeout_s)[1]["actions"]
+
+    def close(self) -> None:
+        """Stop the process, if there is one."""
+        self._held.clear()
+        self._shared, self._unsent = None, None
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _ask_steps(self, actions: np.ndarray, indices: Sequence[int], seen: Container[int]) -> None:
+        self._showing().ask(self._local(indices), actions, [index in seen for index in indices])
+        self._send_frame(_STEP)
+
+    def _take_steps(self, moves: SlotMoves, steps: SlotSteps) -> None:
+        message, _ = self._receive(self._options.step_timeout_s * len(moves.moving))
+        for slot, note in message["notes"].items():
+            index = self.indices[int(slot)]
+            if "error" in note:
+                _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, note["traceback"])
+                steps.failures[index] = first_line(note["error"])
+            else:
+                steps.info_names[index] = note["info_names"]
+        moved = [index for index in moves.moving if index not in steps.failures]
+        steps.results[moved] = self._showing().results[self._local(moved)]
+        self._take_numbers(moved)
+        for index in moved if self._played else ():
+            self._played[index].actions.append(moves.actions[index])
+        for index in set(moves.moving).difference(moved):
+            self._drop(index)
+
+    def _go_on(self, error: WorkerError, moves: SlotMoves, steps: SlotSteps) -> None:
+        """Make steps once more, after the process died or fell silent in one of them."""
+        steps.failures.update(dict.fromkeys(moves.moving, first_line(error)))
+        others = [*moves.moving]
+        while True:
+            failed = self._moving(others)
+            self._played.pop(failed, None)
+            others.remove(failed)
+            self.close()
+            if not others:
+                return
+            try:
+                self._start_again(others, ())
+                left = replace(moves, moving=others)
+                self.begin_steps(left)
+                again = replace(steps, failures={})
+                self._take_steps(left, again)
+            except WorkerError as error_again:
+                # The next one that does the same: there is one env slot less in each round.
+                steps.failures[self._moving(others)] = first_line(error_again)
+            except (ArenaError, RequestError) as refusal:
+                _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, others, refusal)
+                self.close()
+                return
+            else:
+                for index in others:
+                    del steps.failures[index]
+                steps.failures.update(again.failures)
+                return
+
+    def _moving(self, indices: Collection[int]) -> int:
+        """Return which of some env slots moved last, the first where none did."""
+        moving = NOBODY if self._shared is None else self.indices[0] + int(self._shared.moving[0])
+        return moving if moving in indices else next(iter(indices))
+
+    def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:
+        """Start the process anew, and bring episodes to where they were.
+
+        Args:
+            playing: Env slots in which they run.
+            starting: Env slots that need an environment beside these.
+
+        Raises:
+            ArenaError: If an episode does not repeat itself, or an environment cannot be made.
+            RequestError: If an environment raises.
+            WorkerError: If the new process dies too, or does not answer.
+        """
+        playing = sorted(playing)
+        self.close()
+        self.begin_making(sorted({*playing, *starting}))
+        self.finish_making()
+        for index in playing:
+            played = self._played[index]
+            self.begin_resets({index: played.reset}, ())
+            self._receive(self._options.start_timeout_s)
+            for action in played.actions:
+                self._ask_steps(action[None], [index], ())
+                self._receive(self._options.step_timeout_s)
+            again, [slot] = self._showing().arrays, self._local([index])
+            for name, values in self._numbers.items():
+                if not np.array_equal(again[name][slot], values[slot], equal_nan=True):
+                    raise ArenaError(f"the episode in env slot {index} does not repeat itself")
+
+    def _drop(self, index: int) -> None:
+        self._held.discard(index)
+        self._played.pop(index, None)
+        # An environment that raised may have left the process in any state, so the last one takes it with it.
+        if not self._held:
+            self.close()
+
+    def _take_numbers(self, indices: Sequence[int]) -> None:
+        arrays, slots = self._showing().arrays, self._local(indices)
+        for name, values in self._numbers.items():
+            values[slots] = arrays[name][slots]
+
+    def _local(self, indices: Iterable[int]) -> list[int]:
+        """Return the numbers by which the process knows env slots."""
+        return [index - self.indices[0] for index in indices]
+
+    def _showing(self) -> SharedArrays:
+        if self._shared is None:
+            raise RuntimeError("a worker was asked what it observes before it was made")
+        return self._shared
+
+    def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self._send_frame(frames.encode(message, arrays or {}))
+
+    def _send_frame(self, frame: bytes) -> None:
+        # Other workers are asked first; what became of this one is told when its answer is due.
+        if self._process is None:
+            raise RuntimeError("a worker was asked before it was started")
+        try:
+            self._process.send_frame(frame)
+        except WorkerError as error:
+            self._unsent = error
+
+    def _receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        unsent, self._unsent = self._unsent, None
+        if unsent is not None or self._process is None:
+            raise unsent or RuntimeError("a worker was asked before it was started")
+        return self._process.receive(timeout_s)
