@@ -71,6 +71,7 @@ class LeRobotNetwork:
         self._directory, self._device, self._options = directory, device, options
         # All that they were for has been asked.
         stop_kept_workers()
+        self._worker: WorkerProcess | None = None
         self._worker, self.description = self._started()
 
     def actions(self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]) -> np.ndarray:
@@ -95,28 +96,34 @@ class LeRobotNetwork:
             answer = self._asked(request, shown)
         except RequestError as error:
             raise PolicyError(f"the policy in '{self._directory}' failed: {error}\n{error.traceback}") from error
-        except WorkerError as error:
-            raise PolicyLostError(f"the policy in '{self._directory}': {error}") from error
+        except (WorkerError, ConfigError) as error:
+            raise PolicyLostError(f"the policy in '{self._directory}' is lost: {error}") from error
         due = (len(words), self.description.num_actions, self.description.action_dim)
         return self._checked(answer.get("actions"), due)
 
     def close(self) -> None:
         """Stop the worker. May be called more than once."""
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()
 
     def _asked(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        timeout_s = self._options.timeout_s
         try:
-            return self._worker.ask(request, timeout_s, shown)[1]
+            return self._ask_once(request, shown)
         except WorkerError as error:
             if not error.died:
                 raise
             _LOG.warning("the policy in '%s' is started again: %s", self._directory, error)
-        try:
+        return self._ask_once(request, shown)
+
+    def _ask_once(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if self._worker is None:
             self._worker, _ = self._started()
-        except ConfigError as error:
-            raise WorkerError(f"the worker could not be started again: {error}") from error
-        return self._worker.ask(request, timeout_s, shown)[1]
+        try:
+            return self._worker.ask(request, self._options.timeout_s, shown)[1]
+        except WorkerError:
+            # It was stopped.
+            self._worker = None
+            raise
 
     def _started(self) -> tuple[WorkerProcess, Description]:
         options = self._options

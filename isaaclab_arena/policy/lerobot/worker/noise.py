@@ -77,4 +77,4 @@ class NoiseOfEntries(TorchFunctionMode):
 
 
 def _shape(size: typing.Any) -> tuple[int, ...]:
-    return (size,) if isinstance(size, int) else tuple(size[0] if isinstance(size[0], (tuple, list)) else size)
+    return (size,) if isinstance(size, int) else tuple(size)

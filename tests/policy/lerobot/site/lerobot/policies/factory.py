@@ -61,7 +61,7 @@ class Policy:
         return 0
 
     def _misbehaved(self, actions):
-        misbehaviour = getattr(self.config, "misbehaviour", None) if self.queries > 2 else None
+        misbehaviour = getattr(self.config, "misbehaviour", None) if self.queries > 1 else None
         if misbehaviour == "die once" and not (self.directory / ".died").exists():
             (self.directory / ".died").touch()
             os._exit(3)

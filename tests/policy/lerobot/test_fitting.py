@@ -1,0 +1,88 @@
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.policy.lerobot.fitting import fitted
+from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot.pretrained import Features, TrainingData
+from tests.gr00t.fakes import LimbEnvironment
+
+FRONT, STATE = "observation.images.front", "observation.state"
+LIMBS = {STATE: ("robot_joint_pos", "fingers")}
+NOTHING = TrainingData(terms={}, fps=None)
+
+
+def features(**case: Any) -> Features:
+    """Return what a policy takes and gives, by default one picture, and actions of the environment's size."""
+    usual: dict[str, Any] = {"pictures": {FRONT: (6, 8, 3)}, "states": {}, "action_dim": 5}
+    return Features(kind="act", num_observations=1, **{**usual, **case})
+
+
+def fit(takes: Features, data: TrainingData = NOTHING, cameras: tuple[str, ...] = ("front", "side"), **options: Any):
+    config = LeRobotPolicyCfg(pretrained="policy", **options)
+    return fitted(takes, data, config, LimbEnvironment(1, cameras=cameras))
+
+
+def misfit(*args: Any, **options: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        fit(*args, **options)
+    return str(error.value)
+
+
+def test_a_picture_is_that_of_the_camera_of_its_name_or_that_the_job_names():
+    assert fit(features()).cameras == {FRONT: "front"}
+    assert fit(features(), images={FRONT: "side"}).cameras == {FRONT: "side"}
+
+
+def test_a_picture_without_a_name_is_that_of_the_only_camera():
+    takes = features(pictures={"observation.image": (6, 8, 3)})
+    assert fit(takes, cameras=("front",)).cameras == {"observation.image": "front"}
+    assert "images.observation.image: the environment has no camera 'image'; known are: front, side" in misfit(takes)
+
+
+def test_states_are_what_the_job_names_or_else_the_dataset():
+    takes, data = features(states={STATE: 6}), TrainingData(terms={STATE: ("fingers", "robot_joint_pos")}, fps=None)
+    assert fit(takes, data).terms == {STATE: ("fingers", "robot_joint_pos")}
+    assert fit(takes, data, states=LIMBS).terms == LIMBS
+
+
+def test_a_state_of_which_nobody_speaks_is_the_only_observation_of_its_size():
+    assert fit(features(states={STATE: 4})).terms == {STATE: ("robot_joint_pos",)}
+    message = misfit(features(states={STATE: 6}))
+    assert "states.observation.state: is missing: say which observations form its 6 numbers" in message
+    assert "there are robot_joint_pos 4, fingers 2, nameless 3" in message
+
+
+@pytest.mark.parametrize(
+    ("takes", "options", "message"),
+    [
+        ({"pictures": {"observation.images.fronts": (6, 8, 3)}}, {}, "no camera 'fronts'; did you mean 'front'?"),
+        ({}, {"cameras": ()}, "the policy looks at observation.images.front, and the environment has no cameras"),
+        ({"pictures": {FRONT: (48, 64, 3)}}, {}, "looks at 48 x 64 x 3, and camera 'front' gives 6 x 8 x 3"),
+        ({"states": {STATE: 6}}, {"states": {STATE: ("robot_joint_poss",)}}, "did you mean 'robot_joint_pos'?"),
+        ({"states": {STATE: 7}}, {"states": LIMBS}, "takes 7 numbers, and robot_joint_pos + fingers are 6"),
+        (
+            {},
+            {"images": {"front": "front"}},
+            "images.front: the policy has no such input; known are: observation.images.front",
+        ),
+        ({}, {"states": LIMBS}, "states.observation.state: the policy has no such input"),
+        ({"action_dim": 8}, {}, "the policy's action has 8 numbers, the environment's 5: it is another robot's"),
+        ({}, {"action_columns": (0, 1)}, "action_columns: names 2 numbers, the environment's action has 5"),
+        ({}, {"action_columns": (0, 1, 2, 3, 5)}, "action_columns: must be 0 to 4"),
+        ({}, {"fps": 50.0}, "made for 50 control steps per second, and the environment makes 10"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_the_way_out(takes, options, message):
+    assert message in misfit(features(**takes), **options)
+
+
+def test_a_policy_for_another_rate_is_played_if_the_job_says_so():
+    data = TrainingData(terms={}, fps=50.0)
+    assert "if that is meant, say fps: 10" in misfit(features(), data)
+    fit(features(), data, fps=10.0)
+
+
+def test_a_larger_action_fits_by_its_columns():
+    fit(features(action_dim=8), action_columns=(7, 6, 5, 4, 3))

@@ -1,0 +1,90 @@
+"""The process of a policy: what it answers, and what becomes of one that dies, falls silent or answers nonsense."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
+from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, versions_there
+from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.workers.kept_workers import stop_kept_workers
+from tests.policy.lerobot.policies import PICTURE, STATE, options_for, saved
+
+_QUESTION = {PICTURE: np.full((2, 1, 6, 8, 3), 255, np.uint8), STATE: np.ones((2, 1, 6), np.float32)}
+
+
+def network_of(directory: Path, **options: Any) -> LeRobotNetwork:
+    return LeRobotNetwork(directory, torch.device("cpu"), LeRobotPolicyCfg(**options_for(directory, **options)))
+
+
+def asked(network: LeRobotNetwork) -> np.ndarray:
+    return network.actions(_QUESTION, ["go", "stop"], [1, 2])
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> Iterator[None]:
+    yield
+    stop_kept_workers()
+
+
+def test_answers_go_through_the_saved_processors(tmp_path):
+    network = network_of(saved(tmp_path))
+    # The fake's processors double states and halve actions; white is 1, and so is each letter of an instruction.
+    base = 2 * 1 + 1 + np.array([2, 4])
+    expected = np.tanh((base[:, None, None] + np.add.outer(range(3), range(5))) / 10) / 2
+    assert np.allclose(asked(network), expected, atol=1e-6)
+    network.close()
+    network.close()
+
+
+def test_a_policy_that_dies_between_two_answers_costs_nothing(tmp_path):
+    expected = asked(network_of(saved(tmp_path / "well")))
+    network = network_of(saved(tmp_path / "ill", misbehaviour="die once"))
+    for _ in range(2):
+        assert np.array_equal(asked(network), expected)
+    assert (tmp_path / "ill" / ".died").exists()
+    network.close()
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "error", "message"),
+    [
+        ("die", PolicyLostError, "is lost: the worker died with exit code 3"),
+        ("hang", PolicyLostError, r"is lost: the worker did not answer within 0\.5 s"),
+        ("raise", PolicyError, "failed: ValueError: a tensor is on the wrong shelf"),
+        ("nan", PolicyError, "answered with actions that are not finite"),
+        ("few", PolicyError, r"answered with actions of shape \(2, 2, 5\); due is \(2, 3, 5\)"),
+    ],
+)
+def test_what_goes_wrong_is_told(tmp_path, misbehaviour, error, message):
+    network = network_of(saved(tmp_path, misbehaviour=misbehaviour), timeout_s=0.5)
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            asked(network)
+    network.close()
+
+
+def test_weights_that_do_not_fit_are_refused_in_lerobots_words(tmp_path):
+    with pytest.raises(ConfigError, match=r"pretrained: LeRobot in .* cannot load .*: RuntimeError: Missing key"):
+        network_of(saved(tmp_path, misbehaviour="no weights"))
+
+
+def test_an_interpreter_says_what_it_has(tmp_path):
+    found = versions_there(LeRobotPolicyCfg(**options_for(tmp_path)))
+    assert found["lerobot"] == "0.4.4"
+    assert found["torch"] == torch.__version__
+
+
+def test_an_interpreter_without_lerobot_is_refused():
+    with pytest.raises(ConfigError, match=r"python: .*has no LeRobot; name an interpreter that has it"):
+        versions_there(LeRobotPolicyCfg(pretrained="policy", python=sys.executable))
+
+
+def test_an_interpreter_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="python: '/no/such/python' cannot be asked: cannot start"):
+        versions_there(LeRobotPolicyCfg(pretrained="policy", python="/no/such/python"))
