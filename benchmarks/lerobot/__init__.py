@@ -1,0 +1,1 @@
+"""Measure policies of LeRobot played by this program, beside LeRobot's own programs."""

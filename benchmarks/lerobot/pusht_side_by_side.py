@@ -1,0 +1,187 @@
+"""Play the same episodes of PushT with the same untrained ACT by ``lerobot-eval`` and by this program, in turn.
+
+Both are whole commands, from the start of the interpreter to its end.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ROOT
+from benchmarks.harness.evaluations import evaluate
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.processes import Watched, watched
+from benchmarks.harness.tables import Table, spread
+from benchmarks.harness.timing import in_turn, ratios, values
+
+THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+EDGE_PX = 96
+"""Edge of gym-pusht's pictures, whatever ``--env.observation_width`` says to LeRobot 0.4.4."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4 and gym-pusht.
+    episodes: int = 24  # Episodes of each run.
+    chunk: int = 50  # Actions that the policy plays before it looks again.
+    batch_sizes: tuple[int, ...] = (1, 12)  # Environments that lerobot-eval steps at once.
+    num_envs: tuple[int, ...] = (2,)  # Env slots of this program, one worker each.
+    seed: int = 1000  # Of lerobot-eval; that of episode 0.
+    rounds: int = 1  # Runs of each kind, in turn.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """One run.
+
+    Attributes:
+        process: What its process took, with all of its own.
+        returns: Sum of rewards of each episode.
+    """
+
+    process: Watched
+    returns: Sequence[float]
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all processes [s]."""
+        return self.process.cpu_s
+
+    @property
+    def wall_s(self) -> float:
+        """Wall time [s]."""
+        return self.process.ended - self.process.began
+
+
+def play_theirs(options: Options, policy: Path, directory: Path, batch_size: int) -> Played:
+    """Run ``lerobot-eval``, with one thread and without a net."""
+    directory.mkdir()
+    arguments = {
+        "policy.path": policy,
+        "policy.device": "cpu",
+        "policy.use_amp": "false",
+        "env.type": "pusht",
+        "eval.batch_size": batch_size,
+        "eval.n_episodes": options.episodes,
+        "seed": options.seed,
+        "output_dir": directory / "out",
+    }
+    command = [
+        options.python,
+        "-m",
+        "lerobot.scripts.lerobot_eval",
+        *(f"--{key}={arguments[key]}" for key in arguments),
+    ]
+    process = watched(command, directory / "log.txt", THREADS)
+    return Played(process=process, returns=their_returns(directory / "out"))
+
+
+def their_returns(directory: Path) -> list[float]:
+    """Return the sum of rewards of each episode that ``lerobot-eval`` wrote."""
+    found = json.loads((directory / "eval_info.json").read_text(encoding="utf-8"))
+    [task] = found["per_task"]
+    return task["metrics"]["sum_rewards"]
+
+
+def job_file(options: Options, policy: Path, num_envs: int) -> Mapping[str, Any]:
+    """Return a job file with the same episodes."""
+    environment = {
+        "environment": "gym:benchmarks.lerobot.pusht_environment:arena_benchmarks/PushT-v0",
+        "python": options.python,
+        "environment_variables": {"PYTHONPATH": str(ROOT)},
+        "make_kwargs": {"start_seed": options.seed},
+        "tell_episode": True,
+        "success_key": "is_success",
+        "num_envs": num_envs,
+    }
+    shown = {"images": {"observation.image": "pixels"}, "states": {"observation.state": ["agent_pos"]}}
+    # lerobot-eval with one environment asks about one observation, and so does each call here.
+    asked = {"python": options.python, "pretrained": str(policy), "slots_per_call": 1, **shown}
+    job = {
+        "name": "pusht",
+        "arena_env_args": environment,
+        "policy_type": "lerobot",
+        "policy_config_dict": asked,
+        "num_episodes": options.episodes,
+    }
+    return {"jobs": [job]}
+
+
+def play_ours(options: Options, policy: Path, directory: Path, num_envs: int) -> Played:
+    """Run the job file."""
+    process = evaluate(directory, job_file(options, policy, num_envs), variables=THREADS)
+    return Played(process=process, returns=our_returns(directory / "out"))
+
+
+def our_returns(directory: Path) -> list[float]:
+    """Return the sum of rewards of each episode of a run."""
+    with (directory / "episodes.csv").open(encoding="utf-8", newline="") as file:
+        lines = sorted(csv.DictReader(file), key=lambda line: int(line["episode_index"]))
+    return [float(line["return"]) for line in lines]
+
+
+def furthest_apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return the largest difference of an episode's sums of rewards.
+
+    Raises:
+        ValueError: If these are not equally many episodes.
+    """
+    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+
+
+def main(options: Options) -> None:
+    """Run all in turn, and write the page."""
+    page = Page("lerobot_pusht", "PushT beside lerobot-eval", options)
+    numbers = count()
+    with tempfile.TemporaryDirectory(prefix="pusht_side_by_side_") as name:
+        directory, policy = Path(name), Path(name) / "act"
+        words = [str(policy), str(options.chunk), str(EDGE_PX), "observation.image"]
+        made = [options.python, "-m", "benchmarks.lerobot.untrained_act", *words]
+        subprocess.run(made, check=True, cwd=ROOT, env={**os.environ, **THREADS})
+
+        def once(play: Callable[..., Played], size: int) -> Played:
+            return play(options, policy, directory / f"run_{next(numbers)}", size)
+
+        theirs = {f"lerobot-eval, batches of {size}": partial(once, play_theirs, size) for size in options.batch_sizes}
+        ours = {f"this program, {size} env slots": partial(once, play_ours, size) for size in options.num_envs}
+        found = in_turn({**theirs, **ours}, options.rounds)
+    best = found[next(iter(ours))]
+    heading = ("CPU s", "CPU s per episode", "wall s", "CPU over ours", "wall over ours", "returns apart by at most")
+    table = Table("program", *heading)
+    for program, played in found.items():
+        table.add(
+            program,
+            spread(values(played, "cpu_s"), 1),
+            f"{min(values(played, 'cpu_s')) / options.episodes:.2f}",
+            spread(values(played, "wall_s"), 1),
+            spread(ratios(played, best, "cpu_s"), 1),
+            spread(ratios(played, best, "wall_s"), 1),
+            f"{furthest_apart(played[0].returns, best[0].returns):.2g}",
+        )
+    page.write(_text(options, best[0].returns), table)
+
+
+def _text(options: Options, returns: Sequence[float]) -> str:
+    pushed = sum(each > 0 for each in returns)
+    return f"""\
+Untrained ACT of LeRobot (resnet18, width 128, {options.chunk} actions played per look), {options.episodes} episodes of
+300 steps, seeds {options.seed} and following, one thread of torch in each process, without a GPU. Times are those of
+whole commands, with the start of all interpreters and what is written in the end. `lerobot-eval` draws every picture,
+and a second one for the videos of its first ten episodes, which cannot be switched off. Here pictures are drawn where
+the policy looks, and there is a recording of states and actions, but no video. The T was over its target at some time
+in {pushed} of {options.episodes} episodes. The last column compares sums of rewards, episode by episode, with those of
+this program."""
+
+
+if __name__ == "__main__":
+    run(main, Options)

@@ -1,0 +1,92 @@
+"""Measure what a query of an ACT policy in LeRobot's interpreter takes from here, and in its own process, in turn."""
+
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks import ROOT
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from benchmarks.harness.workers import Worker
+from isaaclab_arena.policy.lerobot.network import LeRobotNetwork
+from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+
+PICTURES, EDGE_PX = ("observation.images.front", "observation.images.wrist"), 224
+THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4.
+    chunk: int = 50  # Actions of an answer.
+    num_slots: tuple[int, ...] = (1, 8, 32)  # Env slots of a query.
+    rounds: int = 5  # Queries of each kind, in turn.
+
+
+def ask_here(network: LeRobotNetwork, num_slots: int) -> Timing:
+    """Ask from this process."""
+    shown: dict[str, np.ndarray] = {name: np.zeros((num_slots, 1, EDGE_PX, EDGE_PX, 3), np.uint8) for name in PICTURES}
+    shown["observation.state"] = np.zeros((num_slots, 1, 2), np.float32)
+    return timed(lambda: network.actions(shown, ["push"] * num_slots, list(range(num_slots))))
+
+
+def ask_there(worker: Worker, num_slots: int) -> Timing:
+    """Let the policy be asked in its own process."""
+    worker.ask(num_slots)
+    return Timing(**worker.answer())
+
+
+def main(options: Options) -> None:
+    """Measure in turn, and write the page."""
+    page = Page("lerobot_queries", "A policy of LeRobot from here and in its own process", options, "torch")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="lerobot_queries_") as name:
+        words = [name, str(options.chunk), str(EDGE_PX), *PICTURES]
+        made = [options.python, "-m", "benchmarks.lerobot.untrained_act", *words]
+        subprocess.run(made, check=True, cwd=ROOT, env={**os.environ, **THREADS})
+        loop = [options.python, "-m", "benchmarks.lerobot.query_loop", name, str(EDGE_PX), *PICTURES]
+        there = Worker(loop, {**os.environ, **THREADS})
+        there.answer()
+        config = LeRobotPolicyCfg(pretrained=name, python=options.python, environment_variables=THREADS)
+        with closing(LeRobotNetwork(Path(name), torch.device("cpu"), config)) as network:
+            calls: dict[tuple[str, int], Callable[[], Timing]] = {}
+            for size in options.num_slots:
+                calls["here", size] = partial(ask_here, network, size)
+                calls["there", size] = partial(ask_there, there, size)
+            found = in_turn(calls, options.rounds, warm_up=1)
+        there.close()
+    table = Table("env slots", "in its process, ms", "from here, ms", "more, ms", "times", "CPU ms of this process")
+    for size in options.num_slots:
+        here, inside = found["here", size], found["there", size]
+        more_s = statistics.median(a.wall_s - b.wall_s for a, b in zip(here, inside, strict=True))
+        table.add(
+            size,
+            f"{1e3 * median(inside, 'wall_s'):.1f}",
+            f"{1e3 * median(here, 'wall_s'):.1f}",
+            f"{1e3 * more_s:.1f}",
+            f"{statistics.median(ratios(here, inside, 'wall_s')):.2f}",
+            f"{1e3 * median(here, 'cpu_s'):.1f}",
+        )
+    text = f"""\
+Untrained ACT of LeRobot (resnet18, width 128, chunks of {options.chunk} actions), two pictures of {EDGE_PX} x {EDGE_PX}
+pixels per env slot, on a CPU with one thread; medians of {options.rounds} queries in turn. In its own process the
+policy is asked by LeRobot's `preprocess_observation`, its processors and `predict_action_chunk`. From here the pictures
+go to that process, where every action of the chunk passes through the processors as in LeRobot's loop, and the chunk
+comes back."""
+    page.write(text, table)
+
+
+if __name__ == "__main__":
+    run(main, Options)

@@ -1,0 +1,157 @@
+"""Play a policy that ``lerobot-train`` trained on recordings of ``lift_object``, and ask it as LeRobot's loop does.
+
+Everything that the policy was shown in some of the episodes is shown to LeRobot's own ``select_action`` too, one
+observation after the other. If its actions are the same, so is what would have become of these episodes in its loop.
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks import ROOT
+from benchmarks.harness.environments import success_rate
+from benchmarks.harness.evaluations import evaluate, job_results
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.storage.hdf5.episodes import read_episode
+
+THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+CAMERA, STATES = "wrist_cam_rgb", ("robot_joint_pos", "gripper_pos")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to play."""
+
+    python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4.
+    policy: Literal["act", "diffusion"] = "act"  # What was trained, by train.sh.
+    training: Path = ROOT / "outputs" / "act"  # Its output directory.
+    steps: int = 8000  # Steps of the training that were asked for.
+    episodes: int = 100  # Episodes to play.
+    compared: int = 8  # The first of them, which LeRobot's loop is shown too.
+    num_envs: int = 8  # Env slots.
+    seed: int = 0  # That of the job; demonstrations had another one.
+    note: str = ""  # What else a reader of the page has to know.
+
+
+def checkpoint(training: Path) -> Path:
+    """Return the newest policy of a training."""
+    return (training / "checkpoints" / "last" / "pretrained_model").resolve()
+
+
+def job_file(options: Options, num_episodes: int) -> Mapping[str, Any]:
+    """Return a job with the policy, which is asked about one observation at a time, as in LeRobot's loop."""
+    environment = {
+        "environment": "lift_object",
+        "num_envs": options.num_envs,
+        "enable_cameras": True,
+        "camera_size": 64,
+    }
+    asked = {
+        "python": options.python,
+        "pretrained": str(checkpoint(options.training)),
+        "states": {"observation.state": list(STATES)},
+        "slots_per_call": 1,
+    }
+    job = {
+        "name": options.policy,
+        "arena_env_args": environment,
+        "policy_type": "lerobot",
+        "policy_config_dict": asked,
+        "num_episodes": num_episodes,
+        "seed": options.seed,
+    }
+    return {"jobs": [job]}
+
+
+def shown_in(recording: Path, job: str, index: int, seed: int) -> dict[str, Any]:
+    """Return what a policy was shown in an episode, and ``seeds``, from which the noise of its looks was drawn."""
+    arrays = read_episode(recording, index).arrays
+    state = np.concatenate([arrays[f"obs/{name}"] for name in STATES], axis=1).astype(np.float32)
+    stream = Episode(job=job, episode_index=index, seed=seed).policy_generator()
+    seeds = [int(stream.integers(MAX_SEED, endpoint=True)) for _ in range(len(state))]
+    return {"state": state, CAMERA: arrays[f"camera_obs/{CAMERA}"], "seeds": np.array(seeds)}
+
+
+def apart(options: Options, recording: Path) -> tuple[int, float]:
+    """Return how many actions LeRobot's loop gave, and how far one of them is from the recorded one at most."""
+    with tempfile.TemporaryDirectory(prefix="select_action_") as name:
+        shown, answered = Path(name) / "shown", Path(name) / "answered"
+        shown.mkdir()
+        answered.mkdir()
+        for index in range(options.compared):
+            arrays: dict[str, Any] = shown_in(recording, options.policy, index, options.seed)
+            np.savez(shown / f"{index}.npz", **arrays)
+        words = ["-m", "benchmarks.lerobot.select_action_loop", str(checkpoint(options.training))]
+        subprocess.run(
+            [options.python, *words, str(shown), str(answered)], check=True, cwd=ROOT, env={**os.environ, **THREADS}
+        )
+        ours = [read_episode(recording, index).arrays["actions"] for index in range(options.compared)]
+        theirs = [np.load(answered / f"{index}.npy") for index in range(options.compared)]
+    furthest = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
+    return sum(map(len, ours)), furthest
+
+
+def trained_for(training: Path) -> str:
+    """Return how long a policy was trained, in words."""
+    document = json.loads((checkpoint(training) / "train_config.json").read_text(encoding="utf-8"))
+    state = checkpoint(training).parent / "training_state" / "training_step.json"
+    steps = json.loads(state.read_text(encoding="utf-8"))["step"]
+    return f"{steps:,} of {document['steps']:,} steps, batches of {document['batch_size']}"
+
+
+def main(options: Options) -> None:
+    """Play, compare and write the page."""
+    name = options.policy
+    page = Page(f"lerobot_{name}", f"{_TITLES[name]} trained with LeRobot, played here", options)
+    heading = ("trained for", "successes", "rate, Wilson 95 %", "actions compared", "apart by at most")
+    table = Table("policy", *heading)
+    with tempfile.TemporaryDirectory(prefix="lerobot_trained_") as place:
+        played, recorded = Path(place) / "played", Path(place) / "recorded"
+        process = evaluate(played, job_file(options, options.episodes), variables=THREADS)
+        evaluate(recorded, job_file(options, options.compared), "--record_observations", "all", variables=THREADS)
+        [found] = job_results(played)
+        number, furthest = apart(options, recorded / "out" / name / f"dataset_{name}.hdf5")
+    counts, rate = f"{found['successes']}/{options.episodes}", success_rate(found["successes"], options.episodes)
+    table.add(name, trained_for(options.training), counts, rate, f"{number:,}", f"{furthest:.2g}")
+    page.write(_how_trained(options), _text(options, process.cpu_s), table, options.note)
+
+
+_TITLES = {"act": "ACT", "diffusion": "Diffusion Policy"}
+_COLLECT = "--num_episodes 400 --num_envs 16 --seed 1000 --output_dir outputs/demos lift_object --camera_size 64"
+_CONVERT = (
+    "--dataset outputs/demos --output_dir outputs/dataset --version v3.0 --png --only_successes \\\n"
+    "        --policy_config_yaml_path benchmarks/lerobot/wrist_camera.yaml"
+)
+
+
+def _how_trained(options: Options) -> str:
+    return f"""\
+Demonstrations are those of the scripted policy, with pictures of the wrist camera, which LeRobot reads as PNG:
+
+    isaaclab-arena collect {_COLLECT}
+    python -m isaaclab_arena_gr00t.convert to_lerobot {_CONVERT}
+    bash benchmarks/lerobot/train.sh {options.python} outputs/dataset {options.policy} outputs/model {options.steps}"""
+
+
+def _text(options: Options, cpu_s: float) -> str:
+    return f"""\
+`lift_object` without variations: a cube at any place and angle of its range, seed {options.seed}, {options.episodes}
+episodes that were not among the demonstrations. The policy sees one picture of 64 x 64 pixels and the angles of the
+joints, nothing of the cube, and plays 8 actions before it looks again. Playing took {cpu_s:.0f} s of CPU time,
+LeRobot's process included. What the policy was shown in the first {options.compared} episodes was shown to LeRobot's
+own `select_action` with its processors, one control step after the other; the last two columns compare its actions, in
+radians and metres."""
+
+
+if __name__ == "__main__":
+    run(main, Options)
