@@ -86,4 +86,7 @@ class VideoFile:
 def even_sized(frame: np.ndarray) -> np.ndarray:
     """Return a frame of even size, as YUV 4:2:0 needs: its lower or right edge is repeated where it has to be."""
     height, width = frame.shape[:2]
+    # Padding by nothing takes as long as by something.
+    if height % 2 == width % 2 == 0:
+        return frame
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

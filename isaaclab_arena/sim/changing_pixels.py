@@ -7,40 +7,47 @@ import numpy as np
 
 from isaaclab_arena.sim.visible_world import VisibleWorld
 
-_MARGIN_M = 2e-3
+_MARGIN_M = 1e-3
 """How much larger things are taken to be than they are, more than what is lost in rounding."""
 
-_CELLS = 256
+_CELLS = 512
 _REACH_M = 2.0
 """Half the width of the map of shadows, around what moves; whatever is farther away shares the cells at its edge."""
 
 _CELL_M = 2 * _REACH_M / _CELLS
 """Length of a side of a cell."""
 
-_ROUND = (mujoco.mjtGeom.mjGEOM_CAPSULE, mujoco.mjtGeom.mjGEOM_CYLINDER)
-_BOUNDED = {
-    int(kind)
-    for kind in (
-        mujoco.mjtGeom.mjGEOM_SPHERE,
-        mujoco.mjtGeom.mjGEOM_ELLIPSOID,
-        mujoco.mjtGeom.mjGEOM_BOX,
-        mujoco.mjtGeom.mjGEOM_MESH,
-        *_ROUND,
-    )
-}
+_FAR_M = 1e6
+"""Farther away than anything is."""
+
+_SLOPES = np.tan(np.pi / 8 * np.arange(-3, 4))
+_DIRECTIONS = np.stack([np.append(np.ones(7), 0.0), np.append(_SLOPES, 1.0)], axis=1)
+"""Directions in a plane, in each of which the two ends of an outline are found; the last is along the second axis."""
+
+_LENGTHS = np.linalg.norm(_DIRECTIONS, axis=1)
+
+_CORNERS = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.float64)
+_ENDS = np.array([(0, 0, -1), (0, 0, 1)], np.float64)
+_EIGHTHS = np.pi / 4 * np.arange(8)
+_RIMS = np.array(
+    [(x, y, z) for x, y in np.stack([np.cos(_EIGHTHS), np.sin(_EIGHTHS)], 1) / np.cos(np.pi / 8) for z in (-1, 1)]
+)
+"""Corners of a prism of eight sides that holds a cylinder of radius 1 and height 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Balls:
-    """Balls that hold a shape.
+class Hulls:
+    """Convex hulls that hold things: each is that of some balls.
 
     Attributes:
-        centres: In the world [m]. Shape: (n, 3).
-        radii: [m]. Shape: (n,).
+        centres: Of all balls, hull by hull, in the world [m]. Shape: (n, 3).
+        radii: Of all balls [m]. Shape: (n,).
+        starts: Number of the first ball of each hull. Shape: (number of hulls,).
     """
 
     centres: np.ndarray
     radii: np.ndarray
+    starts: np.ndarray
 
 
 class MovingGeoms:
@@ -51,42 +58,57 @@ class MovingGeoms:
 
     Attributes:
         ids: Which geoms move.
-        are_bounded: Whether balls can hold all of them.
+        are_bounded: Whether hulls can hold all of them.
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
         is_fixed = (model.body_weldid == 0)[model.geom_bodyid] & (model.body_mocapid < 0)[model.geom_bodyid]
         self.ids = np.flatnonzero(~is_fixed)
-        self._types = model.geom_type[self.ids].astype(int)
-        self.are_bounded = set(self._types.tolist()) <= _BOUNDED
-        self._is_mesh = self._types == int(mujoco.mjtGeom.mjGEOM_MESH)
-        self._is_capsule = self._types == int(mujoco.mjtGeom.mjGEOM_CAPSULE)
-        self._is_round = self._is_capsule | (self._types == int(mujoco.mjtGeom.mjGEOM_CYLINDER))
-        self._is_ball = self._is_mesh | (self._types == int(mujoco.mjtGeom.mjGEOM_SPHERE))
-        self._mesh_radius = model.geom_rbound[self.ids]
+        types = [mujoco.mjtGeom(int(kind)) for kind in model.geom_type[self.ids]]
+        self.are_bounded = all(kind in _SHAPES for kind in types)
+        shapes = [_SHAPES.get(kind, _SHAPES[mujoco.mjtGeom.mjGEOM_SPHERE]) for kind in types]
+        numbers = np.array([len(shape.points) for shape in shapes], int)
+        self._starts = numbers.cumsum() - numbers
+        self._geoms = np.repeat(self.ids, numbers)
+        self._points = np.concatenate([np.zeros((0, 3)), *(shape.points for shape in shapes)])
+        self._sizes = np.array([shape.sizes for shape in shapes], int).reshape(-1, 3).repeat(numbers, axis=0)
+        self._is_round = np.array([shape.is_round for shape in shapes], bool).repeat(numbers)
+        # A mesh is held by its box, which does not lie around its centre and has no size that a world could change.
+        self._is_mesh = np.array([kind == mujoco.mjtGeom.mjGEOM_MESH for kind in types], bool).repeat(numbers)
+        boxes = model.geom_aabb.reshape(-1, 6)[self._geoms]
+        self._corners = (boxes[:, :3] + self._points * boxes[:, 3:])[self._is_mesh]
 
-    def balls(self, world: VisibleWorld) -> Balls:
-        """Return balls that hold all moving geoms of a world."""
-        places = world.poses["geom_xpos"].reshape(-1, 3)[self.ids]
-        sizes = world.fields["geom_size"].reshape(-1, 3)[self.ids]
-        numbers = np.arange(len(sizes))
-        # Half the length along the axis of a round geom, or along the longest side of another.
-        axis = np.where(self._is_round, 1, sizes.argmax(axis=1))
-        half = np.where(self._is_ball, 0.0, sizes[numbers, axis])
-        across = np.sqrt(np.maximum((sizes**2).sum(axis=1) - half**2, 0.0))
-        across[self._is_mesh] = self._mesh_radius[self._is_mesh]
-        radii = np.where(self._is_capsule, across + half, np.hypot(across, half))
-        # A long geom is held by three balls along its axis rather than by one that is as wide as it is long: one for
-        # each third of it, but for a capsule with two at the centres of its round ends.
-        long = half > 0.3 * across
-        radii[long] = np.hypot(across, half / np.where(self._is_capsule, 2, 3))[long]
-        directions = world.poses["geom_xmat"].reshape(-1, 3, 3)[self.ids, :, np.where(self._is_round, 2, axis)]
-        steps = (np.where(self._is_capsule, half, half * 2 / 3)[:, None] * directions)[long]
-        ends = (places[long] - steps, places[long] + steps)
-        return Balls(
-            centres=np.concatenate([places, *ends]),
-            radii=np.concatenate([radii, radii[long], radii[long]]) + _MARGIN_M,
+    def hulls(self, world: VisibleWorld) -> Hulls:
+        """Return hulls that hold all moving geoms of a world, one for each."""
+        sizes = world.fields["geom_size"].reshape(-1, 3)[self._geoms]
+        points = self._points * np.take_along_axis(sizes, self._sizes, axis=1)
+        points[self._is_mesh] = self._corners
+        turns = world.poses["geom_xmat"].reshape(-1, 3, 3)[self._geoms]
+        return Hulls(
+            centres=world.poses["geom_xpos"].reshape(-1, 3)[self._geoms] + np.einsum("nij,nj->ni", turns, points),
+            radii=sizes[:, 0] * self._is_round + _MARGIN_M,
+            starts=self._starts,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """Balls that hold geoms of one type: where their centres are, in units of which of the geom's three sizes."""
+
+    points: np.ndarray
+    sizes: tuple[int, int, int]
+    is_round: bool = False
+
+
+_SHAPES = {
+    mujoco.mjtGeom.mjGEOM_SPHERE: _Shape(points=np.zeros((1, 3)), sizes=(0, 0, 0), is_round=True),
+    mujoco.mjtGeom.mjGEOM_CAPSULE: _Shape(points=_ENDS, sizes=(0, 0, 1), is_round=True),
+    mujoco.mjtGeom.mjGEOM_CYLINDER: _Shape(points=_RIMS, sizes=(0, 0, 1)),
+    **dict.fromkeys(
+        (mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_ELLIPSOID, mujoco.mjtGeom.mjGEOM_MESH),
+        _Shape(points=_CORNERS, sizes=(0, 1, 2)),
+    ),
+}
 
 
 class ChangingPixels:
@@ -109,79 +131,139 @@ class ChangingPixels:
         rays: np.ndarray,
         depth: np.ndarray,
         light_directions: np.ndarray,
-        around: Balls,
+        around: Hulls,
     ) -> None:
         self._place = world.poses["cam_xpos"].reshape(-1, 3)[camera]
-        self._rotation = world.poses["cam_xmat"].reshape(-1, 3, 3)[camera]
-        self._rays = rays.astype(np.float64)
-        flat = self._rays / -self._rays[:, :, 2:]
-        self._columns, self._lines = flat[0, :, 0], -flat[:, 0, 1]
-        self._hit = np.flatnonzero(depth > 0)
-        points = self._place + (flat.reshape(-1, 3) * depth.reshape(-1, 1))[self._hit] @ self._rotation.T
-        self._maps = [_ShadowMap(direction, points, around) for direction in light_directions]
+        # Axes to the right, down and ahead.
+        self._axes = world.poses["cam_xmat"].reshape(-1, 3, 3)[camera] * (1, -1, -1)
+        rays = rays.astype(np.float64) * (1, -1, -1)
+        flat = rays / rays[:, :, 2:]
+        self._columns, self._lines = flat[0, :, 0], flat[:, 0, 1]
+        hit = np.flatnonzero(depth > 0)
+        points = self._place + (flat.reshape(-1, 3) * depth.reshape(-1, 1))[hit] @ self._axes.T
+        self._maps = [_ShadowMap(direction, points, hit, around) for direction in light_directions]
 
-    def of(self, balls: Balls) -> np.ndarray | None:
-        """Return a mask of the pixels that things within balls may change, None where it may be any of them.
+    def of(self, hulls: Hulls) -> np.ndarray | None:
+        """Return a mask of the pixels that things within hulls may change, None where it may be any of them.
 
         Shape: (height, width), bool.
         """
-        centres = (balls.centres - self._place) @ self._rotation
-        distances = np.linalg.norm(centres, axis=1)
-        if (distances <= 1.1 * balls.radii).any():
+        centres = (hulls.centres - self._place) @ self._axes
+        nearest = hulls.radii + _MARGIN_M
+        is_ahead = np.logical_and.reduceat(centres[:, 2] > nearest, hulls.starts)
+        if not (is_ahead | np.logical_and.reduceat(centres[:, 2] < -nearest, hulls.starts)).all():
             return None
-        mask = np.zeros(self._rays.shape[:2], bool)
+        mask = np.zeros((len(self._lines), len(self._columns)), bool)
+        line, left, right = self._outlines(centres, hulls, is_ahead).spans(self._lines, self._lines)
+        first, last = np.searchsorted(self._columns, left), np.searchsorted(self._columns, right, side="right") - 1
+        is_seen = first <= last
+        top, covered = _covered(line[is_seen], first[is_seen], last[is_seen], len(self._columns))
+        mask[top : top + len(covered)] = covered
         for shadows in self._maps:
-            mask.ravel()[self._hit[shadows.shadowed(balls)]] = True
-        cosines = np.sqrt(1 - (balls.radii / distances) ** 2) - 1e-6
-        lines = self._spans(self._lines, -centres[:, 1], -centres[:, 2], balls.radii)
-        columns = self._spans(self._columns, centres[:, 0], -centres[:, 2], balls.radii)
-        for line, column, towards, cosine in zip(lines, columns, centres / distances[:, None], cosines, strict=True):
-            mask[line, column] |= self._rays[line, column] @ towards >= cosine
+            mask.ravel()[shadows.shadowed(hulls)] = True
         return mask
 
     @staticmethod
-    def _spans(tangents: np.ndarray, across: np.ndarray, ahead: np.ndarray, radii: np.ndarray) -> list[slice]:
-        """Return which of the ascending tangents rays to each ball can have, with one to spare on either side."""
-        distances = np.hypot(across, ahead)
-        middles, halves = np.arctan2(across, ahead), np.arcsin(np.minimum(1, radii / distances))
-        limit = np.pi / 2 - 1e-3
-        first = np.searchsorted(tangents, np.tan(np.clip(middles - halves, -limit, limit))) - 1
-        last = np.searchsorted(tangents, np.tan(np.clip(middles + halves, -limit, limit))) + 1
-        # From within a ball, across this direction, it is everywhere.
-        everywhere = distances <= radii
-        first[everywhere], last[everywhere] = 0, len(tangents)
-        return [slice(max(0, low), high) for low, high in zip(first.tolist(), last.tolist(), strict=True)]
+    def _outlines(centres: np.ndarray, hulls: Hulls, is_ahead: np.ndarray) -> "_Outlines":
+        """Return where rays to the hulls ahead meet a plane at distance 1."""
+        radii = hulls.radii
+        ahead = np.maximum(centres[:, 2], radii + _MARGIN_M)
+        across = (_DIRECTIONS / _LENGTHS[:, None]) @ centres[:, :2].T
+        # Distance to where a ray touches a ball, in the plane that holds the camera, the direction and the way ahead.
+        touching = np.sqrt(across**2 + ahead**2 - radii**2)
+        first = (across * touching - ahead * radii) / (ahead * touching + across * radii)
+        last = (across * touching + ahead * radii) / (ahead * touching - across * radii)
+        outlines = _Outlines.around(first, last, hulls.starts)
+        outlines.first[:, ~is_ahead] = np.inf
+        return outlines
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outlines:
+    """Convex outlines in a plane, each held by the lines that touch it from both sides, across each of `_DIRECTIONS`.
+
+    Attributes:
+        first: Smallest value of a direction times a point of an outline. Shape: (8, n).
+        last: The largest one.
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+
+    @classmethod
+    def around(cls, first: np.ndarray, last: np.ndarray, starts: np.ndarray) -> "_Outlines":
+        """Return those of hulls, from where their balls begin and end in directions of length 1."""
+        first, last = np.minimum.reduceat(first, starts, axis=1), np.maximum.reduceat(last, starts, axis=1)
+        return cls(first=first * _LENGTHS[:, None], last=last * _LENGTHS[:, None])
+
+    def spans(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find all outlines that meet strips across the plane.
+
+        Args:
+            lower: Where each strip begins on the second axis. Shape: (number of strips,).
+            upper: Where it ends.
+
+        Returns:
+            The strip, and where in it the outline begins and ends at most. Shape of each: (n,).
+        """
+        outline, strip = np.nonzero((self.first[-1, :, None] <= upper) & (self.last[-1, :, None] >= lower))
+        sides = np.multiply.outer(_SLOPES, lower), np.multiply.outer(_SLOPES, upper)
+        first = self.first[:-1].take(outline, axis=1) - np.maximum(*sides).take(strip, axis=1)
+        last = self.last[:-1].take(outline, axis=1) - np.minimum(*sides).take(strip, axis=1)
+        return strip, first.max(axis=0), last.min(axis=0)
 
 
 class _ShadowMap:
-    """Where a light throws shadows: a map across its direction, and the cell of every point that is seen."""
+    """Where a light throws shadows: a map across its direction, and the cell of every point that is seen.
 
-    def __init__(self, direction: np.ndarray, points: np.ndarray, around: Balls) -> None:
+    Args:
+        direction: Where the light shines, of length 1. Shape: (3,).
+        points: What is seen, in the world [m]. Shape: (n, 3).
+        pixels: The pixels in which they are seen. Shape: (n,).
+        around: The middle of the map.
+    """
+
+    def __init__(self, direction: np.ndarray, points: np.ndarray, pixels: np.ndarray, around: Hulls) -> None:
         first = np.cross(direction, np.eye(3)[np.abs(direction).argmin()])
         first /= np.linalg.norm(first)
         self._axes = np.stack([first, np.cross(direction, first)], axis=1)
         self._corner = around.centres.mean(axis=0) @ self._axes - _REACH_M
-        cells = self._cell(points @ self._axes - self._corner)
-        self._cells = cells[:, 0] * _CELLS + cells[:, 1]
+        places = _cell(points @ self._axes - self._corner)
+        cells = places[:, 1] * _CELLS + places[:, 0]
+        order = cells.argsort(kind="stable")
+        self._cells, self._pixels = cells[order], pixels[order]
         # The cells at the edge stand for all that is beyond.
         inner = np.arange(1, _CELLS) * _CELL_M
-        self._lower, self._upper = np.append(-np.inf, inner), np.append(inner, np.inf)
+        self._lower, self._upper = np.append(-_FAR_M, inner), np.append(inner, _FAR_M)
 
-    def shadowed(self, balls: Balls) -> np.ndarray:
-        """Return which points things within balls may take the light from. Shape: (number of points,), bool."""
-        x, y = (balls.centres @ self._axes - self._corner).T[:, :, None]
-        # A ball's shadow is a circle, which covers one span of each of the map's lines.
-        apart = np.maximum(0, np.maximum(self._lower - x, x - self._upper))
-        squares = balls.radii[:, None] ** 2 - apart**2
-        ball, line = np.nonzero(squares >= 0)
-        halves = np.sqrt(squares[ball, line])
-        first, last = self._cell(y[ball, 0] - halves), self._cell(y[ball, 0] + halves)
-        # Within a span one more has begun than has ended. A line has one entry more than cells: no span goes beyond.
-        size, starts = _CELLS * (_CELLS + 1), line * (_CELLS + 1)
-        begun = np.bincount(starts + first, minlength=size) - np.bincount(starts + last + 1, minlength=size)
-        return (begun.cumsum() > 0).reshape(_CELLS, _CELLS + 1)[:, :-1].ravel()[self._cells]
+    def shadowed(self, hulls: Hulls) -> np.ndarray:
+        """Return the pixels of points that things within hulls may take the light from. Shape: (n,)."""
+        places = (hulls.centres @ self._axes - self._corner) @ (_DIRECTIONS / _LENGTHS[:, None]).T
+        outlines = _Outlines.around((places.T - hulls.radii), (places.T + hulls.radii), hulls.starts)
+        line, left, right = outlines.spans(self._lower, self._upper)
+        top, covered = _covered(line, _cell(left), _cell(right), _CELLS)
+        begin, end = np.searchsorted(self._cells, (top * _CELLS, (top + len(covered)) * _CELLS))
+        return self._pixels[begin:end][covered.ravel()[self._cells[begin:end] - top * _CELLS]]
 
-    @staticmethod
-    def _cell(places: np.ndarray) -> np.ndarray:
-        """Return the index of the cell that holds each place [m], counted from the map's corner."""
-        return np.clip(places // _CELL_M, 0, _CELLS - 1).astype(np.int64)
+
+def _cell(places: np.ndarray) -> np.ndarray:
+    """Return the index of the cell that holds each place [m], counted from the map's corner."""
+    return np.clip(places // _CELL_M, 0, _CELLS - 1).astype(np.int64)
+
+
+def _covered(line: np.ndarray, first: np.ndarray, last: np.ndarray, width: int) -> tuple[int, np.ndarray]:
+    """Return the first of the lines that have spans, and which cells are covered from there to the last of them.
+
+    Args:
+        line: Line of each span. Shape: (n,).
+        first: Its first cell.
+        last: Its last cell, at or behind the first one.
+        width: Number of cells of a line.
+    """
+    if not len(line):
+        return 0, np.zeros((0, width), bool)
+    top, height = int(line.min()), int(np.ptp(line)) + 1
+    # Within a span one more has begun than has ended. A line has one entry more than cells: no span goes beyond.
+    size, starts = height * (width + 1), (line - top) * (width + 1)
+    begun = np.bincount(starts + first, minlength=size) - np.bincount(starts + last + 1, minlength=size)
+    return top, (begun.cumsum() > 0).reshape(height, width + 1)[:, :-1]

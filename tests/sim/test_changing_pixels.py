@@ -35,16 +35,24 @@ SURFACES = {
 
 
 @pytest.mark.parametrize("geom", list(SURFACES))
-def test_balls_hold_the_outermost_points_of_every_shape(geom):
+def test_a_hull_holds_the_outermost_points_of_every_shape_and_little_more(geom):
     model = model_of(body(geom))
     world, surface = world_of(model), SURFACES[geom]
     directions = np.random.default_rng(0).normal(size=(500, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     local = np.asarray(model.mesh_vert, np.float64) if surface is None else surface(directions)
     points = world.poses["geom_xpos"][0] + local @ world.poses["geom_xmat"][0].reshape(3, 3).T
-    balls = MovingGeoms(model).balls(world)
-    distances = np.linalg.norm(points[:, None] - balls.centres, axis=2)
-    assert (distances <= balls.radii).any(axis=1).all()
-    assert balls.radii.max() < 0.5
+    hulls = MovingGeoms(model).hulls(world)
+    spare = (hulls.centres @ directions.T + hulls.radii[:, None]).max(axis=0) - (points @ directions.T).max(axis=0)
+    assert spare.min() > 0
+    assert spare.max() < (0.3 if surface is None else 0.02)
+
+
+def test_each_geom_that_moves_has_a_hull_of_its_own():
+    model = model_of(*(body(geom) for geom in SURFACES))
+    hulls, alone = MovingGeoms(model).hulls(world_of(model)), (model_of(body(geom)) for geom in SURFACES)
+    numbers = [len(MovingGeoms(each).hulls(world_of(each)).radii) for each in alone]
+    assert np.diff([*hulls.starts, len(hulls.radii)]).tolist() == numbers
 
 
 def test_what_hangs_on_the_world_does_not_move_and_what_a_program_places_does():
@@ -56,6 +64,11 @@ def test_what_hangs_on_the_world_does_not_move_and_what_a_program_places_does():
     assert MovingGeoms(model_of(fixed, free, placed)).ids.tolist() == [1, 2]
 
 
-def test_a_plane_that_moves_fits_into_no_ball():
+def test_a_plane_that_moves_fits_into_no_hull():
     assert not MovingGeoms(model_of(body('type="plane" size="1 1 1"', joint="", attributes='mocap="true"'))).are_bounded
     assert MovingGeoms(model_of(body('size="0.1"'))).are_bounded
+
+
+def test_where_nothing_moves_there_is_no_hull():
+    still = model_of(body('size="0.1"', joint=""))
+    assert len(MovingGeoms(still).hulls(world_of(still)).starts) == 0

@@ -54,11 +54,11 @@ class Backdrops:
     def draw(self, tracer: RayTracer, world: VisibleWorld) -> np.ndarray:
         """Return the colours of a world. Shape: (height, width, 3), uint8."""
         backdrop = self._backdrop(tracer, world) if self._is_usable else None
-        mask = None if backdrop is None else backdrop.changing.of(self._moving.balls(world))
+        mask = None if backdrop is None else backdrop.changing.of(self._moving.hulls(world))
         if backdrop is None or mask is None or mask.mean() > _WORTH_IT:
             return tracer.render(world)[self._camera.name].rgb
-        rgb = backdrop.rgb.copy()
-        rgb[mask] = tracer.shoot_pixels(world, np.flatnonzero(mask))
+        rgb, pixels = backdrop.rgb.copy(), np.flatnonzero(mask)
+        rgb.reshape(-1, 3)[pixels] = tracer.shoot_pixels(world, pixels)
         return rgb
 
     def _backdrop(self, tracer: RayTracer, world: VisibleWorld) -> _Backdrop | None:
@@ -105,6 +105,6 @@ class Backdrops:
             tracer.rays.reshape(*shape, 3),
             picture.depth[:, :, 0],
             world.poses["light_xdir"].reshape(-1, 3)[active],
-            self._moving.balls(world),
+            self._moving.hulls(world),
         )
         return _Backdrop(rgb=picture.rgb, changing=changing)
