@@ -94,6 +94,11 @@ class WorkerProcess:
         """The worker's process number."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def ask(
         self, message: Mapping[str, Any], timeout_s: float, arrays: Mapping[str, np.ndarray] | None = None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -149,9 +154,9 @@ class WorkerProcess:
         """Return the descriptor of a file that the worker has open too, and can map, once it has a size.
 
         Args:
-            num_bytes: The size.
+            num_bytes: The size that it has at least.
         """
-        os.ftruncate(self._memory.fileno(), num_bytes)
+        os.ftruncate(self._memory.fileno(), max(num_bytes, os.fstat(self._memory.fileno()).st_size))
         return self._memory.fileno()
 
     def close(self) -> None:

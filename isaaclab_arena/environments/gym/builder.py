@@ -110,6 +110,8 @@ class GymBuilder(Generic[_Config]):
         name: The environment's name there.
         install_hint: What to do where its package is missing.
         worker_install_hint: The same for another interpreter; as here where it is None.
+        leaves_nothing: Whether its environments, once they are closed, leave nothing in a process that would change
+            what the next ones do.
         draw_on: Lets workers draw on the GPU of a device.
         choose_opengl: Says what workers draw with, given a device and the variables that a job gives them.
     """
@@ -119,6 +121,7 @@ class GymBuilder(Generic[_Config]):
     name: str
     install_hint: str
     worker_install_hint: str | None = None
+    leaves_nothing: bool = False
     draw_on: Callable[[torch.device], None] = draw_on
     choose_opengl: Callable[[torch.device, Mapping[str, str]], OpenglChoice] = choose_opengl
 
@@ -252,6 +255,7 @@ class GymBuilder(Generic[_Config]):
             max_episode_length=config.max_episode_length,
             info_keys=(*success_keys, *config.metric_keys),
             instruction_key=config.instruction_key,
+            code=self.kind if self.leaves_nothing else None,
         )
 
     def _traits(self, config: _Config, description: Mapping[str, Any]) -> GymTraits:
@@ -313,6 +317,7 @@ def meta_world_environment(name: str) -> GymBuilder:
         name=name,
         install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
         worker_install_hint="pip install metaworld==3.1.1 packaging",
+        leaves_nothing=True,
     )
 
 

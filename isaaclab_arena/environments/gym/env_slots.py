@@ -35,6 +35,8 @@ class SlotSource:
         max_episode_length: Steps until it is truncated, None for its own limit.
         info_keys: Entries of ``info`` that are wanted.
         instruction_key: What holds the instruction of an episode; see `EnvSlot`.
+        code: What is loaded for it, where its environments leave nothing else in a process: workers then serve the next
+            source of the same code too. None where they may leave anything.
     """
 
     kind: str
@@ -43,10 +45,12 @@ class SlotSource:
     max_episode_length: int | None = None
     info_keys: tuple[str, ...] = ()
     instruction_key: str | None = None
+    code: str | None = None
 
     def request(self) -> dict[str, Any]:
         """Return what a worker is told of it, plain JSON values."""
         told = asdict(self)
+        del told["code"]
         return {"source": told.pop("kind"), **told}
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource, SlotSteps
 from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays, num_bytes
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
+from isaaclab_arena.workers.kept_workers import can_spare_workers, spare_worker, taken_worker
 from isaaclab_arena.workers.program import frames
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
@@ -78,6 +79,7 @@ class EnvWorker:
         self._held: set[int] = set()
         self._played: dict[int, _Played] = {}
         self._unsent: WorkerError | None = None
+        self._is_sound = True
 
     def holds(self, index: int) -> bool:
         """Return whether an env slot has an environment."""
@@ -95,7 +97,7 @@ class EnvWorker:
             return
         if self._process is None:
             try:
-                self._process = WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
+                self._process = self._started()
             except WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"slots": self._local(self._making), "num_slots": len(self.indices)}
@@ -179,9 +181,23 @@ class EnvWorker:
         self._send({"request": "expert", "task": task}, {"observations": observations})
         return self._receive(self._options.step_timeout_s)[1]["actions"]
 
+    def let_go(self) -> None:
+        """Close the environments. The process serves the next ones if it can, or else stops."""
+        process = self._process
+        if process is not None and self._source.code is not None and self._is_sound and can_spare_workers():
+            try:
+                process.ask({"request": "forget"}, self._options.step_timeout_s)
+            except (RequestError, WorkerError) as error:
+                _LOG.info("a worker of '%s' stops, as it could not close: %s", self._source.name, first_line(error))
+            else:
+                self._process = None
+                spare_worker(self._which, process)
+        self.close()
+
     def close(self) -> None:
         """Stop the process, if there is one."""
         self._held.clear()
+        self._is_sound = True
         self._shared, self._unsent = None, None
         process, self._process = self._process, None
         if process is not None:
@@ -271,7 +287,19 @@ class EnvWorker:
                 if not np.array_equal(again[name][slot], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
 
+    def _started(self) -> WorkerProcess:
+        options = self._options
+        spare = None if self._source.code is None else taken_worker(self._which)
+        return spare or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+
+    @property
+    def _which(self) -> Hashable:
+        """What workers must have in common to stand for each other."""
+        variables = tuple(sorted(self._options.environment_variables.items()))
+        return self._source.kind, self._source.code, self._options.interpreter, variables
+
     def _drop(self, index: int) -> None:
+        self._is_sound = False
         self._held.discard(index)
         self._played.pop(index, None)
         # An environment that raised may have left the process in any state, so the last one takes it with it.

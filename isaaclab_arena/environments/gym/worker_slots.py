@@ -112,9 +112,9 @@ class WorkerSlots(EnvSlots):
             raise ArenaError(f"the expert for '{task}' failed: {error}") from error
 
     def close(self) -> None:
-        """Stop all workers."""
+        """Stop all workers, but for those that the next environment can take."""
         for worker in self._workers:
-            worker.close()
+            worker.let_go()
 
     def _divided(self, indices: Iterable[int]) -> list[tuple[EnvWorker, list[int]]]:
         """Return the workers that hold env slots, each with those that it holds."""

@@ -22,6 +22,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.pictures import LoadsRenderer
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.workers.kept_workers import spare_workers_kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +79,14 @@ class GroupBuilder:
         self._begin_turn(job)
         sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
         jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
-        environments = self._environments[job.environment_key if self._taking_turns else ""].get(
-            [each.environment_key for each in jobs],
-            lambda built: jobs[len(built)].build_environment(device=settings.device, num_threads=settings.num_threads),
-        )
+        # Workers of the environment before may serve this one.
+        with spare_workers_kept():
+            environments = self._environments[job.environment_key if self._taking_turns else ""].get(
+                [each.environment_key for each in jobs],
+                lambda built: jobs[len(built)].build_environment(
+                    device=settings.device, num_threads=settings.num_threads
+                ),
+            )
         start_up.finish(StartUpPart.ENVIRONMENT)
         settling = Settling(
             directory=directory,

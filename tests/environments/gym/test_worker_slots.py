@@ -3,14 +3,17 @@
 import os
 import signal
 
+import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.env_slots import SlotReset, SlotSource
+from isaaclab_arena.distributed.process import process_is_running
+from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.env_worker import WorkerOptions
 from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.workers.kept_workers import spare_workers_kept
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.test_builder import problems
@@ -106,6 +109,59 @@ def test_a_worker_that_is_killed_between_two_episodes_costs_none(envs_per_worker
     slots.reset({1: resets[1]}, [])
     assert slots.numbers["obs"].tobytes() == starts
     slots.close()
+
+
+class Chain:
+    """One environment after the other in workers of the same options, and what each played of one episode."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.played: list[bytes] = []
+
+    def play(self, *, num_envs: int = 1, code: str | None = "fakes", **make_kwargs) -> None:
+        source = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs, code=code)
+        slots = WorkerSlots(source, num_envs, WorkerOptions(**IN_WORKERS))
+        slots.reset({index: SlotReset(seed=3) for index in range(num_envs)}, [])
+        for _ in range(2):
+            slots.step(SlotMoves(actions=np.ones((num_envs, 2), np.float32), moving=range(num_envs)))
+        self.pids += [worker._process.pid for worker in slots._workers if worker._process is not None]
+        self.played.append(slots.numbers["numbers" if make_kwargs.get("picture") else "obs"][0].tobytes())
+        slots.close()
+
+
+def test_workers_of_one_environment_serve_the_next_which_plays_as_in_new_ones():
+    chain = Chain()
+    with spare_workers_kept():
+        chain.play()
+        # It has other arrays, and more of them.
+        chain.play(picture=True, num_envs=2)
+        chain.play()
+    assert len(set(chain.pids)) == 2
+    assert len(set(chain.played)) == 1
+    assert not any(process_is_running(pid, None) for pid in chain.pids)
+
+
+@pytest.mark.parametrize(("first", "then"), [({"code": None}, {"code": None}), ({}, {"code": "others"})])
+def test_workers_that_may_hold_something_else_serve_no_other_environment(first, then):
+    chain = Chain()
+    with spare_workers_kept():
+        chain.play(**first)
+        chain.play(**then)
+    assert len(set(chain.pids)) == 2
+
+
+def test_a_worker_in_which_an_environment_failed_serves_no_other():
+    source = SlotSource(kind="gym", name=ID, make_kwargs={"misbehaviour": "raise", "at_step": 1}, code="fakes")
+    chain = Chain()
+    with spare_workers_kept():
+        slots = WorkerSlots(source, 2, WorkerOptions(**{**IN_WORKERS, "envs_per_worker": 2}))
+        slots.reset({index: SlotReset(seed=index) for index in range(2)}, [])
+        assert [*slots.step(SlotMoves(actions=np.ones((2, 2), np.float32), moving=[0])).failures] == [0]
+        process = slots._workers[0]._process
+        assert process is not None
+        slots.close()
+        chain.play()
+    assert process.pid not in chain.pids
 
 
 NEIGHBOURS = "tests.environments.gym.gym_fakes:Fake/Crowded-v0"

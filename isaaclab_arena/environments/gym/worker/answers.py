@@ -33,11 +33,9 @@ class Answers:
 
     def _answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         request = message["request"]
-        if request == "find":
-            found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
-            return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}, {}
-        if request == "make":
-            return self._make(message), {}
+        plain = {"find": self._find, "make": self._make, "forget": self._forget}
+        if request in plain:
+            return plain[request](message), {}
         if request == "reset":
             told = zip(message["slots"], message["starts"], message["pictures"])  # noqa: B905  Python 3.9 has none
             return {"instructions": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
@@ -50,6 +48,10 @@ class Answers:
         notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != shared_arrays.REST}
         return {"notes": {slot: note for slot, note in notes.items() if note}}, {}
 
+    def _find(self, message: dict) -> dict:
+        found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
+        return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}
+
     def _make(self, message: dict) -> dict:
         made = [self._made(message) for _ in message["slots"]]
         self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
@@ -57,6 +59,16 @@ class Answers:
         # Of all that is imported now nothing becomes garbage, and to look through it takes as long as many steps.
         gc.freeze()
         return {**self._description, "versions": versions.versions_of(made[0].environment)}
+
+    def _forget(self, message: dict) -> dict:
+        """Close the environments, so that the next ones are made as in a new process."""
+        del message
+        while self._slots:
+            self._slots.popitem()[1].close()
+        self._shared = None
+        gc.unfreeze()
+        gc.collect()
+        return {}
 
     def _made(self, message: dict) -> typing.Any:
         make = sources.source_of(message["source"]).make
