@@ -98,9 +98,10 @@ class Websocket:
 
     def _lost(self, error: WebSocketException) -> Exception:
         if isinstance(error, ConnectionClosed):
+            # Who has closed the connection first has met what is too large; the other repeats the code.
+            if error.rcvd is not None and error.rcvd.code == _TOO_LARGE and error.rcvd_then_sent is not False:
+                return WireError(f"it takes no message as large as this one ({error.rcvd})")
             if error.sent is not None and error.sent.code == _TOO_LARGE:
                 most = self._limits.max_message_bytes
                 return WireError(f"the answer has more bytes than the {most} that are allowed")
-            if error.rcvd is not None and error.rcvd.code == _TOO_LARGE:
-                return WireError(f"it takes no message as large as this one ({error.rcvd})")
         return ConnectionError(f"the connection is lost ({error})")

@@ -74,6 +74,58 @@ def test_actions_that_are_none_are_an_error_of_the_policy(answer):
         policy.close()
 
 
+def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one():
+    answer = pack({"actions": np.zeros((8, 5))})
+    with talking(answering(answer, answer)) as port:
+        policy = policy_at(port)
+        with pytest.raises(PolicyError, match="it answered twice, or what it was not asked"):
+            rollout(LimbEnvironment(1), policy, episodes(4), [])
+        policy.close()
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_the_next_one():
+    num_asked = 0
+
+    def talk(connection: ServerConnection) -> None:
+        nonlocal num_asked
+        connection.send(pack({"policy": "pi"}))
+        while True:
+            connection.recv()
+            num_asked += 1
+            actions = np.full((8, 5), num_asked)
+            time.sleep(0.6 if num_asked == 1 else 0.0)
+            connection.send(pack({"actions": actions}))
+
+    environment = LimbEnvironment(1)
+    with talking(talk) as port:
+        policy = policy_at(port, timeout_s=0.3)
+        rollout(environment, policy, episodes(1), [])
+        policy.close()
+    # The first question was asked again, in another connection.
+    assert environment.actions[0][0, 0].item() == 2
+
+
+def test_an_answer_that_is_too_large_is_told_with_the_limit():
+    with talking(answering(bytes(32 * 1024 * 1024 + 1))) as port:
+        policy = policy_at(port)
+        with pytest.raises(PolicyError, match="the answer has more bytes than the 33554432 that are allowed"):
+            rollout(LimbEnvironment(1), policy, episodes(1), [])
+        policy.close()
+
+
+def test_a_question_that_is_too_large_for_the_server_is_told():
+    def talk(connection: ServerConnection) -> None:
+        connection.send(pack({"policy": "pi"}))
+        connection.close(1009, "at most 100 bytes")
+        connection.recv()
+
+    with talking(talk) as port:
+        policy = policy_at(port)
+        with pytest.raises(PolicyError, match=r"it takes no message as large as this one .*at most 100"):
+            rollout(LimbEnvironment(1), policy, episodes(1), [])
+        policy.close()
+
+
 @pytest.mark.parametrize("when", ["introduction", "answer"])
 @pytest.mark.parametrize("said", ["\n" + STEERING, STEERING + "x" * 100_000, "\x1b", "\n" * 100_000, ""])
 def test_what_a_server_says_steers_no_terminal(when, said):

@@ -68,8 +68,8 @@ class Model:
 
 
 @contextmanager
-def serving(talk: Callable[[ServerConnection], None], port: int = 0) -> Iterator[int]:
-    with serve(talk, "127.0.0.1", port, compression=None) as server:
+def serving(talk: Callable[[ServerConnection], None], port: int = 0, **options: Any) -> Iterator[int]:
+    with serve(talk, "127.0.0.1", port, compression=None, **options) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.socket.getsockname()[1]

@@ -383,7 +383,7 @@ class WrongPolicy(LimbPolicy):
         ("key", "the model's answer has no action 'arm', it has leg, hand"),
         ("short", r"'arm' has shape \(2, 3, 2\); 2 env slots, at least 4 steps and 2 numbers are due"),
         ("batch", r"'arm' has shape \(1, 6, 2\); 2 env slots"),
-        ("nan", "NaN or infinity in env slot 0"),
+        ("nan", "holds numbers that are not finite"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_refused(tmp_path, spoil, message):

@@ -21,6 +21,7 @@ from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
+from tests.fakes import Notebook
 from tests.gr00t.fakes import LimbEnvironment
 
 LENGTH = 6
@@ -35,6 +36,8 @@ class Pi:
         self.columns = 5
         self.hold_s = 0.0
         self.fail_at = -1
+        self.hang_up_at = -1
+        self.metadata: dict[str, Any] = {"policy": "pi"}
 
     def infer(self, request: dict[str, Any]) -> Any:
         time.sleep(self.hold_s)
@@ -53,10 +56,13 @@ def conversation(pi: Pi) -> Callable[[ServerConnection], None]:
 
     def talk(connection: ServerConnection) -> None:
         pi.keys.append(connection.request.headers.get("Authorization") if connection.request else None)
-        connection.send(pack({"policy": "pi"}))
+        connection.send(pack(pi.metadata))
         while True:
             try:
-                connection.send(pack(pi.infer(unpack(connection.recv(decode=False)))))
+                answer = pi.infer(unpack(connection.recv(decode=False)))
+                if len(pi.requests) == pi.hang_up_at:
+                    return
+                connection.send(pack(answer))
             except ConnectionClosed:
                 return
             except ValueError as error:
@@ -143,6 +149,69 @@ def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
     assert torch.allclose(by_slot[0][:, 0], torch.tensor([10.0, 11, 12, 13]))
     assert torch.allclose(by_slot[1][:, 4], torch.tensor([20.4, 21.4, 22.4, 23.4]))
     assert pi.keys == [None, None]
+
+
+def test_the_questions_of_all_env_slots_are_under_way_at_once():
+    class Meeting(PiWithoutMemory):
+        together = threading.Barrier(3, timeout=20)
+        num_asked = 0
+
+        def infer(self, request: dict[str, Any]) -> Any:
+            self.num_asked += 1
+            if self.num_asked <= 3:
+                self.together.wait()
+            return super().infer(request)
+
+    with talking(conversation(Meeting())) as port:
+        policy = policy_at(port)
+        assert rollout(LimbEnvironment(3), policy, episodes(3), []).finished_episodes == 3
+        policy.close()
+
+
+def test_an_episode_has_a_connection_of_its_own_if_the_job_says_so_and_then_does_not_outlive_it():
+    pi, environment, notebook = Pi(), LimbEnvironment(1), Notebook()
+    with talking(conversation(pi)) as port:
+        policy = policy_at(port, connection_per_episode=True)
+        rollout(environment, policy, episodes(3), [])
+        # One when the policy is built, and one for each episode.
+        assert len(pi.keys) == 4
+        pi.hang_up_at = len(pi.requests) + 2
+        with pytest.raises(ServerUnreachableError, match="it remembers what it was shown, so the episode cannot go on"):
+            rollout(environment, policy, episodes(3), [notebook])
+        policy.close()
+    assert {record.termination for record in notebook.records[-1:]} == {"policy_lost"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "options", "message"),
+    [
+        ({}, {"server_metadata": {"policy": "pi"}}, "server_metadata.policy: the server says None, 'pi' is due"),
+        ({"pose": [1]}, {"server_metadata": {"pose": [2]}}, "server_metadata.pose: the server says [1], [2] is due"),
+        ({"image_resolution": [9, 9]}, {}, "image_size: the server wants pictures of [9, 9], and is shown [12, 12]"),
+        ({"action_horizon": 3}, {}, "action_chunk_length: the server answers with 3 steps, 4 are to be played"),
+        ({"action_dim": 6}, {}, "action_columns: the server's action has 6 numbers, the environment's 5"),
+        (
+            {"action_dim": 6},
+            {"action_columns": (0, 1, 2, 3, 6)},
+            "action_columns: the server's action has 6 numbers, no",
+        ),
+    ],
+)
+def test_what_the_server_says_of_itself_is_compared_with_the_job(metadata, options, message):
+    pi = Pi()
+    pi.metadata = metadata
+    with talking(conversation(pi)) as port, pytest.raises(ConfigError) as caught:
+        policy_at(port, **options).check_environment(LimbEnvironment(1))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("metadata", [{"policy": "pi", "reset_pose": (0, 1)}, {"image_resolution": "any"}])
+def test_metadata_that_say_nothing_else_are_taken(metadata):
+    pi = Pi()
+    pi.metadata = metadata
+    expected = {name: value for name, value in metadata.items() if name == "reset_pose"}
+    with talking(conversation(pi)) as port:
+        policy_at(port, server_metadata=expected).check_environment(LimbEnvironment(1))
 
 
 def test_columns_of_the_answer_can_be_chosen_and_the_key_is_shown(tmp_path):

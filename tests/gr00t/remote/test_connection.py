@@ -15,6 +15,7 @@ from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, Serve
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
+from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
 
 
 @contextmanager
@@ -184,6 +185,19 @@ def test_an_answer_that_is_larger_than_it_may_be_is_refused(answer):
         with pytest.raises(PolicyError, match="more bytes than the 36 that are allowed"):
             connection.ask("reset", {})
         connection.close()
+
+
+def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one():
+    def twice(other: sockets.socket) -> None:
+        while read_answer(other):
+            other.sendall((DELIMITER + frame(PONG)) * 2)
+
+    with (
+        pretending(twice) as port,
+        connected(port) as connection,
+        pytest.raises(PolicyError, match="it answered twice, or what it was not asked"),
+    ):
+        connection.ask("get_action", {})
 
 
 def test_what_cannot_travel_is_refused_before_it_is_sent():

@@ -1,0 +1,88 @@
+"""A server that was taken for one of another protocol is named, by every client."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import pytest
+from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection
+
+from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
+from isaaclab_arena_gr00t.remote.openpi import OpenpiWire
+from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
+from isaaclab_arena_gr00t.remote.wire.contract import Wire
+from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack
+from tests.gr00t.policy.model_servers import Model, serving
+from tests.gr00t.servers import NetworkPolicy
+from tests.gr00t.servers import serving as serving_gr00t
+
+WIRES: list[type[Wire]] = [Gr00tWire, OpenpiWire, VlaEvalWire]
+
+
+def introducing(connection: ServerConnection) -> None:
+    connection.send(pack({"policy": "pi"}))
+    connection.recv()
+
+
+def healthy(path: str):
+    """Answer the question whether a server is ready as it does itself."""
+
+    def answer(connection: ServerConnection, request: Request) -> Response | None:
+        return connection.respond(HTTPStatus.OK, "OK\n") if request.path == path else None
+
+    return answer
+
+
+@contextmanager
+def server_of(wire: type[Wire]) -> Iterator[int]:
+    if wire is Gr00tWire:
+        with serving_gr00t(NetworkPolicy()) as server:
+            yield server.port
+    elif wire is OpenpiWire:
+        with serving(introducing, process_request=healthy("/healthz")) as port:
+            yield port
+    else:
+        with serving(Model().talk, process_request=healthy("/health")) as port:
+            yield port
+
+
+@pytest.mark.parametrize("server", WIRES)
+@pytest.mark.parametrize("client", WIRES)
+def test_a_server_of_another_protocol_is_named_with_the_policy_that_asks_it(client, server):
+    with server_of(server) as port:
+        address = ServerAddress(host="127.0.0.1", port=port, timeout_s=5.0, wait_for_server_s=20.0)
+        connection = PolicyServerConnection(address, client())
+        if client is server:
+            connection.wait_until_ready()
+        else:
+            with pytest.raises(PolicyError, match=f"is no {client.server}.*policy_type {server.policy_type} asks"):
+                connection.wait_until_ready()
+        connection.close()
+
+
+@pytest.mark.parametrize("client", [OpenpiWire, VlaEvalWire])
+@pytest.mark.parametrize("status", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
+def test_a_wrong_token_is_a_mistake_of_the_users(client, status):
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        del request
+        return connection.respond(status, "no\n")
+
+    with serving(introducing, process_request=refuse) as port:
+        connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port, api_token="a"), client())
+        with pytest.raises(ConfigError, match=r"remote_api_token_file: .*wants another token than the one given here"):
+            connection.wait_until_ready()
+
+
+def test_a_web_server_is_none_and_is_waited_for():
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        del request
+        return connection.respond(HTTPStatus.NOT_FOUND, "no\n")
+
+    with serving(introducing, process_request=refuse) as port:
+        address = ServerAddress(host="127.0.0.1", port=port, wait_for_server_s=0.2)
+        with pytest.raises(ServerUnreachableError, match=r"refuses the connection \(.*404"):
+            PolicyServerConnection(address, OpenpiWire()).wait_until_ready()

@@ -1,0 +1,45 @@
+"""Pictures in messages of vla-eval, raw and encoded."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from isaaclab_arena_gr00t.remote.wire.messages import WireError
+from isaaclab_arena_gr00t.remote.wire.pictures import encoded_picture, is_picture
+from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import OBSERVATION, Message, pack, unpack
+
+
+def picture(channels: int = 3) -> np.ndarray:
+    ramp = np.arange(24 * 32, dtype=np.float64).reshape(24, 32, 1) / 4
+    return np.broadcast_to(ramp, (24, 32, channels)).astype(np.uint8)
+
+
+def travelled(payload, picture_format):
+    return unpack(pack(Message(kind=OBSERVATION, payload=payload, number=1), picture_format)).payload
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("picture_format", ["raw", "png"])
+def test_nothing_is_lost_raw_and_as_png(picture_format, channels):
+    shown = {"images": {"front": picture(channels)}, "state": np.arange(3.0), "mask": np.zeros((2, 2, 2), np.uint8)}
+    arrived = travelled(shown, picture_format)
+    assert np.array_equal(arrived["images"]["front"], shown["images"]["front"])
+    assert np.array_equal(arrived["state"], shown["state"])
+    assert arrived["mask"].shape == (2, 2, 2)
+
+
+def test_jpeg_loses_little_and_has_no_fourth_channel():
+    arrived = travelled({"image": picture()}, "jpeg")["image"]
+    assert arrived.shape == (24, 32, 3)
+    assert np.abs(arrived.astype(int) - picture()).mean() < 4
+    with pytest.raises(WireError, match="4 channels as JPEG may not travel"):
+        travelled({"image": picture(4)}, "jpeg")
+
+
+def test_png_is_what_any_reader_of_png_reads():
+    value = encoded_picture(picture(), "png")
+    assert np.array_equal(np.array(Image.open(io.BytesIO(value["data"]))), picture())
+    assert value["shape"] == [24, 32, 3]
+    assert not is_picture(np.zeros((3, 24, 32), np.uint8))
