@@ -131,6 +131,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.simulation.physics_throughput
 	$(BIN)/python -m benchmarks.runs.startup_time
 	$(BIN)/python -m benchmarks.api.call_overhead
+	$(BIN)/python -m benchmarks.gr00t.wires
 	$(BIN)/python -m benchmarks.simulation.camera_throughput
 	$(BIN)/python -m benchmarks.simulation.ant_throughput
 	$(BIN)/python -m benchmarks.simulation.varied_steps

@@ -1,31 +1,48 @@
 """Jobs whose model is behind a server, through the program as a user starts it, also when the server dies."""
 
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from gr00t.data.types import ModalityConfig
-from gr00t.policy.policy_server import PolicyServer
 
 from isaaclab_arena.environments.robots.panda import PANDA
 from isaaclab_arena.evaluation import eval_runner
 from tests.end_to_end.launching import episodes_table, jobs_table, write_jobs
 from tests.gr00t.fakes import write_yaml
 from tests.gr00t.panda_checkpoint import CONFIGS
+from tests.gr00t.policy import model_servers, test_openpi_remote_policy
 from tests.gr00t.servers import serving
+from tests.outsiders.cables import Cable, cable
 
-POLICY = "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy"
+POLICIES = {
+    "gr00t": "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy",
+    "openpi": "isaaclab_arena_gr00t.policy.openpi_remote_policy.OpenpiRemotePolicy",
+    "vla_eval": "isaaclab_arena_gr00t.policy.vla_eval_remote_policy.VlaEvalRemotePolicy",
+}
 HORIZON = 5
 
 
-class Homesick:
-    """Sends the Panda home, whatever it sees; its server stops after some queries."""
+def home(batch_size: int) -> np.ndarray:
+    """Return the actions that send the Panda home. Shape: (batch_size, HORIZON, 8)."""
+    target = np.asarray([*PANDA.robot.home, 0.0], np.float32)
+    return np.broadcast_to(target, (batch_size, HORIZON, len(target))).copy()
 
-    def __init__(self, queries_left: int = -1) -> None:
-        self.server: PolicyServer | None = None
-        self.queries = 0
-        self.queries_left = queries_left
+
+class Homesick:
+    """Sends the Panda home, whatever it sees.
+
+    Args:
+        asked: Called before each answer.
+    """
+
+    def __init__(self, asked: Callable[[], None] = lambda: None) -> None:
+        self.asked = asked
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
         joints = ["arm", "gripper"]
@@ -39,20 +56,66 @@ class Homesick:
     def get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        self.queries += 1
-        if self.queries == self.queries_left and self.server is not None:
-            self.server.stop()
-        batch_size = len(observation["state"]["arm"])
-        home = np.asarray(PANDA.robot.home, np.float32)
-        arm = np.broadcast_to(home, (batch_size, HORIZON, len(home)))
-        return {"arm": arm.copy(), "gripper": np.zeros((batch_size, HORIZON, 1), np.float32)}, {}
+        self.asked()
+        actions = home(len(observation["state"]["arm"]))
+        return {"arm": actions[..., :-1].copy(), "gripper": actions[..., -1:].copy()}, {}
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
         return {}
 
 
-def jobs(directory: Path, port: int, **options: str) -> Path:
-    joints = str(CONFIGS / "panda_joints.yaml")
+class HomesickPi(test_openpi_remote_policy.Pi):
+    """The same behind openpi's protocol."""
+
+    def __init__(self, asked: Callable[[], None]) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def infer(self, request: dict[str, Any]) -> Any:
+        self.asked()
+        return {"actions": home(1)[0]}
+
+
+class HomesickModel(model_servers.Model):
+    """The same behind vla-eval's protocol."""
+
+    def __init__(self, asked: Callable[[], None]) -> None:
+        super().__init__()
+        self.answers = self.going_home
+        self.asked = asked
+
+    def going_home(self, message: dict[str, Any], asked: int) -> list[bytes]:
+        del asked
+        self.asked()
+        return [model_servers.packed("action", {"actions": model_servers.array(home(1)[0])}, message["seq"])]
+
+
+@contextmanager
+def served(wire: str, port: int = 0, *, dies_at: int = -1) -> Iterator[tuple[int, list[int]]]:
+    """Serve on a port; yield it and a list that grows with each query. At one of them the server dies."""
+    queries: list[int] = []
+    line: list[Cable] = []
+
+    def asked() -> None:
+        queries.append(len(queries))
+        if len(queries) == dies_at:
+            threading.Thread(target=line[0].close).start()
+            time.sleep(0.2)
+
+    if wire == "gr00t":
+        server: Any = serving(Homesick(asked))
+    elif wire == "openpi":
+        server = test_openpi_remote_policy.talking(test_openpi_remote_policy.conversation(HomesickPi(asked)))
+    else:
+        server = model_servers.serving(HomesickModel(asked).talk)
+    with server as found, cable(found.port if wire == "gr00t" else found, port) as made:
+        line.append(made)
+        yield made.port, queries
+
+
+def options_of(wire: str, directory: Path) -> dict[str, Any]:
+    if wire != "gr00t":
+        return {"states": {"state": ["robot_joint_pos"]}, "action_chunk_length": HORIZON}
     yaml = write_yaml(
         directory / "panda.yaml",
         {
@@ -60,15 +123,19 @@ def jobs(directory: Path, port: int, **options: str) -> Path:
             "action_chunk_length": HORIZON,
             "pov_cam_name_sim": {},
             "state_names_sim": ["robot_joint_pos", "gripper_pos"],
-            "policy_joints_config_path": joints,
+            "policy_joints_config_path": str(CONFIGS / "panda_joints.yaml"),
         },
     )
+    return {"policy_config_yaml_path": yaml}
+
+
+def jobs(directory: Path, port: int, wire: str = "gr00t", **options: str) -> Path:
     server = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 10.0, "wait_for_server_s": 0.5, **options}
     reach = {"arena_env_args": {"environment": "reach", "num_envs": 1}, "num_episodes": 3}
-    served = {"policy_type": POLICY, "policy_config_dict": {"policy_config_yaml_path": yaml, **server}}
+    served_by = {"policy_type": POLICIES[wire], "policy_config_dict": {**options_of(wire, directory), **server}}
     return write_jobs(
         directory / "jobs.json",
-        [{"name": "served", **reach, **served}, {"name": "other", **reach, "policy_type": "zero_action"}],
+        [{"name": "served", **reach, **served_by}, {"name": "other", **reach, "policy_type": "zero_action"}],
     )
 
 
@@ -80,39 +147,44 @@ def jobs_by_name(output: Path) -> dict[str, dict[str, Any]]:
     return {str(job["name"]): job for job in jobs_table(output).to_dict("records")}
 
 
-def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_back(tmp_path, capfd):
+@pytest.mark.parametrize(
+    ("wire", "says"),
+    [
+        ("gr00t", "no GR00T policy server answers at 127.0.0.1:"),
+        pytest.param("openpi", "no openpi policy server answers at ws://127.0.0.1:", marks=pytest.mark.slow),
+        pytest.param("vla_eval", "the vla-eval model server at ws://127.0.0.1:", marks=pytest.mark.slow),
+    ],
+)
+def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_back(tmp_path, capfd, wire, says):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    policy = Homesick()
-    with serving(policy) as server:
-        path = jobs(tmp_path, server.port)
+    with served(wire) as (port, queries):
+        path = jobs(tmp_path, port, wire)
         assert evaluate(path, "--output_dir", str(whole)) == 0
-    port, policy = server.port, Homesick(queries_left=policy.queries // 2)
     started = time.monotonic()
-    with serving(policy, port=port) as policy.server:
+    with served(wire, port, dies_at=len(queries) // 2):
         assert evaluate(path, "--output_dir", str(cut)) == 1
     assert time.monotonic() - started < 60
-    served = jobs_by_name(cut)["served"]
+    found = jobs_by_name(cut)["served"]
     # The first episode had ended, the second was under way, the third had not begun.
-    assert (served["status"], served["episodes"], served["errors"], served["missing"]) == ("failed", 2, 1, 1)
-    said = f"no GR00T policy server answers at 127.0.0.1:{port}"
-    assert said in str(served["error"])
+    assert (found["status"], found["episodes"], found["errors"], found["missing"]) == ("failed", 2, 1, 1)
+    said = f"{says}{port}"
+    assert said in str(found["error"])
     assert said in capfd.readouterr().out
-    assert "waiting for it" in (cut / "logs" / "rank0.log").read_text()
     lost = episodes_table(cut).set_index(["job", "episode_index"]).loc["served", 1]
     assert (lost["outcome"], lost["termination"]) == ("error", "policy_lost")
     assert str(lost["error"]).startswith(f"the policy was lost: {said}")
     other = jobs_by_name(cut)["other"]
     assert (other["status"], other["episodes"]) == ("completed", 3)
 
-    with serving(Homesick(), port=port):
+    with served(wire, port):
         assert evaluate(path, "--resume", str(cut)) == 0
-    served = jobs_by_name(cut)["served"]
-    assert (served["status"], served["episodes"], served["errors"]) == ("completed", 3, 1)
-    with serving(Homesick(), port=port):
+    found = jobs_by_name(cut)["served"]
+    assert (found["status"], found["episodes"], found["errors"]) == ("completed", 3, 1)
+    with served(wire, port):
         assert evaluate(path, "--resume", str(cut), "--retry_errors") == 0
-    served = jobs_by_name(cut)["served"]
-    assert (served["status"], served["episodes"], served["errors"], served["retried"]) == ("completed", 3, 0, 1)
-    assert served["reproducible"] == "plan"
+    found = jobs_by_name(cut)["served"]
+    assert (found["status"], found["episodes"], found["errors"], found["retried"]) == ("completed", 3, 0, 1)
+    assert found["reproducible"] == "plan"
     assert episodes_table(cut).to_dict("records") == episodes_table(whole).to_dict("records")
 
 

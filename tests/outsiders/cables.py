@@ -12,15 +12,19 @@ _PIECE_BYTES = 1 << 16
 class Cable:
     """Relays the connections to one port to another port of this machine.
 
+    Args:
+        to_port: Where the server listens.
+        port: Where clients dial, 0 for a free port.
+
     Attributes:
         port: Where clients dial.
         num_dialled: How many connections there were.
     """
 
-    def __init__(self, to_port: int) -> None:
+    def __init__(self, to_port: int, port: int = 0) -> None:
         self.num_dialled = 0
         self._to_port = to_port
-        self._listener = sockets.create_server(("127.0.0.1", 0))
+        self._listener = sockets.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._ends: list[sockets.socket] = []
         self._threads = [threading.Thread(target=self._take)]
@@ -34,6 +38,7 @@ class Cable:
                 end.shutdown(sockets.SHUT_RDWR)
 
     def close(self) -> None:
+        """End all connections, and take no others. May be called more than once."""
         with suppress(OSError):
             self._listener.shutdown(sockets.SHUT_RDWR)
         self.cut()
@@ -66,8 +71,8 @@ def _relay(near: sockets.socket, far: sockets.socket) -> None:
 
 
 @contextmanager
-def cable(to_port: int) -> Iterator[Cable]:
-    made = Cable(to_port)
+def cable(to_port: int, port: int = 0) -> Iterator[Cable]:
+    made = Cable(to_port, port)
     try:
         yield made
     finally:

@@ -1,0 +1,88 @@
+"""Policy servers with a model that takes no time: ``python -m benchmarks.gr00t.wire_servers gr00t|openpi|vla_eval``.
+
+It prints its port. openpi's and vla-eval's own servers answer in one event loop too; they have codecs of their own.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from gr00t.data.types import ModalityConfig
+from gr00t.policy.policy_server import BatchingOptions, PolicyServer
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
+from isaaclab_arena_gr00t.remote.wire import openpi_wire, vla_eval_wire
+
+ACTIONS = np.zeros((NUM_STEPS, ACTION_DIM), np.float32)
+
+
+class Zeros:
+    """Answers GR00T's requests with zeros."""
+
+    def get_action(self, observation: dict[str, Any], options: dict[str, Any] | None = None) -> Any:
+        """Return a chunk for each env slot."""
+        del options
+        num_slots = len(observation["state"]["state"])
+        return {"action": np.zeros((num_slots, NUM_STEPS, ACTION_DIM), np.float32)}, {}
+
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        """Return nothing that matters."""
+        return {}
+
+    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Do nothing."""
+        del options
+        return {}
+
+
+async def openpi(connection: ServerConnection) -> None:
+    """Describe itself, then answer observations, as openpi's server does."""
+    await connection.send(openpi_wire.pack({"policy": "zeros"}))
+    while True:
+        openpi_wire.unpack(await connection.recv(decode=False))
+        await connection.send(openpi_wire.pack({"actions": ACTIONS}))
+
+
+async def vla_eval(connection: ServerConnection) -> None:
+    """Say hello, then answer observations, as vla-eval's servers do."""
+    while True:
+        heard = vla_eval_wire.unpack(await connection.recv(decode=False))
+        payload: dict[str, Any] = {"actions": ACTIONS}
+        if heard.kind == vla_eval_wire.HELLO:
+            payload = {"protocol_version": vla_eval_wire.PROTOCOL_VERSION, "model_server": "zeros"}
+        kinds = {vla_eval_wire.HELLO: vla_eval_wire.HELLO, vla_eval_wire.OBSERVATION: vla_eval_wire.ACTION}
+        if heard.kind in kinds:
+            answer = vla_eval_wire.Message(kind=kinds[heard.kind], payload=payload, number=heard.number)
+            await connection.send(vla_eval_wire.pack(answer))
+
+
+async def run(talk: Callable[[ServerConnection], Awaitable[None]]) -> None:
+    """Serve on a free port until this process is ended."""
+
+    async def handler(connection: ServerConnection) -> None:
+        try:
+            await talk(connection)
+        except ConnectionClosed:
+            return
+
+    async with serve(handler, "127.0.0.1", 0, compression=None, max_size=None) as server:
+        print(next(iter(server.sockets)).getsockname()[1], flush=True)
+        await server.serve_forever()
+
+
+def main(wire: str) -> None:
+    """Serve one protocol."""
+    if wire == "gr00t":
+        server = PolicyServer(Zeros(), port=0, batching=BatchingOptions(max_batch=1))
+        print(server.port, flush=True)
+        server.run()
+    else:
+        asyncio.run(run({"openpi": openpi, "vla_eval": vla_eval}[wire]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""The worker that a benchmark of wires asks."""

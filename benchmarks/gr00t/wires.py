@@ -1,0 +1,222 @@
+"""Measure what each way to a policy in another process costs, beside the same policy in this one.
+
+The policy takes no time. For each env slot it is shown two pictures of 224 x 224 pixels, a state and an instruction,
+and answers with a chunk of 16 actions. What is left is the way there and back.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import ROOT
+from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
+from benchmarks.harness.environments import build
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from benchmarks.harness.timing import in_turn, median, timed, values
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.workers.worker_process import WorkerProcess
+from isaaclab_arena_gr00t.remote import openpi, vla_eval
+from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
+from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
+from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
+from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import OBSERVATION
+
+ENVIRONMENT = "pick_by_colour"
+WORDS = "pick up the red cube and lift it"
+SIZE = 224
+TIMEOUT_S = 60.0
+IN_PROCESS = "in this process"
+FORMATS: tuple[PictureFormat, ...] = ("raw", "png", "jpeg")
+
+Ask = Callable[[int], object]
+"""Asks about so many env slots at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    env_slots: tuple[int, ...] = (1, 8, 32)  # Env slots that are asked about at once.
+    queries: int = 64  # Env slots in a measurement.
+    rounds: int = 5  # Measurements of each kind.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What asking about one env slot took, on average over a measurement."""
+
+    client_ms: float  # CPU time of this process [ms].
+    server_ms: float  # CPU time of the other process [ms].
+    wall_ms: float  # Wall time of asking about all env slots at once [ms].
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of both processes [ms]."""
+        return self.client_ms + self.server_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to the policy."""
+
+    ask: Ask
+    server_pid: int | None = None
+
+
+def shown_pictures() -> dict[str, np.ndarray]:
+    """Return two pictures of a scene. Shape of each: (224, 224, 3), uint8."""
+    environment = build(ENVIRONMENT, 1, enable_cameras=True, camera_size=SIZE)
+    conditions = [environment.draw_conditions(np.random.default_rng(0))]
+    observation = environment.reset(torch.zeros(1, dtype=torch.int64), conditions)
+    pictures = {name: values[0].numpy().copy() for name, values in observation[CAMERAS].items()}
+    environment.close()
+    return pictures
+
+
+def ways(stack: ExitStack, pictures: Mapping[str, np.ndarray]) -> dict[str, Way]:
+    """Start every server, and return the ways to the policy by name."""
+    state = np.zeros(ACTION_DIM, np.float32)
+
+    def in_process(num_slots: int) -> object:
+        return np.stack([np.zeros((NUM_STEPS, ACTION_DIM), np.float32) for _ in range(num_slots)])
+
+    found = {IN_PROCESS: Way(ask=in_process)}
+    port, pid = stack.enter_context(server("gr00t"))
+    connection = PolicyServerConnection(address(port), Gr00tWire())
+    connection.wait_until_ready()
+    stack.callback(connection.close)
+    found["gr00t"] = Way(ask=partial(ask_gr00t, connection, pictures, state), server_pid=pid)
+    port, pid = stack.enter_context(server("openpi"))
+    slots = SlotConnections(address(port), openpi.OpenpiWire)
+    stack.callback(slots.close)
+    flat = {**{f"observation/{name}": picture for name, picture in pictures.items()}, "observation/state": state}
+    found["openpi"] = Way(ask=partial(ask_slots, slots, openpi.OBSERVATION, {**flat, "prompt": WORDS}), server_pid=pid)
+    for picture_format in FORMATS:
+        port, pid = stack.enter_context(server("vla_eval"))
+        sessions = SlotConnections(address(port), partial(vla_eval.VlaEvalWire, picture_format))
+        stack.callback(sessions.close)
+        observation = {"images": dict(pictures), "states": state, "task_description": WORDS}
+        ask = partial(ask_slots, sessions, OBSERVATION, observation)
+        found[f"vla_eval, {picture_format}"] = Way(ask=ask, server_pid=pid)
+    worker = WorkerProcess(Path(__file__).with_name("wire_worker"), sys.executable, {})
+    stack.callback(worker.close)
+    found["lerobot"] = Way(ask=partial(ask_worker, worker, pictures, state), server_pid=worker.pid)
+    return found
+
+
+def ask_gr00t(
+    connection: PolicyServerConnection, pictures: Mapping[str, np.ndarray], state: np.ndarray, num_slots: int
+) -> object:
+    """Ask about all env slots in one request."""
+    observation = {
+        "video": {name: np.stack([picture[None]] * num_slots) for name, picture in pictures.items()},
+        "state": {"state": np.stack([state[None]] * num_slots)},
+        "language": {"annotation.human.task_description": [[WORDS]] * num_slots},
+    }
+    seeds = list(range(num_slots))
+    return connection.ask("get_action", {"observation": observation, "options": {"noise_seeds": seeds}})
+
+
+def ask_slots(slots: SlotConnections[Any], kind: str, observation: Mapping[str, Any], num_slots: int) -> object:
+    """Ask about each env slot in its own connection, all at once."""
+    return slots.ask(kind, ((env_id, observation) for env_id in range(num_slots)))
+
+
+def ask_worker(worker: WorkerProcess, pictures: Mapping[str, np.ndarray], state: np.ndarray, num_slots: int) -> object:
+    """Ask about all env slots in one request."""
+    arrays = {name: np.stack([picture[None]] * num_slots) for name, picture in pictures.items()}
+    arrays["state"] = np.stack([state[None]] * num_slots)
+    request = {"request": "predict", "words": [WORDS] * num_slots, "seeds": list(range(num_slots))}
+    return worker.ask(request, TIMEOUT_S, arrays)
+
+
+@contextmanager
+def server(wire: str) -> Iterator[tuple[int, int]]:
+    """Run a server of a protocol, and give its port and its process."""
+    command = [sys.executable, "-m", "benchmarks.gr00t.wire_servers", wire]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()
+
+
+def address(port: int) -> ServerAddress:
+    """Return the address of a server of this machine."""
+    return ServerAddress(host="127.0.0.1", port=port, timeout_s=TIMEOUT_S)
+
+
+def cpu_s(pid: int | None) -> float:
+    """Return the CPU time of all threads of a process so far [s], 0 for none."""
+    if pid is None:
+        return 0.0
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text(encoding="ascii").split()[0]) for thread in threads) / 1e9
+
+
+def measured(way: Way, num_slots: int, num_queries: int) -> Cost:
+    """Ask as often as it takes for so many env slots."""
+    number = max(1, num_queries // num_slots)
+    before = cpu_s(way.server_pid)
+    took = timed(lambda: [way.ask(num_slots) for _ in range(number)])
+    per_slot = 1000 / (number * num_slots)
+    server_s = cpu_s(way.server_pid) - before
+    return Cost(
+        client_ms=per_slot * took.cpu_s, server_ms=per_slot * server_s, wall_ms=per_slot * num_slots * took.wall_s
+    )
+
+
+def kilobytes(pictures: Mapping[str, np.ndarray], picture_format: PictureFormat) -> float:
+    """Return the size of what vla-eval's wire sends for an env slot [KB]."""
+    wire = vla_eval.VlaEvalWire(picture_format)
+    return len(wire.question(OBSERVATION, {"images": dict(pictures)})) / 1000
+
+
+def main(options: Options) -> None:
+    """Measure all ways by turns, and write the page."""
+    page = Page("wires", "What a policy in another process costs a query", options, "numpy", "msgpack", "websockets")
+    pictures = shown_pictures()
+    with ExitStack() as stack:
+        found = ways(stack, pictures)
+        calls = {
+            (num_slots, name): partial(measured, way, num_slots, options.queries)
+            for num_slots in options.env_slots
+            for name, way in found.items()
+        }
+        costs = in_turn(calls, options.rounds, warm_up=1)
+    heading = ("CPU ms per env slot", "of it here", "of it there", "wall ms, all env slots")
+    table = Table("env slots", "way", *heading, words=2)
+    for (num_slots, name), each in costs.items():
+        figures = [median(each, figure) for figure in ("cpu_ms", "client_ms", "server_ms")]
+        table.add(num_slots, name, *(f"{figure:.2f}" for figure in (*figures, min(values(each, "wall_ms")))))
+    sizes = ", ".join(f"{kilobytes(pictures, each):,.0f} KB as {each}" for each in FORMATS)
+    page.write(TEXT.format(environment=ENVIRONMENT, rounds=options.rounds, sizes=sizes), table)
+
+
+TEXT = """\
+The policy takes no time: what is left is the way there and back for two pictures of 224 x 224 pixels (cameras of
+`{environment}`), a state, an instruction, and a chunk of 16 actions of 8 numbers. Servers run in a process of their
+own on the same machine. CPU times are medians of {rounds} measurements of each kind, by turns; wall times, which
+depend on what else the machine does, are the smallest. `gr00t` and `lerobot` ask about all env slots in one request,
+the others in one connection per env slot, all at once. The server of `gr00t` is the included one, those of `openpi`
+and `vla_eval` are loops around this package's codecs, and `lerobot` is the way to a worker of another interpreter,
+without LeRobot.
+
+The pictures of an env slot take {sizes}. On one machine raw pictures cost least; the other formats pay behind a
+network that takes longer for the rest of the bytes than encoding and decoding does."""
+
+
+if __name__ == "__main__":
+    run(main, Options)
