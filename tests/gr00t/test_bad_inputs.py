@@ -222,11 +222,11 @@ class OfSmallAnswers(Gr00tRemoteClosedloopPolicy):
 
 OF_SERVERS = {
     "no-server": "ServerUnreachableError: no GR00T policy server answers at 127.0.0.1:1, after waiting 0.3 s for it",
-    "no-token": "ConfigError: remote_api_token_file: must name a file with the token of the policy server at",
+    "no-token": "ConfigError: remote_api_token_file: must name a file with the token of the GR00T policy server at",
     "wrong-token": "which wants another token than the one given here; it says: Unauthorized",
-    "garbage": "answered 'ping' with something else than a GR00T policy server does: the message is no msgpack",
+    "garbage": "sent something else than such a server does: the message is no msgpack",
     "no-modalities": "does not say what its model takes and gives: video, state, action, language are due, it",
-    "huge-answer": f"than a GR00T policy server does: the answer has more bytes than the {LIMIT} that are allowed",
+    "huge-answer": f"than such a server does: the answer has more bytes than the {LIMIT} that are allowed",
     "other-modalities": "p.yaml: pov_cam_name_sim.head: the model has no video key 'head'; known are: aside, ego",
 }
 
