@@ -1,5 +1,6 @@
 """Tell whether a checkpoint is complete, from what its files show: a training may still be writing it."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,13 +23,13 @@ class Look:
         missing: What shows that it is not complete, for people; None where nothing does.
         is_finished: Whether something shows that its writer is done: the list at the end of an archive, or a file
             that is written after all others. Otherwise only time can show it.
-        fingerprint: Name, size, time of change and inode of each file; whoever reads the checkpoint between two looks
-            with the same fingerprint has read one checkpoint.
+        fingerprint: Hash of the name, size, time of change and inode of each file, empty where there is none; whoever
+            reads the checkpoint between two looks with the same fingerprint has read one checkpoint.
     """
 
     missing: str | None
     is_finished: bool
-    fingerprint: tuple[tuple[str, int, int, int], ...]
+    fingerprint: str
 
 
 def look_at(path: Path) -> Look:
@@ -86,8 +87,9 @@ def _has_last_file(directory: Path) -> bool:
     return (directory / _WRITTEN_LAST_BY_TRAINER).is_file()
 
 
-def _fingerprint(path: Path) -> tuple[tuple[str, int, int, int], ...]:
-    return tuple(sorted(_stats(path)))
+def _fingerprint(path: Path) -> str:
+    stats = sorted(_stats(path))
+    return hashlib.sha256(repr(stats).encode()).hexdigest() if stats else ""
 
 
 def _stats(path: Path) -> Iterator[tuple[str, int, int, int]]:

@@ -14,6 +14,7 @@ _NAMES = (
     # GR00T, and everything else that transformers' Trainer trains.
     ("checkpoint-*", re.compile(r"checkpoint-(\d{1,12})")),
 )
+_WILDCARDS = "*?["
 _LAST_NUMBER = re.compile(r"(\d{1,12})(?!.*\d)")
 
 
@@ -50,8 +51,11 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
 
 
 def _step(path: Path, pattern: str) -> int | None:
-    fixed = next((i for i, part in enumerate(Path(pattern).parts) if any(sign in part for sign in "*?[")), 0)
-    match = _LAST_NUMBER.search("/".join(path.parts[fixed:]))
+    wild = [any(sign in part for sign in _WILDCARDS) for part in Path(pattern).parts]
+    parts = path.parts
+    # With ``**`` nobody knows which parts the wildcards stand for; they begin where the first one does.
+    named = [part for part, is_wild in zip(parts, wild, strict=True) if is_wild] if len(parts) == len(wild) else ()
+    match = _LAST_NUMBER.search("/".join(named or parts[wild.index(True) if True in wild else 0 :]))
     return None if match is None else int(match[1])
 
 

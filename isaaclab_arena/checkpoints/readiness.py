@@ -37,6 +37,6 @@ class Readiness:
             return None
         return f"it has not changed for {now - since:.0f} s of {self._quiet_s:.0f} s"
 
-    def fingerprint(self, path: Path) -> tuple[tuple[str, int, int, int], ...]:
+    def fingerprint(self, path: Path) -> str:
         """Return the fingerprint of the last look at a checkpoint; see `Look`."""
         return self._since[path][0].fingerprint

@@ -49,6 +49,12 @@ def test_a_pattern_finds_others_whose_last_number_is_the_step(tmp_path):
     ]
 
 
+def test_a_number_that_every_checkpoint_has_in_its_path_is_no_step(tmp_path):
+    made(tmp_path, "checkpoint-100/v2/policy.onnx", "checkpoint-200/v2/policy.onnx")
+    assert [each.step for each in find_checkpoints(tmp_path, "checkpoint-*/v2/policy.onnx")] == [100, 200]
+    assert [each.step for each in find_checkpoints(tmp_path, "**/policy.onnx")] == [2]
+
+
 def test_of_two_names_of_one_step_the_same_one_is_always_taken(tmp_path):
     (checkpoint,) = find_checkpoints(made(tmp_path, "model_7.pt", "model_007.pt"))
     assert checkpoint.path.name == "model_007.pt"

@@ -48,6 +48,7 @@ HERE = (
     "how_to/report.md",
     "how_to/resuming.md",
     "how_to/variations.md",
+    "how_to/watching.md",
     "reference/jobs.md",
     "reference/recordings.md",
     "reference/results.md",
@@ -92,6 +93,9 @@ NOT_RUN = {
     "bring_your_policy/gr00t.md": {
         "pip install -e submodules/Isaac-GR00T": "is installed already",
         "gr00t-server": "serves until it is stopped; tests/gr00t starts servers",
+    },
+    "how_to/watching.md": {
+        "isaaclab-arena watch": "needs a training; tests/cli/commands/evaluate/test_watch.py watches one, slowly",
     },
     "how_to/tracking.md": {
         "isaaclab-arena export outputs/tracked --wandb": "W&B is a service of others; tests/tracking has a client",

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 from xml.sax.saxutils import escape
 
 from PIL import Image, ImageDraw, ImageFont
@@ -33,6 +33,14 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Area:
+    """A filled polygon without a border, as the band of an interval."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dot:
     """A filled circle."""
 
@@ -52,6 +60,9 @@ class Words:
     anchor: Literal["start", "middle", "end"] = "start"
 
 
+Mark: TypeAlias = Line | Bar | Area | Dot | Words
+
+
 @dataclass(frozen=True, kw_only=True)
 class Picture:
     """A drawing on white.
@@ -65,7 +76,7 @@ class Picture:
 
     width: int
     height: int
-    marks: Sequence[Line | Bar | Dot | Words]
+    marks: Sequence[Mark]
     description: str
 
 
@@ -100,7 +111,7 @@ def png(picture: Picture, *, scale: int = 2) -> bytes:
     return written.getvalue()
 
 
-def _element(mark: Line | Bar | Dot | Words) -> str:
+def _element(mark: Mark) -> str:
     match mark:
         case Line():
             points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
@@ -109,6 +120,9 @@ def _element(mark: Line | Bar | Dot | Words) -> str:
         case Bar():
             size = f'width="{mark.width:.1f}" height="{mark.height:.1f}"'
             return f'<rect x="{mark.left:.1f}" y="{mark.top:.1f}" {size} fill="{mark.colour}"/>'
+        case Area():
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
+            return f'<polygon points="{points}" fill="{mark.colour}"/>'
         case Dot():
             x, y = mark.centre
             return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}" fill="{mark.colour}"/>'
@@ -117,7 +131,7 @@ def _element(mark: Line | Bar | Dot | Words) -> str:
             return f'<text {place} font-size="{mark.size:g}" fill="{mark.colour}">{escape(mark.text)}</text>'
 
 
-def _draw(draw: ImageDraw.ImageDraw, mark: Line | Bar | Dot | Words, times: int) -> None:
+def _draw(draw: ImageDraw.ImageDraw, mark: Mark, times: int) -> None:
     match mark:
         case Line():
             points = [(x * times, y * times) for x, y in mark.points]
@@ -128,6 +142,8 @@ def _draw(draw: ImageDraw.ImageDraw, mark: Line | Bar | Dot | Words, times: int)
             right, bottom = left + mark.width * times - 1, top + mark.height * times - 1
             if right >= left and bottom >= top:
                 draw.rectangle((left, top, right, bottom), fill=mark.colour)
+        case Area():
+            draw.polygon([(x * times, y * times) for x, y in mark.points], fill=mark.colour)
         case Dot():
             (x, y), radius = mark.centre, mark.radius
             box = ((x - radius) * times, (y - radius) * times, (x + radius) * times, (y + radius) * times)

@@ -73,7 +73,8 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
     else:
         chosen = [(each.path, each.step) for each in _found(asked, directory)]
     if not chosen:
-        message = f"there is none like {shown(asked)} in '{directory}'; its steps are {_steps(directory)}"
+        steps = _in_words(find_checkpoints(directory))
+        message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
         raise ConfigError(Problem(message, key=KEY))
     for path, _ in chosen:
         missing = look_at(path).missing
@@ -84,28 +85,35 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
 
 
 def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
+    wanted, pattern = asked, None
     if isinstance(asked, str) and any(sign in asked for sign in _WILDCARDS):
-        return find_checkpoints(directory, asked)
-    found = find_checkpoints(directory)
-    if asked == _ALL:
+        wanted, pattern = _ALL, asked
+    elif isinstance(asked, dict):
+        wanted, pattern = asked.get("steps", _ALL), asked.get("pattern")
+    found = find_checkpoints(directory, pattern)
+    if wanted == _ALL:
         return found
-    if asked == _LAST:
+    if wanted == _LAST:
         return found[-1:]
-    steps: list[Any] = asked if isinstance(asked, list) else [asked]
+    return _of_steps(wanted, found, directory)
+
+
+def _of_steps(wanted: Any, found: Sequence[Checkpoint], directory: Path) -> Sequence[Checkpoint]:
+    steps: list[Any] = wanted if isinstance(wanted, list) else [wanted]
     if not all(type(step) is int for step in steps) or not steps:
         message = (
-            f"must be {_ALL}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt, got {shown(asked)}"
+            f"must be {_ALL}, {_BEST}, {_LAST}, a list of steps or a glob such as model_*00.pt, got {shown(wanted)}"
         )
         raise ConfigError(Problem(message, key=KEY))
     by_step = {checkpoint.step: checkpoint for checkpoint in found}
     absent = [step for step in steps if step not in by_step]
     if absent:
-        message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_steps(directory)}"
+        message = f"there is no checkpoint of step {absent[0]} in '{directory}'; its steps are {_in_words(found)}"
         raise ConfigError(Problem(message, key=KEY))
     return [by_step[step] for step in dict.fromkeys(steps)]
 
 
-def _steps(directory: Path) -> str:
-    steps = [str(checkpoint.step) for checkpoint in find_checkpoints(directory)]
+def _in_words(found: Sequence[Checkpoint]) -> str:
+    steps = [str(checkpoint.step) for checkpoint in found]
     more = f" and {len(steps) - _MOST_SHOWN} more" if len(steps) > _MOST_SHOWN else ""
     return f"{', '.join(steps[:_MOST_SHOWN])}{more}" if steps else "none"

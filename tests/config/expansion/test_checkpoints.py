@@ -42,6 +42,7 @@ def refusal(directory: Path, asked: Any, **more: Any) -> str:
         ("best", {"go1-best": None}),
         ([100, 0, 100], {"go1-100": 100, "go1-0": 0}),
         (50, {"go1-50": 50}),
+        ({"pattern": "model_*0.pt", "steps": [50]}, {"go1-50": 50}),
         ("model_*0.pt", {"go1-0": 0, "go1-50": 50, "go1-100": 100}),
     ],
     ids=str,

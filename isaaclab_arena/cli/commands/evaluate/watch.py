@@ -1,0 +1,120 @@
+"""``isaaclab-arena watch``: evaluate the checkpoints of a training as they appear."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from pydantic import Field
+
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.options import Amount, Count, Positive, Share, wrong_numbers
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.watching.evaluator import Evaluator
+from isaaclab_arena.evaluation.watching.watch import WatchSettings, evaluators, watch
+from isaaclab_arena.evaluation.watching.watcher import Watched
+from isaaclab_arena.logs import set_up_console_logging
+
+_END = re.compile(r"(?:\w+=)?(\d{1,12})")
+_OWN = ("--output_dir", "--resume", "--eval_jobs_config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """Evaluate the checkpoints of a training as they appear: TRAINING --eval_jobs_config JOBS [OPTIONS].
+
+    More options are those of `isaaclab-arena run`, such as --device cpu or --nproc_per_node 2.
+    """
+
+    training: tyro.conf.Positional[Path]
+    """Directory of the training, of rsl_rl, LeRobot, GR00T or this package."""
+    eval_jobs_config: Path
+    """The job file; its policies get each checkpoint in turn."""
+    output_dir: Path | None = None
+    """Directory of the watch, outputs/watch_<training> by default. Watchers that share it share the work."""
+    pattern: str | None = None
+    """Glob of the checkpoints below TRAINING, such as "policy_*.onnx"; by default the usual names."""
+    every: Count = 1
+    """Evaluate only steps that are multiples of this."""
+    until: str | None = None
+    """End with this step: 1000, or iteration=1000. Without it the watch goes on until it is stopped."""
+    once: bool = False
+    """End when every checkpoint that is there is evaluated."""
+    poll_s: Positive = 10.0
+    """Look for checkpoints this often [s]."""
+    quiet_s: Amount = 30.0
+    """How long a checkpoint must have stayed as it is if its writer leaves no sign that it is complete [s]."""
+    retry_s: Positive = 60.0
+    """Wait so long before a failed evaluation is tried again, twice as long each time [s]."""
+    bar: Share | None = None
+    """A checkpoint reaches the bar when the lower end of its interval does, such as 0.9."""
+    promote: Path | None = None
+    """Copy checkpoints that reach the bar into this directory, with their comparison."""
+    stop_file: Path | None = None
+    """End when this file is there; it is written when the bar is reached, for the training to see."""
+    nice: Annotated[int, Field(ge=0, le=19)] = 0
+    """How much less of the processor than the training the evaluation gets."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Watch a training, and return the exit code.
+
+    Raises:
+        ConfigError: If an option is wrong, or there is no such training or job file.
+    """
+    options, others = tyro.cli(
+        WatchOptions, args=list(argv), prog="isaaclab-arena watch", return_unknown_args=True, use_underscores=True
+    )
+    _check(options, others)
+    set_up_console_logging(0)
+    watched = Watched(
+        training=options.training,
+        pattern=options.pattern,
+        every=options.every,
+        until=_end(options.until),
+        poll_s=options.poll_s,
+        quiet_s=options.quiet_s,
+        retry_s=options.retry_s,
+    )
+    settings = WatchSettings(
+        watched=watched,
+        directory=options.output_dir or Path("outputs") / f"watch_{options.training.resolve().name}",
+        once=options.once,
+        stop_file=options.stop_file,
+        promote=options.promote,
+        bar=options.bar,
+    )
+    document = read_document(options.eval_jobs_config)
+    evaluator = Evaluator(
+        document=document,
+        training=options.training,
+        pattern=options.pattern,
+        options=others,
+        nice=options.nice,
+    )
+    try:
+        return watch(settings, *evaluators(evaluator))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _check(options: WatchOptions, others: Sequence[str]) -> None:
+    problems = list(wrong_numbers(options))
+    if not options.training.is_dir():
+        problems.append(Problem(f"'{options.training}' is no directory", key="TRAINING"))
+    problems += [Problem("is the watch's own", key=name) for name in _OWN if name in others]
+    if options.until is not None and _END.fullmatch(options.until) is None:
+        problems.append(
+            Problem(f"must be a step, such as 1000 or iteration=1000, got {options.until!r}", key="--until")
+        )
+    if options.promote is not None and options.bar is None:
+        problems.append(Problem("needs --bar, which says what a checkpoint has to reach", key="--promote"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _end(until: str | None) -> int | None:
+    match = None if until is None else _END.fullmatch(until)
+    return None if match is None else int(match[1])

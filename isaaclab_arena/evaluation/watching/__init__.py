@@ -1,0 +1,1 @@
+"""Evaluate the checkpoints of a training as they appear."""

@@ -1,0 +1,78 @@
+"""Evaluate one checkpoint by the runner of job files, in a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
+from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+
+_RUNNER = "isaaclab_arena.evaluation.eval_runner"
+_INTERRUPTED = (-2, -15, 130, 143)
+_REFUSED = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Runs the jobs of a watch for one checkpoint.
+
+    Attributes:
+        document: The job file of the watch.
+        training: Directory of the training.
+        pattern: Glob of the checkpoints below it, None for the usual names.
+        options: Options of the runner, such as ``--device`` and its value.
+        nice: How much less of the processor the evaluation gets than the training, 0 to 19.
+        seed_offset: What is added to the seed of every job.
+    """
+
+    document: Mapping[str, Any]
+    training: Path
+    pattern: str | None = None
+    options: Sequence[str] = ()
+    nice: int = 0
+    seed_offset: int = 0
+
+    def __call__(self, checkpoint: Checkpoint, directory: Path) -> Outcome:
+        """Evaluate a checkpoint in a directory, or go on with what was begun there.
+
+        Raises:
+            ConfigError: If the job file cannot be that of a checkpoint.
+            StorageError: If the job file of the checkpoint cannot be written.
+        """
+        jobs = jobs_of_checkpoint(
+            self.document,
+            checkpoint,
+            training=self.training,
+            pattern=self.pattern,
+            seed_offset=self.seed_offset,
+        )
+        job_file = directory.parent / "watch" / directory.name / "jobs.json"
+        job_file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(job_file, json_text(jobs), overwrite=True)
+        exit_code = subprocess.run(self._command(job_file, directory), check=False).returncode  # noqa: S603 - our own program
+        if exit_code in _INTERRUPTED:
+            return Outcome(verdict=Verdict.INTERRUPTED)
+        if exit_code == 0:
+            return Outcome(verdict=Verdict.DONE)
+        if exit_code == _REFUSED:
+            return Outcome(verdict=Verdict.REFUSED, reason="it was refused; the message stands above")
+        unfinished = "not every job has all its episodes; its table says why"
+        reason = unfinished if exit_code == 1 else f"its process ended with {exit_code}"
+        return Outcome(verdict=Verdict.FAILED, reason=reason)
+
+    def runner(self) -> list[str]:
+        """Return the program that runs job files, as the beginning of a command line."""
+        return [sys.executable, "-m", _RUNNER]
+
+    def _command(self, job_file: Path, directory: Path) -> list[str]:
+        begun = (directory / RUN_PLAN_FILE).is_file()
+        place = ["--resume", str(directory), "--retry_errors"] if begun else ["--output_dir", str(directory)]
+        nice = ["nice", "-n", str(self.nice)] if self.nice else []
+        return [*nice, *self.runner(), "--eval_jobs_config", str(job_file), *place, *self.options]

@@ -1,0 +1,70 @@
+"""Make the job file of one checkpoint from the job file of a watch."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.config.expansion.checkpoints import KEY, OPTIONS
+from isaaclab_arena.config.job_blocks import modernised
+from isaaclab_arena.config.messages import shown
+from isaaclab_arena.errors import ConfigError, Problem
+
+OTHER_SEED = 1_000_003
+"""What is added to the seeds of jobs that score the best checkpoint on episodes by which nothing was chosen."""
+
+
+def option_of(checkpoint: Checkpoint) -> str:
+    """Return the option in which policies take a checkpoint of that kind, where no job says."""
+    if checkpoint.path.is_file():
+        return "checkpoint_path"
+    return "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
+
+
+def jobs_of_checkpoint(
+    document: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    *,
+    training: Path,
+    pattern: str | None = None,
+    seed_offset: int = 0,
+) -> dict[str, Any]:
+    """Return the jobs of a watch for one checkpoint; a job that says ``checkpoints: null`` stays as it is.
+
+    Args:
+        document: The job file of the watch.
+        checkpoint: The checkpoint, below the directory of its training.
+        training: That directory.
+        pattern: Glob by which the checkpoint was found, None for the usual names.
+        seed_offset: What is added to the seed of every job.
+
+    Raises:
+        ConfigError: If the document lists no jobs, or a job's options are no mapping.
+    """
+    listed = document.get("jobs")
+    if not isinstance(listed, list) or not all(isinstance(job, dict) for job in listed):
+        raise ConfigError(Problem(f"{shown(listed)} is no list of jobs", key="jobs"))
+    defaults = _modern(document.get("defaults") or {})
+    jobs = [_modern(job) for job in listed]
+    for job in jobs:
+        if KEY in job and job[KEY] is None:
+            continue
+        options = job.setdefault("policy_config_dict", {})
+        known = [name for name in OPTIONS if name in options or name in (defaults.get("policy_config_dict") or {})]
+        options[known[0] if known else option_of(checkpoint)] = str(training)
+        job[KEY] = {"steps": [checkpoint.step], "pattern": pattern}
+        if seed_offset:
+            job["seed"] = job.get("seed", defaults.get("seed") or 0) + seed_offset
+    return {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
+
+
+def _modern(block: Any) -> dict[str, Any]:
+    if not isinstance(block, dict):
+        raise ConfigError(Problem(f"{shown(block)} is not a mapping", key="defaults"))
+    modern, problems = modernised(deepcopy(block))
+    if problems:
+        raise ConfigError(problems)
+    if not isinstance(modern.get("policy_config_dict", {}), dict):
+        raise ConfigError(Problem(f"{shown(modern['policy_config_dict'])} is no mapping", key="policy_config_dict"))
+    return modern

@@ -1,0 +1,69 @@
+"""`isaaclab-arena watch` as it is typed."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from isaaclab_arena.cli.main import main
+from tests.end_to_end.launching import ROOT
+from tests.evaluation.watching.trainings import save
+
+JOBS = {"jobs": [{"name": "reach", "policy_type": "rsl_rl", "num_episodes": 4,
+                  "arena_env_args": {"environment": "reach", "num_envs": 4, "action_mode": "ee_delta"}}]}  # fmt: skip
+TRAINED = ROOT / "models" / "reach"
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch) -> Path:
+    """The directory of a training with one good checkpoint, and the job file beside it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.json").write_text(json.dumps(JOBS))
+    directory = tmp_path / "training"
+    (directory / "params").mkdir(parents=True)
+    (directory / "params" / "agent.yaml").write_text((TRAINED / "params" / "agent.yaml").read_text())
+    save(directory, 50, content=(TRAINED / "model_250.pt").read_bytes())
+    return directory
+
+
+@pytest.mark.slow
+def test_two_watchers_that_are_killed_evaluate_every_checkpoint_of_a_training_once(training, capsys):
+    """The training saves its next checkpoint in two halves while both are at work."""
+    content = (training / "model_50.pt").read_bytes()
+    line = [sys.executable, "-m", "isaaclab_arena.cli", "watch", "training", "--eval_jobs_config", "jobs.json"]
+    line += ["--poll_s", "0.2", "--device", "cpu", "--until", "iteration=150", "--bar", "0.3", "--promote", "good"]
+    watchers = [subprocess.Popen(line) for _ in range(2)]
+    save(training, 100, content=content[:-100])
+    time.sleep(15.0)
+    for watcher in watchers:
+        watcher.kill()
+    save(training, 100, 150, content=content)
+    watchers = [subprocess.Popen(line) for _ in range(2)]
+    assert [watcher.wait(timeout=300) for watcher in watchers] == [0, 0]
+    curve = pd.read_csv("outputs/watch_training/curve.csv")
+    assert curve[["step", "scored", "success_rate"]].to_numpy().tolist() == [[50, 4, 1.0], [100, 4, 1.0], [150, 4, 1.0]]
+    for step in (50, 100, 150):
+        episodes = pd.read_csv(f"outputs/watch_training/step_{step}/episodes.csv")
+        assert episodes["episode_index"].tolist() == [0, 1, 2, 3]
+    assert json.loads(Path("good/promoted.json").read_text())["success_rate"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere", "--eval_jobs_config", "jobs.json"], "TRAINING: 'nowhere' is no directory"),
+        (["training", "--eval_jobs_config", "none.json"], "none.json"),
+        (["training", "--eval_jobs_config", "jobs.json", "--until", "soon"], "--until: must be a step, such as 1000"),
+        (["training", "--eval_jobs_config", "jobs.json", "--promote", "good"], "--promote: needs --bar"),
+        (["training", "--eval_jobs_config", "jobs.json", "--bar", "1.5"], "--bar"),
+        (["training", "--eval_jobs_config", "jobs.json", "--resume", "y"], "--resume: is the watch's own"),
+    ],
+    ids=["no training", "no job file", "no step", "no bar", "no share", "resume"],
+)  # fmt: skip
+def test_mistakes_are_told_before_anything_is_watched(training, capsys, words, message):
+    assert main(["watch", *words]) == 2
+    assert message in capsys.readouterr().err

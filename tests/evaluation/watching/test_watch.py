@@ -1,0 +1,115 @@
+"""A whole watch: the coins of later checkpoints show heads more often."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation.eval_runner import main as run_jobs
+from isaaclab_arena.evaluation.watching.watch import WatchSettings, watch
+from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict, Watched
+from tests.evaluation.watching.trainings import DONE, FAILED, CalledBuilder, Evaluations, save
+
+HEADS = {0: 0.1, 50: 0.5, 100: 0.95}
+CALL_HEADS = "tests.evaluation.watching.trainings:call_heads"
+INTERRUPTED = Outcome(verdict=Verdict.INTERRUPTED)
+
+
+@pytest.fixture
+def settings(tmp_path) -> Iterator[WatchSettings]:
+    save(tmp_path / "training", *HEADS)
+    with ENVIRONMENTS.restored_afterwards():
+        ENVIRONMENTS.register("coins", CalledBuilder())
+        yield WatchSettings(watched=Watched(training=tmp_path / "training"), directory=tmp_path / "watch", once=True)
+
+
+def tossing(*outcomes: Outcome, seed: int = 0) -> Evaluations:
+    """Return evaluations that toss 40 coins for each checkpoint."""
+
+    def toss(checkpoint, directory: Path) -> None:
+        environment = {"environment": "coins", "num_envs": 8}
+        job = {"name": f"coins-{checkpoint.step}", "arena_env_args": environment, "num_episodes": 40, "seed": seed}
+        job |= {"policy_type": CALL_HEADS, "policy_config_dict": {"heads": HEADS[checkpoint.step]}}
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        job_file = directory.with_suffix(".json")
+        job_file.write_text(json.dumps({"jobs": [job]}))
+        assert (
+            run_jobs(
+                ["--eval_jobs_config", str(job_file), "--output_dir", str(directory), "--no_dataset", "--no_report"]
+            )
+            == 0
+        )
+
+    return Evaluations(before=toss, outcomes=outcomes)
+
+
+def watched(settings: WatchSettings, evaluate: Evaluations, again: Evaluations | None = None) -> tuple[int, list[str]]:
+    """Return the exit code of a watch, and what it said."""
+    said: list[str] = []
+    exit_code = watch(settings, evaluate, again or tossing(seed=1), say=said.append, sleep=lambda seconds: None)
+    return exit_code, said
+
+
+def test_the_curve_has_a_line_and_an_interval_for_every_checkpoint(settings):
+    exit_code, said = watched(settings, tossing())
+    assert exit_code == 0
+    lines = list(csv.DictReader((settings.directory / "curve.csv").open()))
+    assert [(line["job"], line["step"], line["scored"]) for line in lines] == [
+        ("coins", str(step), "40") for step in HEADS
+    ]
+    rates = [float(line["success_rate"]) for line in lines]
+    assert rates == sorted(rates)
+    assert all(float(line["success_low"]) < float(line["success_rate"]) < float(line["success_high"]) for line in lines)
+    low, high = (100 * float(lines[0][f"success_{end}"]) for end in ("low", "high"))
+    assert said[0] == f"step 0: {100 * rates[0]:.1f} % [{low:.1f}, {high:.1f}] of 40 episodes"
+    assert (settings.directory / "curve.md").read_text().count("| coins |") == 3
+    assert "<polygon" in (settings.directory / "curve.svg").read_text()
+    assert Image.open(settings.directory / "curve.png").size == (1440, 760)
+
+
+def test_the_best_is_scored_again_in_episodes_by_which_it_was_not_chosen(settings):
+    again = tossing(seed=1)
+    _, said = watched(settings, tossing(), again)
+    assert again.asked == [100]
+    assert said[-2].startswith("the best is step 100: ")
+    assert said[-2].endswith("in the episodes that it was chosen by")
+    assert said[-1].startswith("  in others: ")
+
+
+def test_a_bar_promotes_what_reaches_it_and_tells_the_training_to_stop(settings):
+    settings = replace(settings, bar=0.3, promote=settings.directory / "good", stop_file=settings.directory / "stop")
+    evaluate = tossing()
+    _, said = watched(settings, evaluate)
+    assert evaluate.asked == [0, 50]
+    assert "step 50 reached the bar of 30 %" in "\n".join(said)
+    assert settings.stop_file is not None
+    assert settings.stop_file.read_text().startswith("step 50: ")
+    settings.stop_file.unlink()
+    evaluate = tossing()
+    watched(settings, evaluate)
+    assert evaluate.asked == [100]
+    told = json.loads((settings.directory / "good" / "promoted.json").read_text())
+    assert (told["step"], told["compared_with"], told["verdict"]) == (100, 50, "better")
+    assert (settings.directory / "good" / "comparison_100" / "comparison.md").is_file()
+
+
+def test_an_interrupted_watch_says_so_and_goes_on_where_it_was(settings):
+    exit_code, _ = watched(settings, Evaluations(outcomes=[INTERRUPTED]))
+    assert exit_code == 130
+    evaluate = tossing()
+    assert watched(settings, evaluate)[0] == 0
+    assert evaluate.asked == [0, 50, 100]
+
+
+def test_what_could_not_be_evaluated_is_told_at_the_end(settings):
+    evaluate = tossing(DONE, FAILED)
+    exit_code, said = watched(settings, evaluate)
+    assert exit_code == 1
+    assert said[-1] == "step 50 was not evaluated: its process ended with -9"
+    lines = list(csv.DictReader((settings.directory / "curve.csv").open()))
+    assert [line["step"] for line in lines] == ["0", "100"]
