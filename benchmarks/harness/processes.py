@@ -81,6 +81,16 @@ def watched(
     )
 
 
+def cpu_of_all_s() -> float:
+    """Return the CPU time of this process and of its workers [s]."""
+    worker_ticks = 0
+    for path in Path("/proc/self/task").glob("*/children"):
+        for pid in path.read_text(encoding="utf-8").split():
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            worker_ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + worker_ticks / 100
+
+
 def _status_mb(pid: int) -> dict[str, float]:
     """Return what the kernel says of a process's memory [MB]; nothing for one that has ended."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()

@@ -3,12 +3,12 @@
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import torch
 
 from benchmarks.harness.environments import Tally, build
+from benchmarks.harness.processes import cpu_of_all_s
 from benchmarks.harness.workers import serve
 from benchmarks.libero.interpreter import HOLD
 from isaaclab_arena.evaluation.rollout.rollout import rollout
@@ -68,16 +68,6 @@ class Rollouts:
         rollout(self._environment, self._policy, [episode], [found])
         took = {"cpu_s": cpu_of_all_s() - cpu_s, "wall_s": time.perf_counter() - wall_s}
         return {**took, "steps": found.records[0].length}
-
-
-def cpu_of_all_s() -> float:
-    """Return the CPU time of this process and of its workers [s]."""
-    worker_ticks = 0
-    for path in Path("/proc/self/task").glob("*/children"):
-        for pid in path.read_text(encoding="utf-8").split():
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            worker_ticks += int(fields[11]) + int(fields[12])
-    return time.process_time() + worker_ticks / 100
 
 
 def main(python: str, checkout: str, steps: int, size: int, chunk: int) -> None:
