@@ -2,13 +2,18 @@
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _SECTIONS = re.compile(r"\(:(objects|fixtures)\b([^)]*)\)")
 _CATEGORY = re.compile(r"-\s+([\w-]+)")
 _PROBLEM = re.compile(r"\(\s*problem\s+(\w+)")
-_SCENE = re.compile(r"[\"'](scenes/[\w/-]+\.xml)[\"']")
+_CLASS = re.compile(r"^class (\w+)\(\s*(\w+)[^)]*\):", re.MULTILINE)
+_WORD = re.compile(r"([A-Z0-9])")
+_MODEL = re.compile(r"[\"'](assets/[^\"'{}]+\.xml)[\"']")
+_SCENE = re.compile(r"[\"'](scenes/[^\"'{}]+\.xml)[\"']")
 _STYLE = re.compile(r"[\"'](?:floor|wall)_style[\"']\s*:\s*[\"']([\w-]+)[\"']")
 
 
@@ -20,31 +25,93 @@ def missing_assets(inside: Path, description: str) -> list[Path]:
         description: What the task's file says, in BDDL.
     """
     seen: set[Path] = set()
-    for path in _named_by(inside, description):
+    for path in [*_models(inside, description), *_scene(inside, description)]:
         _add_with_references(path, seen)
     return sorted(path for path in seen if not path.is_file())
 
 
-def _named_by(inside: Path, description: str) -> Iterator[Path]:
-    """Yield the models and textures that the description names, as LIBERO's classes find them."""
+def _models(inside: Path, description: str) -> Iterator[Path]:
+    """Yield the models of objects and fixtures, as LIBERO's classes find them."""
     assets = inside / "assets"
+    named = _named_models(inside / "envs" / "objects")
     for section, text in _SECTIONS.findall(description):
         for category in _CATEGORY.findall(text):
+            if category in named:
+                yield inside / named[category]
+                continue
             models = [*assets.glob(f"*/{category}.xml"), *assets.glob(f"*/{category}/{category}.xml")]
             # Some fixtures are part of the scene; every object has a model of its own.
             yield from models or ([assets / f"{category}.xml"] if section == "objects" else [])
+
+
+def _scene(inside: Path, description: str) -> Iterator[Path]:
+    """Yield the scene that the task's problem is set in, and the textures of its floor and walls."""
     problem = _PROBLEM.search(description)
-    source = inside / "envs" / "problems" / f"{problem.group(1).lower()}.py" if problem else inside
-    if not source.is_file():
-        return
-    text = source.read_text()
-    yield from (assets / scene for scene in _SCENE.findall(text))
-    styles = inside / "envs" / "arenas" / "style.py"
-    known = styles.read_text() if styles.is_file() else ""
-    for style in _STYLE.findall(text):
-        yield from (
-            assets / "textures" / name for name in re.findall(rf"\"{re.escape(style)}\":\s*\"([^\"]+)\"", known)
-        )
+    name = problem.group(1).lower() if problem else ""
+    classes = _problems(inside / "envs" / "problems")
+    scenes: list[str] = []
+    styles: list[str] = []
+    # A class that says nothing of its own has what the class below it has.
+    while name in classes and not (scenes and styles):
+        scenes = scenes or classes[name].scenes
+        styles = styles or classes[name].styles
+        name = classes[name].base
+    yield from (inside / "assets" / scene for scene in scenes)
+    source = inside / "envs" / "arenas" / "style.py"
+    known = source.read_text() if source.is_file() else ""
+    for style in styles:
+        textures = re.findall(rf"\"{re.escape(style)}\":\s*\"([^\"]+)\"", known)
+        yield from (inside / "assets" / "textures" / texture for texture in textures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    """What a class of problems names: the class below it, in lower case, its scenes, and styles of floor and walls."""
+
+    base: str
+    scenes: list[str]
+    styles: list[str]
+
+
+def _named_models(directory: Path) -> Mapping[str, str]:
+    """Return the models that classes of objects name as they are, by the category under which LIBERO knows a class."""
+    return {
+        category: model
+        for path in sorted(directory.glob("*.py"))
+        for category, model in _models_in(path, path.stat().st_mtime_ns).items()
+    }
+
+
+def _problems(directory: Path) -> Mapping[str, _Problem]:
+    """Return the classes of problems, by their names in lower case, as LIBERO knows them."""
+    return {
+        name: problem
+        for path in sorted(directory.glob("*.py"))
+        for name, problem in _problems_in(path, path.stat().st_mtime_ns).items()
+    }
+
+
+# Files of LIBERO-plus hold thousands of classes, so each is read once for all tasks, and again after it was changed.
+@cache
+def _models_in(path: Path, changed_ns: int) -> Mapping[str, str]:
+    del changed_ns
+    found = {name: _MODEL.findall(body) for name, _, body in _classes(path)}
+    return {"_".join(_WORD.sub(r" \1", name).split()).lower(): models[0] for name, models in found.items() if models}
+
+
+@cache
+def _problems_in(path: Path, changed_ns: int) -> Mapping[str, _Problem]:
+    del changed_ns
+    return {
+        name.lower(): _Problem(base=base.lower(), scenes=_SCENE.findall(body), styles=_STYLE.findall(body))
+        for name, base, body in _classes(path)
+    }
+
+
+def _classes(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the first base class and the body of each class of a file."""
+    parts = _CLASS.split(path.read_text())
+    yield from zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
 
 
 def _add_with_references(path: Path, seen: set[Path]) -> None:

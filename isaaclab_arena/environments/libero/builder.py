@@ -27,11 +27,13 @@ from isaaclab_arena.interfaces.episode import Conditions
 
 INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
 
-
 _MOST_NAMED = 5
 
+_NOISE, _NOISY_CAMERA = "_noise_", "agentview"
+"""How LIBERO-plus names tasks that disturb pictures in every step, and the camera whose pictures it disturbs."""
+
 _FOUND: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-"""What interpreters were found to have, by their name and environment variables."""
+"""What interpreters were found to have, by their name, the checkout and environment variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,9 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             read_init_states(str(task.init_states_file))
         except InitStatesError as error:
             raise ConfigError(Problem(str(error), key="libero_path")) from error
+        if _NOISE in task.name and not (config.enable_cameras and _NOISY_CAMERA in config.cameras):
+            message = f"is needed, with '{_NOISY_CAMERA}' among cameras: '{self.name}' has noise in its pictures"
+            raise ConfigError(Problem(message, key="enable_cameras"))
         super().check(config)
 
     def content_sources(self, config: LiberoConfig) -> ContentSources:
@@ -128,7 +133,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
         # An interpreter is asked once, and not for every task of a suite.
-        asked = (config.python, *sorted(config.environment_variables.items()))
+        asked = (config.python, _checkout(config).root, *sorted(config.environment_variables.items()))
         if asked not in _FOUND:
             _FOUND[asked] = super()._find(config)
         return {**_FOUND[asked], "max_episode_length": self._limit(config)}

@@ -11,6 +11,7 @@ from isaaclab_arena.environments.libero.libero_root import libero_root
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
+_OF_LIBERO = frozenset({"libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"})
 _PARTS = (_TASK_MAP, "envs/env_wrapper.py", "bddl_files", "init_files", "assets")
 
 # LIBERO-plus writes what it changed behind the name of a task, whose files are those of the task itself.
@@ -27,7 +28,8 @@ class LiberoTask:
         suite: Its suite.
         index: Its place in the suite.
         name: Its name.
-        instruction: What LIBERO's own list of tasks tells a policy.
+        instruction: What a policy is told: what LIBERO's own list of tasks makes of the name, except where a repository
+            that was made from LIBERO has other words in the description.
         bddl_file: What LIBERO's environment is made from.
         described_in: The file that holds the description; LIBERO-plus puts settings behind the name of ``bddl_file``.
         init_states_file: The file of its initial states.
@@ -102,7 +104,7 @@ class LiberoCheckout:
             suite=suite,
             index=index,
             name=name,
-            instruction=_instruction(name, described),
+            instruction=_instruction(suite, name, described),
             bddl_file=described.with_name(f"{name}.bddl"),
             described_in=described,
             init_states_file=self._init_states_file(suite, name),
@@ -147,15 +149,20 @@ def _task_map(path: Path, changed_ns: int) -> Mapping[str, tuple[str, ...]]:
         raise ConfigError(Problem(f"'{path}' lists no tasks: {error}", key="libero_path")) from error
 
 
-def _instruction(name: str, described: Path) -> str:
-    """Return what LIBERO's own list of tasks makes of a task's name; LIBERO-plus has other words in the description."""
-    if "_language_" not in name:
+def _instruction(suite: str, name: str, described: Path) -> str:
+    """Return what LIBERO's own list of tasks makes of a task's name, or the words of the description.
+
+    LIBERO-plus rewords tasks whose names say so. LIBERO-PRO does it in suites of its own, under the names of LIBERO's
+    tasks.
+    """
+    if suite in _OF_LIBERO and "_language_" not in name:
         return " ".join(_SCENE.sub("", name).split("_"))
     try:
         words = re.search(r"\(:language([^)]*)\)", described.read_text())
     except OSError:
         words = None
-    return " ".join(words.group(1).split()) if words else ""
+    # LIBERO's own reader of descriptions makes everything lower case.
+    return " ".join(words.group(1).lower().split()) if words else ""
 
 
 def _unknown(message: str) -> ConfigError:

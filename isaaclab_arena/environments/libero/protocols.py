@@ -59,8 +59,9 @@ class Protocol:
     gripper: Gripper = Gripper.RAW
 
     def steps_in(self, suite: str) -> int:
-        """Return how many control steps a policy has in a suite."""
-        return self.max_steps.get(suite, self.other_max_steps)
+        """Return how many control steps a policy has in a suite; ``libero_goal_task`` has those of ``libero_goal``."""
+        known = (each for each in self.max_steps if f"{suite}_".startswith(f"{each}_"))
+        return self.max_steps.get(next(known, ""), self.other_max_steps)
 
 
 _LONGEST_DEMONSTRATIONS = MappingProxyType(

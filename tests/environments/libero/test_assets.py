@@ -14,10 +14,31 @@ FILES = {
     "assets/scanned/bowl/paint.png": "",
     "assets/scenes/table.xml": "<mujoco/>",
     "assets/textures/oak.png": "",
-    "envs/problems/libero_tabletop.py": 'scene = "scenes/table.xml"; styles = {"floor_style": "wood"}',
+    "assets/scenes/table_of_marble.xml": "<mujoco/>",
+    "assets/new_objects/clock/MJCF/clock.xml": "<mujoco/>",
+    "envs/problems/tabletop.py": """
+class LIBERO_Tabletop(Domain):
+    settings = {"scene_xml": "scenes/table.xml", "floor_style": "wood"}
+
+class LIBERO_Tabletop_of_Marble(LIBERO_Tabletop):
+    settings = {"scene_xml": "scenes/table_of_marble.xml"}
+""",
+    "envs/objects/custom.py": """
+class AlarmClock_1(Custom):
+    path = os.path.join(root, f"assets/new_objects/clock/MJCF/clock.xml")
+""",
     "envs/arenas/style.py": 'FLOOR_STYLE = {"wood": "oak.png", "stone": "stone.png"}',
 }
-NEEDED = [name for name in FILES if not name.startswith("envs")]
+NEEDED = [
+    "cabinet/door.stl",
+    "bowl/bowl.xml",
+    "scanned/looks.xml",
+    "bowl/paint.png",
+    "scenes/table.xml",
+    "textures/oak.png",
+]
+CHANGED = """(define (problem LIBERO_tabletop_of_marble) (:fixtures main_table - table)
+  (:objects alarm_clock__1_1 - alarm_clock__1))"""
 
 
 @pytest.fixture
@@ -32,8 +53,16 @@ def test_a_whole_checkout_lacks_nothing_and_what_no_task_needs_does_not_count(in
     assert missing_assets(inside, DESCRIPTION) == []
 
 
-@pytest.mark.parametrize("name", [name for name in NEEDED if not name.endswith("cabinet.xml")])
-def test_each_file_that_the_task_needs_is_missed(inside, name):
+@pytest.mark.parametrize("ending", NEEDED)
+def test_each_file_that_the_task_needs_is_missed(inside, ending):
+    [name] = [name for name in FILES if name.endswith(ending)]
     (inside / name).unlink()
-    [missing] = missing_assets(inside, DESCRIPTION)
-    assert missing.name == (inside / name).name
+    assert [path.name for path in missing_assets(inside, DESCRIPTION)] == [(inside / name).name]
+
+
+def test_classes_of_libero_plus_name_their_models_and_inherit_styles_and_other_classes_do_not_count(inside):
+    assert missing_assets(inside, CHANGED) == []
+    needed = ["assets/new_objects/clock/MJCF/clock.xml", "assets/scenes/table_of_marble.xml", "assets/textures/oak.png"]
+    for name in (*needed, "assets/scenes/table.xml"):
+        (inside / name).unlink()
+    assert missing_assets(inside, CHANGED) == [inside / name for name in needed]

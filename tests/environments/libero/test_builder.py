@@ -98,6 +98,23 @@ def test_packages_that_the_interpreter_lacks_are_named(checkout):
     assert "LIBERO needs bddl" in problems(TASK, **in_checkout(checkout))
 
 
+def test_packages_that_only_libero_plus_needs_are_named_too(checkout):
+    wrapper = checkout / "libero" / "libero" / "envs" / "env_wrapper.py"
+    wrapper.write_text(f"from wand_of_magic.image import Image\n{wrapper.read_text()}")
+    assert "LIBERO needs wand_of_magic" in problems(TASK, **in_checkout(checkout))
+
+
+def test_a_task_with_noise_in_its_pictures_needs_the_camera_that_shows_it(checkout):
+    name = f"{SUITES['libero_spatial'][0]}_view_0_0_100_0_0_initstate_0_noise_45"
+    tasks = checkout / "libero" / "libero" / "benchmark" / "libero_suite_task_map.py"
+    tasks.write_text(f"libero_task_map = {{'libero_spatial': ['{name}']}}")
+    options = {"libero_path": str(checkout), "python": "/no/such/python"}
+    told = "enable_cameras: is needed, with 'agentview' among cameras: 'libero_spatial/0' has noise in its pictures"
+    assert told in problems(TASK, **options)
+    assert told in problems(TASK, **options, enable_cameras=True, cameras=["robot0_eye_in_hand"])
+    assert told not in problems(TASK, **options, enable_cameras=True)
+
+
 def test_half_a_checkout_is_told_by_what_it_lacks(checkout):
     described = checkout / "libero" / "libero" / "bddl_files" / "libero_spatial" / f"{SUITES['libero_spatial'][0]}.bddl"
     described.unlink()

@@ -72,7 +72,18 @@ def test_a_task_that_libero_plus_changed_has_the_states_of_its_own_or_of_the_tas
     assert [each.init_states_file for each in (table, view, words)] == [base_states] * 3
     assert added.init_states_file == own
     assert (view.described_in.stem, view.bddl_file.stem) == (base, names[1])
-    assert words.instruction == "Take it now"
+    assert words.instruction == "take it now"
+
+
+def test_a_suite_of_libero_pro_has_the_words_of_its_descriptions_as_libero_reads_them(checkout):
+    inside = checkout / "libero" / "libero"
+    name = SUITES["libero_spatial"][0]
+    (inside / "benchmark" / "libero_suite_task_map.py").write_text(
+        f"libero_task_map = {json.dumps({'libero_spatial_task': [name]})}"
+    )
+    (inside / "bddl_files" / "libero_spatial_task").mkdir()
+    (inside / "bddl_files" / "libero_spatial_task" / f"{name}.bddl").write_text("(:language Take the\n Other bowl)")
+    assert LiberoCheckout(checkout).task("libero_spatial_task/0").instruction == "take the other bowl"
 
 
 def test_the_revision_is_where_the_checkout_stands(checkout):

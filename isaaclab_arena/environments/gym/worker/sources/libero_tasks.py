@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -27,7 +28,7 @@ ROBOSUITE = "1.4."
 """The versions of robosuite that LIBERO's code works with begin like this."""
 
 PACKAGES = ("bddl", "cloudpickle", "easydict", "gym", "matplotlib", "mujoco")
-"""What LIBERO's environments import beside robosuite."""
+"""What LIBERO's environments import beside robosuite; LIBERO-plus needs more, which its wrapper imports."""
 
 HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 """What the arm does while objects come to rest: nothing, with the gripper open."""
@@ -49,8 +50,10 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
         ImportError: If robosuite is not installed or in another version, or if a package is missing.
     """
     # The checkout says which tasks there are.
-    del name, make_kwargs
-    missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+    del name
+    wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
+    needed = dict.fromkeys((*PACKAGES, *_imported_by(wrapper)))
+    missing = [package for package in needed if importlib.util.find_spec(package) is None]
     if missing:
         raise ImportError(f"LIBERO needs {', '.join(missing)}")
     version = importlib.import_module("robosuite").__version__
@@ -204,6 +207,18 @@ def axis_angle(quaternion: np.ndarray) -> np.ndarray:
 
 def _camera_arguments(cameras: list[str], size: int) -> dict[str, typing.Any]:
     return {"camera_names": cameras, "camera_heights": size, "camera_widths": size} if cameras else {}
+
+
+def _imported_by(file: pathlib.Path) -> list[str]:
+    """Return the packages that a file imports where it begins, LIBERO's own left out."""
+    names: list[str] = []
+    for statement in ast.parse(file.read_text()).body:
+        if isinstance(statement, ast.Import):
+            names += [each.name for each in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names.append(statement.module)
+    packages = [name.partition(".")[0] for name in names]
+    return [package for package in packages if package != "libero"]
 
 
 def _libero(directory: str) -> typing.Any:
