@@ -50,7 +50,7 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not gpu"
 
-# Each benchmark has an interpreter with the MuJoCo that it was made for; none of them needs torch.
+# Each benchmark has an interpreter with the MuJoCo that it was made for.
 $(VENV)-robosuite/.installed: tests/outsiders/robosuite_requirements.txt
 	$(PYTHON) -m venv $(VENV)-robosuite
 	$(VENV)-robosuite/bin/python -m pip install --quiet --requirement tests/outsiders/robosuite_requirements.txt
@@ -83,11 +83,21 @@ $(VENV)-libero/.installed: tests/outsiders/libero_requirements.txt
 	$(VENV)-libero/bin/python -m pip install --quiet --no-deps robosuite==1.4.0
 	@touch $@
 
+# vla-eval's class of LIBERO imports torch, alone of all.
+$(VENV)-vla-eval-libero/.installed: tests/outsiders/libero_requirements.txt
+	$(PYTHON) -m venv $(VENV)-vla-eval-libero
+	$(VENV)-vla-eval-libero/bin/python -m pip install --quiet --requirement $< vla-eval==0.8.0 torch==2.13.0
+	$(VENV)-vla-eval-libero/bin/python -m pip install --quiet --no-deps robosuite==1.4.0
+	@touch $@
+
 # LIBERO_PATH names a checkout of LIBERO; without it, what needs one is skipped, and says so.
-test-benchmarks: $(INSTALLED) $(patsubst %,$(VENV)-%/.installed,robosuite vla-eval pusht aloha metaworld libero)
-	PUSHT_PYTHON=$(VENV)-pusht/bin/python ALOHA_PYTHON=$(VENV)-aloha/bin/python \
-	METAWORLD_PYTHON=$(VENV)-metaworld/bin/python LIBERO_PYTHON=$(VENV)-libero/bin/python \
-	ROBOSUITE_PYTHON=$(VENV)-robosuite/bin/python VLA_EVAL_PYTHON=$(VENV)-vla-eval/bin/python $(BIN)/python -m pytest -m benchmark
+BENCHMARKS := robosuite vla-eval pusht aloha metaworld libero $(if $(LIBERO_PATH),vla-eval-libero)
+test-benchmarks: interpreter = $(CURDIR)/$(VENV)-$(1)/bin/python
+test-benchmarks: $(INSTALLED) $(BENCHMARKS:%=$(VENV)-%/.installed)
+	PUSHT_PYTHON=$(call interpreter,pusht) ALOHA_PYTHON=$(call interpreter,aloha) \
+	METAWORLD_PYTHON=$(call interpreter,metaworld) LIBERO_PYTHON=$(call interpreter,libero) \
+	ROBOSUITE_PYTHON=$(call interpreter,robosuite) VLA_EVAL_PYTHON=$(call interpreter,vla-eval) \
+	$(if $(LIBERO_PATH),VLA_EVAL_LIBERO_PYTHON=$(call interpreter,vla-eval-libero) )$(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu
@@ -158,4 +168,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.gr00t.pipeline
 
 clean:
-	rm -rf $(VENV) $(VENV)-docs $(VENV)-robosuite $(VENV)-vla-eval $(VENV)-libero outputs build site *.egg-info
+	rm -rf $(VENV) $(VENV)-* outputs build site *.egg-info

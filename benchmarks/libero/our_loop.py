@@ -72,6 +72,8 @@ class Rollouts:
 
 def main(python: str, checkout: str, steps: int, size: int, chunk: int) -> None:
     """Play as many episodes as are asked for."""
+    # As in a run. The other harnesses compute nothing with torch.
+    torch.set_num_threads(1)
     environment = build(
         "libero:libero_spatial/0",
         1,

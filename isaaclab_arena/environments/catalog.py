@@ -43,7 +43,10 @@ SUITES = Registry(
         "metaworld_mt50": "isaaclab_arena.environments.suites:METAWORLD_MT50",
     },
     entry_point_group="isaaclab_arena.suites",
-    schemes={"libero": "isaaclab_arena.environments.libero.suites:libero_suite"},
+    schemes={
+        "libero": "isaaclab_arena.environments.libero.suites:libero_suite",
+        "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_suite",
+    },
 )
 
 EMBODIMENTS = Registry(

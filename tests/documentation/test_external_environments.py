@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.environments.gym.builder import GymConfig
 from isaaclab_arena.environments.gym.vla_eval import VlaEvalConfig
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
@@ -26,11 +27,11 @@ JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    "body", JOB_FILES, ids=["gymnasium", "meta_world", "meta_world_in_workers", "robosuite", "vla_eval", "aloha"]
+    "body", JOB_FILES, ids=["gymnasium", "meta_world", "in_workers", "robosuite", "vla_eval", "vla_eval_suite", "aloha"]
 )
 def test_a_job_file_of_the_document_can_be_read(tmp_path, body):
     (tmp_path / "jobs.yaml").write_text(body)
-    assert load_jobs_file(tmp_path / "jobs.yaml").jobs
+    assert load_jobs_file(tmp_path / "jobs.yaml", suites=SUITES).jobs
 
 
 @pytest.mark.parametrize(("index", "package"), [(0, "imageio"), (1, "metaworld")], ids=["gymnasium", "meta_world"])

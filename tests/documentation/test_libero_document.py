@@ -1,4 +1,4 @@
-"""The job files of the document on LIBERO, and the one that is ready, are read from a checkout."""
+"""The document on LIBERO: its job files are read from a checkout, and a protocol does what it says there."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,21 @@ import pytest
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
-from isaaclab_arena.environments.libero.protocols import PROTOCOLS
+from isaaclab_arena.environments.gym.worker.sources.libero_tasks import HOLD
+from isaaclab_arena.environments.libero.protocols import PROTOCOLS, Gripper, Protocol, Seeding
 from tests.end_to_end.launching import ROOT
 from tests.environments.libero.checkouts import make_checkout
 
 TEXT = (ROOT / "docs" / "how_to" / "libero.md").read_text()
 JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 READY = (ROOT / "jobs" / "benchmarks" / "libero_spatial.yaml").read_text()
+PROTOCOL_TEXT = TEXT.replace("\N{MINUS SIGN}", "-").partition("## Protocols")[2].partition("\n## ")[0]
+SEEDS = {
+    (Seeding.EPISODE, 0): "one for each episode",
+    (Seeding.ONCE, 0): "{seed}, once",
+    (Seeding.EVERY_RESET, 1): "{seed} + episode, at each reset",
+}
+GRIPPERS = {Gripper.RAW: "-1 opens, 1 closes", Gripper.OPEN_IS_ONE: "1 opens, 0 closes", Gripper.SIGN: "below 0 opens"}
 
 
 @pytest.mark.parametrize("body", [*JOB_FILES, READY], ids=["suite", "one_task", "ready"])
@@ -29,20 +37,36 @@ def test_a_job_file_names_tasks_of_the_checkout_and_options_that_exist(tmp_path:
         read_options(builder.config_class, dict(job.environment_args), owner=job.environment)
 
 
-def test_the_table_of_protocols_has_them_all_and_their_seeds_and_sizes():
-    [header] = re.findall(r"^\| \| (.*) \|$", TEXT, re.MULTILINE)
-    assert [name.strip(" `") for name in header.split("|")] == list(PROTOCOLS)
-    rows = {row.split("|")[1].strip(): [cell.strip() for cell in row.split("|")[2:-1]] for row in TEXT.splitlines()
-            if row.startswith("| ")}  # fmt: skip
-    assert rows["steps: 10, 90"] == [
-        f"{each.steps_in('libero_10')}, {each.steps_in('libero_90')}" for each in PROTOCOLS.values()
+def columns() -> dict[str, list[str]]:
+    """Return what the page's table says of each protocol, from top to bottom."""
+    head, _, *lines = [
+        line.strip("| ").split(" | ") for line in PROTOCOL_TEXT.strip().splitlines() if line.startswith("|")
+    ][:8]
+    said = {name.strip("`"): [line[number + 1] for line in lines] for number, name in enumerate(head)}
+    return {
+        name: ["-1 opens, 1 closes" if each == "the same" else each for each in lines] for name, lines in said.items()
+    }
+
+
+def in_words(protocol: Protocol) -> list[str]:
+    """Return what the page has to say of a protocol."""
+    drawn, shown = protocol.camera_size, protocol.picture_size
+    return [
+        ", ".join(str(protocol.steps_in(f"libero_{suite}")) for suite in ("spatial", "object", "goal")),
+        ", ".join(str(protocol.steps_in(f"libero_{suite}")) for suite in ("10", "90")),
+        str(protocol.num_episodes),
+        SEEDS[protocol.seeding, protocol.resets_before].format(seed=protocol.seed),
+        str(drawn) if shown is None else f"{drawn}, {shown}",
+        GRIPPERS[protocol.gripper],
     ]
-    assert rows["steps: spatial, object, goal"] == [
-        ", ".join(str(each.steps_in(f"libero_{suite}")) for suite in ("spatial", "object", "goal"))
-        for each in PROTOCOLS.values()
-    ]
-    assert rows["episodes of a task"] == [str(each.num_episodes) for each in PROTOCOLS.values()]
-    shown = [f"{each.camera_size}, {each.picture_size}" if each.picture_size else str(each.camera_size)
-             for each in PROTOCOLS.values()]  # fmt: skip
-    assert rows["pictures drawn, and shown"] == shown
-    assert all(each.wait_steps == 10 for each in PROTOCOLS.values())
+
+
+def test_the_page_says_of_each_protocol_what_it_does():
+    assert columns() == {name: in_words(protocol) for name, protocol in PROTOCOLS.items()}
+
+
+def test_all_hold_still_for_as_long_as_the_page_says_and_with_the_action_it_names():
+    found = re.search(r"holds still for (\d+) steps, `\[(.*?)\]`", PROTOCOL_TEXT)
+    assert found is not None
+    assert {protocol.wait_steps for protocol in PROTOCOLS.values()} == {int(found.group(1))}
+    assert tuple(map(float, found.group(2).split(", "))) == HOLD

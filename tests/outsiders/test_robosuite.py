@@ -13,11 +13,12 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts.robosuite import PLANS, RobosuiteExpertPolicy
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_builder import problems
+from tests.outsiders.opengl import opengl_variables
 
 PYTHON = os.environ.get("ROBOSUITE_PYTHON", "")
 NUM_STEPS, PERIOD, SEED = 200, 8, 77
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
-VARIABLES = {"MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")}
+VARIABLES = opengl_variables()
 
 pytestmark = [
     pytest.mark.benchmark,

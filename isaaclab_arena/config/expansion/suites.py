@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
@@ -20,10 +20,12 @@ class SuiteTask:
     Attributes:
         label: What the name of its job ends with: short, and unique in the suite.
         environment: Name of its environment, as ``arena_env_args.environment`` gives it.
+        options: What else of ``arena_env_args`` is the task's own.
     """
 
     label: str
     environment: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -77,7 +79,7 @@ def expand_suite(
     if wrong is not None:
         raise ConfigError(Problem(f"with a task behind it, {wrong}", key="name"))
     for own_name, task in zip(names, tasks, strict=True):
-        environment = {**deepcopy(options), "environment": task.environment}
+        environment = {**deepcopy(options), **task.options, "environment": task.environment}
         member = SuiteMember(name=str(name), suite=job["suite"], task=task.label)
         yield {**deepcopy(plain), "name": own_name, "arena_env_args": environment}, member
 

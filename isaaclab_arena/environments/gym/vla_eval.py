@@ -1,12 +1,14 @@
 """Build benchmark classes of vla-eval, ``vla_eval:<module>:<Class>``, in workers of an interpreter that has them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from isaaclab_arena.config.expansion.suites import SuiteTask
+from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
-from isaaclab_arena.errors import Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
 INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark itself needs"
 
@@ -19,6 +21,7 @@ class VlaEvalConfig(GymConfig):
 
     Attributes:
         task: Name or index of the task; may be left out where the class has one.
+        tasks: How many tasks the class has, where a suite plays all of them.
         render: Where it draws, as vla-eval's option of this name; the CPU where ``MUJOCO_GL`` is ``osmesa``, else the
             GPU by default.
         new_each_episode: Whether every episode has a new object of the class, so that no episode depends on earlier
@@ -30,6 +33,7 @@ class VlaEvalConfig(GymConfig):
     instruction_key: str | None = "task_description"
     tell_episode: bool = True
     task: str | int | None = None
+    tasks: Count | None = None
     render: Literal["gpu", "cpu"] | None = None
     new_each_episode: bool = True
     action_dim: Count | None = None
@@ -49,6 +53,8 @@ class VlaEvalConfig(GymConfig):
         named = ", ".join(f"'{task}'" for task in tasks[:_MAX_TASKS_NAMED]) + (
             ", …" if tasks[_MAX_TASKS_NAMED:] else ""
         )
+        if self.tasks is not None and self.tasks != len(tasks):
+            yield Problem(f"is {self.tasks}, and the class has {len(tasks)} tasks: {named}", key="tasks")
         if self.task is None and len(tasks) != 1:
             yield Problem(f"is missing: there are {len(tasks)} tasks: {named}", key="task")
         elif isinstance(self.task, str) and self.task not in tasks:
@@ -68,6 +74,41 @@ class VlaEvalBuilder(GymBuilder[VlaEvalConfig]):
         if config.task_description is not None or config.task is None:
             return super().task_name(config)
         return config.task if isinstance(config.task, str) else f"{super().task_name(config)}/{config.task}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VlaEvalSuite:
+    """All tasks of a benchmark class, called by their index, because their names are too long for names of jobs.
+
+    Only the class knows its tasks, and asking it would run the program that a job file names, whoever reads the file.
+    So the job says how many there are, and its check says whether that is true.
+
+    Attributes:
+        name: ``module:Class``.
+    """
+
+    name: str
+
+    @property
+    def words(self) -> str:
+        """What it is, for the list of suites."""
+        return f"The tasks of {self.name}, as many as the option tasks says."
+
+    def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:
+        """Return the tasks; see `Suite`."""
+        count = options.get("tasks")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_JOBS:
+            message = f"says how many tasks the class has, 1 to {MAX_JOBS}; each of them becomes a job"
+            raise ConfigError(Problem(message, key="tasks"))
+        if options.get("task") is not None:
+            raise ConfigError(Problem("names one task, and a suite plays all; leave it out", key="task"))
+        environment = f"vla_eval:{self.name}"
+        return [SuiteTask(label=str(each), environment=environment, options={"task": each}) for each in range(count)]
+
+
+def vla_eval_suite(name: str) -> VlaEvalSuite:
+    """Return the suite of ``vla_eval:<name>``."""
+    return VlaEvalSuite(name=name)
 
 
 def vla_eval_environment(name: str) -> VlaEvalBuilder:

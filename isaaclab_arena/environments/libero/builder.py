@@ -77,6 +77,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             named = ", ".join(str(path.relative_to(checkout.inside)) for path in missing[:_MOST_NAMED])
             more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
             message = f"'{checkout.root}' is half a checkout: '{self.name}' needs {named}{more} in its libero/libero"
+            message += "; fetch it again, with all of its files"
             raise ConfigError(Problem(message, key="libero_path"))
         try:
             read_init_states(str(task.init_states_file))

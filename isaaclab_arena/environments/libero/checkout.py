@@ -64,7 +64,7 @@ class LiberoCheckout:
         missing = [part for part in _PARTS if not (self.inside / part).exists()]
         if missing:
             what = f"'{root}' is no checkout of LIBERO: it has no libero/libero/{missing[0]}"
-            raise ConfigError(Problem(what, key="libero_path"))
+            raise ConfigError(Problem(f"{what}; docs/how_to/libero.md says how to get one", key="libero_path"))
         task_map = self.inside / _TASK_MAP
         self.suites = _task_map(task_map, task_map.stat().st_mtime_ns)
 

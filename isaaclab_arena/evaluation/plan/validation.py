@@ -137,7 +137,8 @@ class _Resolver:
         for outcome in (environment, policy):
             if isinstance(outcome, ConfigError):
                 problems.extend(outcome.problems)
-        if not isinstance(policy, ConfigError) and _has_no_length(conditions, policy[0]):
+        may_count = isinstance(environment, ConfigError) and self._counts_episodes(job)
+        if not may_count and not isinstance(policy, ConfigError) and _has_no_length(conditions, policy[0]):
             message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
         if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
@@ -170,6 +171,13 @@ class _Resolver:
             except ConfigError as error:
                 self._known[index] = error
         return self._known[index]
+
+    def _counts_episodes(self, job: JobConfig) -> bool:
+        """Return whether a job's environment has a number of episodes of its own once its options are right."""
+        try:
+            return isinstance(self._environments.get(job.environment), CountedBuilder)
+        except ConfigError:
+            return False
 
     def _environment(self, job: JobConfig) -> tuple[EnvironmentBuilder, Any, dict[str, Any]]:
         """Return what builds a job's environment, its configuration, and ``environment_args`` in its own options."""
@@ -305,7 +313,9 @@ def _counted(job: JobConfig, builder: EnvironmentBuilder, environment_config: An
     if job.num_episodes is None and job.conditions is None and not policy_counts:
         return dataclasses.replace(job, num_episodes=min(count, job.max_episodes or count))
     if (job.num_episodes or 0) > count:
-        message = f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options"
+        message = (
+            f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options; play all or fewer"
+        )
         raise ConfigError(Problem(message, key="num_episodes"))
     return job
 

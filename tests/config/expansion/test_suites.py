@@ -31,7 +31,10 @@ class Listed:
         if options.get("checkout") == "nowhere":
             raise ConfigError(Problem("there is no such directory", key="checkout"))
         numbers = [0 if self.same else number for number in range(self.num_tasks)]
-        return [SuiteTask(label=f"task{number}", environment=f"cook:kitchen/{number}") for number in numbers]
+        return [
+            SuiteTask(label=f"task{number}", environment=f"cook:kitchen/{number}", options={"dish": number})
+            for number in numbers
+        ]
 
 
 def registered(**suites: Any) -> Registry:
@@ -63,7 +66,7 @@ def test_a_suite_becomes_one_job_per_task_and_all_share_the_rest():
     assert {(job.num_envs, job.num_episodes, job.seed, job.policy_type) for job in found.jobs[:3]} == {
         (4, 2, 7, "zero_action")
     }
-    assert [job.environment_args for job in found.jobs[:3]] == [{"checkout": "here"}] * 3
+    assert [job.environment_args for job in found.jobs[:3]] == [{"checkout": "here", "dish": each} for each in range(3)]
     assert [job.suite for job in found.jobs] == [
         *(SuiteMember(name="mine", suite="kitchen", task=f"task{number}") for number in range(3)),
         None,
@@ -92,9 +95,9 @@ def test_suites_can_be_swept_and_stand_in_the_defaults():
 
 
 def test_a_suite_is_the_run_of_its_jobs_written_out():
+    environments = [{"environment": f"cook:kitchen/{number}", "dish": number} for number in range(3)]
     written = [
-        {**JOB, "name": f"mine-task{number}", "arena_env_args": {"environment": f"cook:kitchen/{number}"}}
-        for number in range(3)
+        {**JOB, "name": f"mine-task{number}", "arena_env_args": each} for number, each in enumerate(environments)
     ]
     assert read({**JOB, "suite": "kitchen"}).config_hash == read(*written).config_hash
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
 from isaaclab_arena.environments.gym.environment import GymEnvironment
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.environments.gym.gym_running import build, run
@@ -171,3 +172,34 @@ def test_vla_eval_missing_is_told_with_how_to_install_it(monkeypatch):
     told = problems("vla_eval:vla_eval.benchmarks.libero.benchmark:LIBEROBenchmark")
     assert "No module named 'vla_eval'" in told
     assert "pip install vla-eval==0.8.0" in told
+
+
+def suite(**options: Any) -> list[str]:
+    job = {"name": "points", "suite": POINTS, "policy_type": "zero_action", "arena_env_args": options}
+    jobs = read_jobs({"jobs": [job]}, source="jobs.yaml", suites=SUITES).jobs
+    return [f"{job.name} {job.environment} {job.environment_args['task']}" for job in jobs]
+
+
+def test_a_suite_is_one_job_for_each_task_of_the_class_called_by_its_index():
+    assert suite(tasks=2) == [f"points-{task} {POINTS} {task}" for task in (0, 1)]
+    environment = points(task=1, tasks=2)
+    start(environment, 0)
+    assert environment.instruction(conditions(0)) == "move right now"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "arena_env_args.tasks: says how many tasks the class has"),
+        ({"tasks": 10**9}, "arena_env_args.tasks: says how many tasks the class has, 1 to"),
+        ({"tasks": 2, "task": 1}, "arena_env_args.task: names one task, and a suite plays all"),
+    ],
+)
+def test_a_suite_has_to_say_how_many_tasks_there_are_and_names_none(options, message):
+    with pytest.raises(ConfigError, match=message):
+        suite(**options)
+
+
+def test_another_number_of_tasks_than_the_class_has_is_told():
+    told = problems(POINTS, task=0, tasks=3)
+    assert "tasks: is 3, and the class has 2 tasks: 'move left', 'move right'" in told

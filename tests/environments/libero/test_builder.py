@@ -95,7 +95,8 @@ def test_another_robosuite_is_told_with_the_interpreter_and_the_way_out(checkout
 
 def test_packages_that_the_interpreter_lacks_are_named(checkout):
     (checkout.with_name("packages") / "bddl.py").unlink()
-    assert "LIBERO needs bddl" in problems(TASK, **in_checkout(checkout))
+    told = problems(TASK, **in_checkout(checkout, FAKE_ROBOSUITE_VERSION="1.5.2"))
+    assert "LIBERO needs bddl; robosuite 1.5.2 is installed, and LIBERO needs 1.4.0" in told
 
 
 def test_packages_that_only_libero_plus_needs_are_named_too(checkout):

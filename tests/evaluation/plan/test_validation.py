@@ -127,6 +127,11 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ({"variations": {"light": {"enabled": True}}}, "variations", "has no variations"),
         ({"environment": "five_coins", "num_episodes": 6}, "num_episodes", "is 6, and 'five_coins' has 5 episodes"),
         ({"environment": "five_coins", "num_episodes": None, "num_steps": 9}, "num_steps", "give num_episodes"),
+        (
+            {"environment": "five_coins", "num_episodes": None, "environment_args": {"success_step": "5"}},
+            "arena_env_args.success_step",
+            '"5" is not a whole number',
+        ),
     ],
 )
 def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(environments, changes, key, message):

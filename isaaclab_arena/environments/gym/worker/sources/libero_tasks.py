@@ -54,11 +54,18 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
     wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
     needed = dict.fromkeys((*PACKAGES, *_imported_by(wrapper)))
     missing = [package for package in needed if importlib.util.find_spec(package) is None]
-    if missing:
-        raise ImportError(f"LIBERO needs {', '.join(missing)}")
-    version = importlib.import_module("robosuite").__version__
+    wrong = [f"LIBERO needs {', '.join(missing)}"] if missing else []
+    try:
+        version = importlib.import_module("robosuite").__version__
+    except ImportError:
+        # robosuite itself may lack what is missing.
+        if not missing:
+            raise
+        version = ROBOSUITE
     if not version.startswith(ROBOSUITE):
-        raise ImportError(f"robosuite {version} is installed, and LIBERO needs 1.4.0")
+        wrong.append(f"robosuite {version} is installed, and LIBERO needs 1.4.0")
+    if wrong:
+        raise ImportError("; ".join(wrong))
     return {"max_episode_length": None, "modules": ["robosuite"]}
 
 
