@@ -217,7 +217,8 @@ class GymBuilder(Generic[_Config]):
         except LookupError as error:
             return [Problem(str(error), key="environment")]
         except WorkerError as error:
-            return [Problem(str(error), key="python")]
+            message = f"'{config.python}' cannot be used: {error}"
+            return [Problem(f"{message}\nname a Python that has the packages of '{self.kind}:'", key="python")]
         if found["max_episode_length"] is None and config.max_episode_length is None:
             return [Problem(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")]
         return list(config.problems_with(found))

@@ -137,8 +137,7 @@ class _Resolver:
         for outcome in (environment, policy):
             if isinstance(outcome, ConfigError):
                 problems.extend(outcome.problems)
-        may_count = isinstance(environment, ConfigError) and self._counts_episodes(job)
-        if not may_count and not isinstance(policy, ConfigError) and _has_no_length(conditions, policy[0]):
+        if not isinstance(policy, ConfigError) and self._lacks_length(conditions, policy[0], environment):
             message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
         if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
@@ -172,12 +171,14 @@ class _Resolver:
                 self._known[index] = error
         return self._known[index]
 
-    def _counts_episodes(self, job: JobConfig) -> bool:
-        """Return whether a job's environment has a number of episodes of its own once its options are right."""
+    def _lacks_length(self, conditions: JobConditions, policy_class: type[PolicyBase], environment: Any) -> bool:
+        """Return whether nothing says when a job ends, nor an environment that would once its options are right."""
+        if not _has_no_length(conditions, policy_class) or not isinstance(environment, ConfigError):
+            return _has_no_length(conditions, policy_class)
         try:
-            return isinstance(self._environments.get(job.environment), CountedBuilder)
+            return not isinstance(self._environments.get(conditions.config.environment), CountedBuilder)
         except ConfigError:
-            return False
+            return True
 
     def _environment(self, job: JobConfig) -> tuple[EnvironmentBuilder, Any, dict[str, Any]]:
         """Return what builds a job's environment, its configuration, and ``environment_args`` in its own options."""

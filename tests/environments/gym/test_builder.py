@@ -63,7 +63,9 @@ def test_the_interpreter_may_lie_in_the_home_directory(tmp_path, monkeypatch):
 
 
 def test_a_program_that_is_no_interpreter_is_told():
-    assert problems("gym:CartPole-v1", python="/bin/true").startswith("python: the worker died with exit code 0")
+    told = problems("gym:CartPole-v1", python="/bin/true")
+    assert told.startswith("python: '/bin/true' cannot be used: the worker died with exit code 0")
+    assert told.endswith("name a Python that has the packages of 'gym:'")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def read_init_states(path: str) -> np.ndarray:
     try:
         found = _Description().read(data)
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise InitStatesError(f"'{path}' holds no array of initial states: {error}") from error
+        what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
+        message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
+        raise InitStatesError(message) from error
     states = np.atleast_2d(found).astype(np.float64)
     if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
         raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")

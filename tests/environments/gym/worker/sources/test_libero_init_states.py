@@ -60,8 +60,8 @@ def test_anything_but_an_array_of_states_is_refused(tmp_path, content):
         read_init_states(str(tmp_path / "states"))
 
 
-@pytest.mark.parametrize("content", [b"", b"no pickle at all", pickle.dumps(STATES)[:60], b"PK\x03\x04 torn"])
+@pytest.mark.parametrize("content", [b"", b"hello", b"no pickle at all", pickle.dumps(STATES)[:60], b"PK\x03\x04 torn"])
 def test_a_torn_file_is_refused(tmp_path, content):
     (tmp_path / "states").write_bytes(content)
-    with pytest.raises(InitStatesError, match="holds no array of initial states"):
+    with pytest.raises(InitStatesError, match=r"holds no array of initial states: .*; fetch the file again"):
         read_init_states(str(tmp_path / "states"))
