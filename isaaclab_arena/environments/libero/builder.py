@@ -156,7 +156,8 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             "seeds_every_reset": protocol.seeding is not Seeding.ONCE,
         }
         source = super()._source(config)
-        return replace(source, make_kwargs=settings, max_episode_length=self._limit(config))
+        code = settings["package_directory"]
+        return replace(source, make_kwargs=settings, max_episode_length=self._limit(config), code=code)
 
     def _task(self, config: LiberoConfig) -> LiberoTask:
         return _checkout(config).task(self.name)

@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
 from isaaclab_arena.environments.libero.builder import LiberoConfig
 from isaaclab_arena.environments.libero.checkout import LiberoCheckout
+from isaaclab_arena.workers.kept_workers import spare_workers_kept
 from tests.environments.gym.gym_running import build
 from tests.environments.gym.test_builder import problems
 from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, write_states
@@ -50,6 +52,24 @@ def test_an_episode_is_the_same_whatever_was_played_before(checkout, protocol, e
 
     assert [cabinet(index) for index in (3, 0, 2, 1)] == [expected[index] for index in (3, 0, 2, 1)]
     environment.close()
+
+
+def test_tasks_of_one_checkout_are_played_in_the_same_worker_as_in_workers_of_their_own(checkout):
+    def started(task: int) -> tuple[int, dict[str, bytes]]:
+        environment = build(f"libero:libero_spatial/{task}", **in_checkout(checkout), protocol="openpi")
+        observation = environment.reset(torch.tensor([0]), [FIRST])["policy"]
+        assert isinstance(environment._slots, WorkerSlots)
+        process = environment._slots._workers[0]._process
+        assert process is not None
+        found = process.pid, {name: values.numpy().tobytes() for name, values in observation.items()}
+        environment.close()
+        return found
+
+    expected = [started(task)[1] for task in (0, 1)]
+    with spare_workers_kept():
+        found = [started(task) for task in (0, 1, 0)]
+    assert len({pid for pid, _ in found}) == 1
+    assert [observed for _, observed in found] == [*expected, expected[0]]
 
 
 def test_pictures_that_nobody_looks_at_are_not_drawn_and_the_others_are_the_same(checkout):
