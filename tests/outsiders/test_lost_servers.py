@@ -60,7 +60,8 @@ class VlaEvalServer(model_servers.Model):
     def remembering(self, message: dict[str, Any], asked: int) -> list[bytes]:
         self.asked()
         heard = next(heard for heard in self.heard if heard[-1] is message)
-        since_start = 0
+        # One that was told of no episode answers something else.
+        since_start = 100
         for each in heard:
             since_start = 0 if each["type"] == "episode_start" else since_start + (each["type"] == "observation")
         action = self.action(message["payload"]) + since_start

@@ -179,6 +179,24 @@ def test_a_lost_session_makes_an_error_of_its_episode_although_the_server_is_the
     assert [record.length for record in notebook.records] == [2, 2]
 
 
+def test_what_a_failed_question_left_unanswered_is_not_taken_for_the_answer_to_a_later_one():
+    model, environment = Model(), LimbEnvironment(2)
+
+    def answers(message: dict[str, Any], asked: int) -> list[bytes]:
+        if asked == 2 and model.heard[0][-1] is message:
+            return [packed("error", {"error": "too dark"}, message["seq"])]
+        return model.acting(message, asked)
+
+    model.answers = answers
+    with serving(model.talk) as port:
+        policy = policy_at(port)
+        with pytest.raises(PolicyError, match="failed: too dark"):
+            rollout(environment, policy, episodes(2), [])
+        model.answers = model.acting
+        assert rollout(environment, policy, episodes(2), []).finished_episodes == 2
+        policy.close()
+
+
 def test_a_server_that_hangs_is_told_with_its_limit():
     model = Model()
     model.answers = lambda message, asked: []
