@@ -9,7 +9,7 @@ from isaaclab_arena.evaluation.policy_server.batching import Batcher
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import Examples, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere, PolicyTraits
 
 
 class NetworkPolicy(PolicyBase[PolicyCfg]):
@@ -42,7 +42,7 @@ class NetworkPolicy(PolicyBase[PolicyCfg]):
 
 
 class RandomNetwork:
-    """A network whose last digits change with the size of a call; each call's number of examples is noted."""
+    """A network whose last digits change with the size of a call; each call's number of entries is noted."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -52,10 +52,10 @@ class RandomNetwork:
         self.about = {"slots_per_call": None, "num_actions": 2}
 
     @torch.no_grad()
-    def answer(self, examples: Examples) -> dict[str, np.ndarray]:
-        numbers, words = np.asarray(examples["numbers"]), examples["words"]
+    def answer(self, entries: Entries) -> dict[str, np.ndarray]:
+        numbers, words = np.asarray(entries["numbers"]), entries["words"]
         self.calls.append(len(numbers))
-        noise = [np.random.default_rng(int(seed)).standard_normal(2) for seed in np.asarray(examples["seed"])]
+        noise = [np.random.default_rng(int(seed)).standard_normal(2) for seed in np.asarray(entries["seed"])]
         told = [[len(text)] for text in words]
         seen = torch.from_numpy(np.concatenate([numbers, told, noise], axis=1).astype(np.float32))
         return {"action": torch.tanh(torch.tanh(seen @ self._first) @ self._second).numpy()}
@@ -110,23 +110,23 @@ class ServablePolicy(PolicyBase[PolicyCfg]):
         asked = sorted(self._sums)
         for env_id in asked:
             self._sums[env_id] += float(seen[env_id])
-        examples = {
+        entries = {
             "numbers": np.array([[float(seen[env_id]), self._sums[env_id]] for env_id in asked], np.float32),
             "seed": np.array([self._streams[env_id].integers(2**40) for env_id in asked], np.int64),
             "words": [self._words[env_id] for env_id in asked],
         }
         action = torch.zeros(env.num_envs, *env.action_spec.shape)
-        action[asked, :2] = torch.from_numpy(self._asked(examples)["action"])
+        action[asked, :2] = torch.from_numpy(self._asked(entries)["action"])
         return action
 
     def close(self) -> None:
         if self._served is not None:
             self._served.close()
 
-    def _asked(self, examples: Examples) -> dict[str, np.ndarray]:
+    def _asked(self, entries: Entries) -> dict[str, np.ndarray]:
         if self._served is not None:
-            return self._served.ask(examples, slots_per_call=self._slots)
+            return self._served.ask(entries, slots_per_call=self._slots)
         alone = Batcher(self.network(), max_batch=64, max_wait_s=0.0)
-        answers = alone.ask(examples, slots_per_call=self._slots).answers
+        answers = alone.ask(entries, slots_per_call=self._slots).answers
         alone.close()
         return answers

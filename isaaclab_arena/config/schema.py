@@ -60,7 +60,7 @@ class PolicyServerConfig:
     Attributes:
         shared: Whether there is one on each node, or one for the run.
         max_batch: Env slots that it answers together at most.
-        max_wait_ms: How long a question waits for those of other ranks [ms].
+        max_wait_ms: How long a query waits for those of other ranks [ms].
         device: Device of its networks, None for a GPU where there is one.
     """
 

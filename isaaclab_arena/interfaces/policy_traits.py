@@ -103,13 +103,13 @@ class AnnouncesPictures(Protocol):
         ...
 
 
-Examples: TypeAlias = Mapping[str, np.ndarray | Sequence[str]]
-"""What a network is asked about at once, by name: arrays whose first dimension counts the examples, and texts, one for
+Entries: TypeAlias = Mapping[str, np.ndarray | Sequence[str]]
+"""What a network is asked about at once, by name: arrays whose first dimension counts the entries, and texts, one for
 each example."""
 
 
 class Network(Protocol):
-    """A network that keeps nothing from one call to the next: each answer follows from its example alone.
+    """A network that keeps nothing from one call to the next: each answer follows from its entry alone.
 
     What a policy remembers of an episode is no part of it, and nor is a noise stream: a seed is part of the example.
     """
@@ -118,12 +118,12 @@ class Network(Protocol):
     def about(self) -> Mapping[str, Any]:
         """What a policy needs to know of the network, in plain JSON values.
 
-        ``slots_per_call`` is the number of examples in each call, None where the server may choose it.
+        ``slots_per_call`` is the number of entries in each call, None where the server may choose it.
         """
         ...
 
-    def answer(self, examples: Examples) -> Mapping[str, np.ndarray]:
-        """Return the answers by name; the first dimension of each counts the examples."""
+    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
+        """Return the answers by name; the first dimension of each counts the entries."""
         ...
 
 
@@ -137,15 +137,15 @@ class NetworkElsewhere(Protocol):
 
     @property
     def max_batch(self) -> int:
-        """The number of examples that the process answers together at most."""
+        """The number of entries that the process answers together at most."""
         ...
 
-    def ask(self, examples: Examples, *, slots_per_call: int) -> dict[str, np.ndarray]:
+    def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
         """Return the answers by name.
 
         Args:
-            examples: Any number of examples.
-            slots_per_call: Examples in each call of the network. Calls are filled up with examples of other askers, and
+            entries: Any number of entries.
+            slots_per_call: Entries in each call of the network. Calls are filled up with entries of other askers, and
                 where there are none, with copies.
 
         Raises:

@@ -104,6 +104,16 @@ SIMULATION_COLUMNS: dict[str, str] = {"protocol": "string", "engine": "string", 
 PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
 """Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
 
+SERVER_JOB_TIMING_COLUMNS: dict[str, str] = {
+    "server_queries": "Int64",
+    "server_entries": "Int64",
+    "server_offered_per_s": "Float64",
+    "server_batch_fill": "Float64",
+    "server_queue_ms": "Float64",
+    "server_busy_share": "Float64",
+}
+"""Column to type of what jobs asked of a policy server, after the others of the timing, in runs that have one."""
+
 QUESTION_JOB_COLUMNS: dict[str, str] = {"decision": "string", "decided_at": "Int64", "interval_kind": "string"}
 """Column to type of the last columns of the table of jobs, in runs that ask something of their jobs."""
 

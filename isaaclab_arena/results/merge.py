@@ -20,6 +20,7 @@ from isaaclab_arena.results.columns import (
     QUESTION_EPISODE_COLUMNS,
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
+    SERVER_JOB_TIMING_COLUMNS,
 )
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.rows import (
@@ -29,6 +30,7 @@ from isaaclab_arena.results.rows import (
     episode_row,
     job_row,
     missing_episodes,
+    server_cells,
     status_of,
 )
 from isaaclab_arena.results.stopping.answers import Answer, answers_of, needed_episodes
@@ -175,11 +177,15 @@ def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ..
 
 
 def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobEvidence]) -> pd.DataFrame:
-    columns = JOB_COLUMNS | JOB_TIMING_COLUMNS
-    if not plan.questions:
+    columns, own = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}
+    if any(job.config.policy_server is not None for job in jobs):
+        own |= SERVER_JOB_TIMING_COLUMNS
+    if plan.questions:
+        own |= QUESTION_JOB_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
+    if not own:
         return typed_table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
-    own = QUESTION_JOB_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
-    table = typed_table((job_row(each) | answer_cells(each) for each in evidence), columns | own)
+    rows = (job_row(each) | server_cells(each) | answer_cells(each) for each in evidence)
+    table = typed_table(rows, columns | own)
     return table[[*columns]].assign(**swept_columns(jobs), **{name: table[name] for name in own})
 
 

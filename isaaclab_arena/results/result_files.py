@@ -22,6 +22,7 @@ from isaaclab_arena.results.columns import (
     QUESTION_EPISODE_COLUMNS,
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
+    SERVER_JOB_TIMING_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.merge import MergedResults, records
@@ -110,7 +111,7 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file of a run's results, in the order in which they are written."""
     jobs, episodes = merged.jobs, merged.episodes
     swept = [name for name in jobs.columns if name.startswith(PREFIX)]
-    timing = JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
+    timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
     tables = {
         "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in QUESTION_JOB_COLUMNS if name in jobs)]],
         "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in QUESTION_EPISODE_COLUMNS if name in episodes)]],

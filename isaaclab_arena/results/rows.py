@@ -22,7 +22,7 @@ from isaaclab_arena.results.stopping.wording import verdict_in_words
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitLine
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, ServerUsage, StartUp
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 
 
@@ -179,6 +179,23 @@ def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
     }
 
 
+def server_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in a run with a policy server: how busy the job kept it, and how full."""
+    reports = [report for report in evidence.reports if report.policy_server is not None]
+    if not reports:
+        return {}
+    used = sum((report.policy_server or ServerUsage() for report in reports), ServerUsage())
+    running_s = _running_s(reports)
+    return {
+        "server_queries": used.queries,
+        "server_entries": used.entries,
+        "server_offered_per_s": used.entries / running_s if running_s > 0 else None,
+        "server_batch_fill": used.entries / used.call_entries if used.call_entries > 0 else None,
+        "server_queue_ms": 1000.0 * used.queue_s / used.queries if used.queries else None,
+        "server_busy_share": used.busy_s / running_s if running_s > 0 else None,
+    }
+
+
 def _success(evidence: JobEvidence) -> dict[str, Any]:
     """Count. Errors and episodes whose success is not measured are not scored."""
     outcomes = Counter(line.outcome for line in evidence.lines)
@@ -282,11 +299,9 @@ def _policy_batches(evidence: JobEvidence) -> list[int]:
 def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
     """Sum up how long the job took: ranks that share it work at the same time, attempts one after the other."""
     wall_s: defaultdict[tuple[int, int], float] = defaultdict(float)
-    running_s: defaultdict[tuple[int, int], float] = defaultdict(float)
     for report in reports:
         wall_s[report.attempt, report.rank] += report.wall_s
-        running_s[report.attempt, report.rank] += report.wall_s - report.build_s
-    env_steps, stepping_s = sum(report.env_steps for report in reports), _longest_of_each_attempt(running_s)
+    env_steps, stepping_s = sum(report.env_steps for report in reports), _running_s(reports)
     names = ("build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s")
     return {
         "wall_s": _longest_of_each_attempt(wall_s),
@@ -296,6 +311,14 @@ def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
         "env_steps_per_s": env_steps / stepping_s if stepping_s > 0 else None,
         **{name: _sum_of_known(getattr(each, name) for each in reports) for name in PICTURE_COLUMNS},
     }
+
+
+def _running_s(reports: Sequence[JobReport]) -> float:
+    """Return how long a job ran once it was built [s]."""
+    running_s: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for report in reports:
+        running_s[report.attempt, report.rank] += report.wall_s - report.build_s
+    return _longest_of_each_attempt(running_s)
 
 
 def _start_up_seconds(reports: Sequence[JobReport]) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ from isaaclab_arena.results.columns import (
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    SERVER_JOB_TIMING_COLUMNS,
     SIMULATION_COLUMNS,
     SUITE_COLUMNS,
 )
@@ -52,7 +53,9 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         for name in ("results", "timing", "episodes", "episode_timing")
     )
     swept = [name for name in results.columns if name.startswith(PREFIX)]
-    jobs = pd.concat([results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]], results[swept]], axis="columns")
+    served = [name for name in SERVER_JOB_TIMING_COLUMNS if name in timing]
+    parts = [results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]], results[swept], timing[served]]
+    jobs = pd.concat(parts, axis="columns")
     # A run without suites has no table of them; one that lies there is from another time.
     has_suites = "suites" in document
     suites = pd.read_parquet(output_directory / "suites.parquet") if has_suites else typed_table((), SUITE_COLUMNS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.interfaces.policy_traits import Examples, NetworkElsewhere
+from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, StatedModality
 
 NOISE_SEEDS = "noise_seeds"
@@ -23,7 +23,7 @@ class Gr00tNetwork:
         modalities: What the model takes and gives.
         dimensions: Sizes of its states and actions, None where it does not say.
         slots_per_call: Env slots in each call, None where that may be chosen.
-        plan_because: Why an answer does not follow from its example alone; None if it does.
+        plan_because: Why an answer does not follow from its entry alone; None if it does.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Gr00tNetwork:
             "plan_because": plan_because,
         }
 
-    def answer(self, examples: Examples) -> Mapping[str, np.ndarray]:
+    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the actions; see `Network.answer`."""
         observation: dict[str, Any] = {"video": {}, "state": {}, "language": {}}
-        for name, values in examples.items():
+        for name, values in entries.items():
             modality, _, key = name.partition(".")
             if modality in _ARRAYS:
                 observation[modality][key] = values
             elif modality == "language":
                 observation[modality][key] = [[text] for text in values]
-        return self._ask(observation, [int(seed) for seed in examples[NOISE_SEEDS]])
+        return self._ask(observation, [int(seed) for seed in entries[NOISE_SEEDS]])
 
 
 class ServedModel:
@@ -91,12 +91,12 @@ class ServedModel:
         self, observation: Mapping[str, Any], options: Mapping[str, Sequence[int]]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the actions, for any number of env slots, and nothing else; see ``Gr00tPolicy.get_action``."""
-        examples: dict[str, np.ndarray | Sequence[str]] = {
+        entries: dict[str, np.ndarray | Sequence[str]] = {
             f"{modality}.{key}": values for modality in _ARRAYS for key, values in observation[modality].items()
         }
-        examples |= {f"language.{key}": [text for (text,) in texts] for key, texts in observation["language"].items()}
-        examples[NOISE_SEEDS] = np.array(options[NOISE_SEEDS], np.int64)
-        return self._network.ask(examples, slots_per_call=self.slots_per_call), {}
+        entries |= {f"language.{key}": [text for (text,) in texts] for key, texts in observation["language"].items()}
+        entries[NOISE_SEEDS] = np.array(options[NOISE_SEEDS], np.int64)
+        return self._network.ask(entries, slots_per_call=self.slots_per_call), {}
 
     def close(self) -> None:
         """Say that nothing will be asked for now."""

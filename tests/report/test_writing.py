@@ -4,13 +4,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.report.columns import unpacked_numbers
 from isaaclab_arena.report.writing import ReportedRun, safe_json, write_page, write_report
 from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.storage.run.job_reports import ServerUsage, write_job_report
 from tests.analysis.recorded_runs import write_all_tables, write_run
 from tests.report.reading import Reader
 from tests.report.test_films import write_films
+from tests.results.evidence import report
 from tests.results.test_suites import write_suites
 
 HOSTILE = "</script><script>alert(1)</script>\"'<!--\u202e\u2028"
@@ -123,3 +126,18 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
 def test_a_run_with_nothing_to_show_has_a_page(tmp_path: Path, outcomes: str):
     page = page_of(tmp_path / "run", lift=outcomes or "-")
     assert len(page.cells) == 1
+
+
+def test_a_job_with_a_policy_server_says_how_busy_it_kept_the_server(tmp_path: Path):
+    server = PolicyServerConfig(shared=ServerScope.NODE)
+    write_run(tmp_path / "run", {"lift": "sss", "reach": "s"}, policy_server=server)
+    used = ServerUsage(queries=10, entries=30, calls=10.0, call_entries=40.0, queue_s=0.5, busy_s=1.0)
+    write_job_report(tmp_path / "run" / "lift", report("lift", rank=1, wall_s=5.0, build_s=1.0, policy_server=used))
+    write_all_tables(tmp_path / "run")
+    timing = pd.read_csv(tmp_path / "run" / "timing.csv")
+    assert timing["server_batch_fill"].tolist()[0] == 0.75
+    assert timing["server_queries"].isna().tolist() == [False, True]
+    # The page is made from the tables that were written.
+    html = write_report([tmp_path / "run"]).read_text(encoding="utf-8")
+    assert html.count("policy server: offered load") == 1
+    assert "batch fill <b>75 %</b>, queueing time <b>50.0 ms</b>, busy share <b>25 %</b>" in html

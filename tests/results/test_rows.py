@@ -3,9 +3,15 @@ import dataclasses
 import pytest
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, EPISODE_TIMING_COLUMNS, JOB_COLUMNS, JOB_TIMING_COLUMNS
-from isaaclab_arena.results.rows import JobEvidence, episode_row, job_row, missing_episodes, status_of
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, StartUp
+from isaaclab_arena.results.columns import (
+    EPISODE_COLUMNS,
+    EPISODE_TIMING_COLUMNS,
+    JOB_COLUMNS,
+    JOB_TIMING_COLUMNS,
+    SERVER_JOB_TIMING_COLUMNS,
+)
+from isaaclab_arena.results.rows import JobEvidence, episode_row, job_row, missing_episodes, server_cells, status_of
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, ServerUsage, StartUp
 from tests.results.evidence import commit_lines, planned, report
 
 DONE = (report(),)
@@ -149,6 +155,18 @@ def test_reports_of_programs_that_did_not_say_take_no_promise_away():
 def test_rows_hold_the_columns_and_no_others():
     assert set(job_row(evidence("s"))) == {*JOB_COLUMNS, *JOB_TIMING_COLUMNS}
     assert set(episode_row(planned(), commit_lines("s")[0])) == {*EPISODE_COLUMNS, *EPISODE_TIMING_COLUMNS}
+
+
+def test_what_ranks_asked_of_a_policy_server_adds_up_and_a_job_without_one_says_nothing():
+    used = ServerUsage(queries=10, entries=30, calls=10.0, call_entries=40.0, queue_s=0.5, busy_s=1.0)
+    ranks = [report(rank=rank, wall_s=5.0, build_s=1.0, policy_server=used) for rank in (0, 1)]
+    cells = server_cells(evidence("s", reports=ranks))
+    assert list(cells) == list(SERVER_JOB_TIMING_COLUMNS)
+    assert [cells[name] for name in ("server_queries", "server_entries")] == [20, 60]
+    # Both ranks ran at the same time, for 4 s once they were built.
+    assert [cells[name] for name in ("server_offered_per_s", "server_busy_share")] == [15.0, 0.5]
+    assert [cells[name] for name in ("server_batch_fill", "server_queue_ms")] == [0.75, 50.0]
+    assert server_cells(evidence("s")) == {}
 
 
 def test_a_job_that_a_later_attempt_finished_is_completed_and_says_how_long_all_took():

@@ -15,7 +15,7 @@ from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.policy_server.orders import NetworkOrder, ServerOrders
 from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
-from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Examples, Network
+from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.storage.json_values import adapter
 
@@ -55,9 +55,9 @@ class WithoutGradients:
         self.about = network.about
 
     @torch.no_grad()
-    def answer(self, examples: Examples) -> Mapping[str, np.ndarray]:
+    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the answers; see `Network.answer`."""
-        return self._network.answer(examples)
+        return self._network.answer(entries)
 
 
 if __name__ == "__main__":

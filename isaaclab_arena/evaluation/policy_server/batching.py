@@ -1,6 +1,6 @@
 """Gather what several askers ask a network into calls of one fixed size, and share out the answers.
 
-A call is cut from a queue of examples, and filled up with copies of one. So no answer depends on who else asked.
+A call is cut from a queue of entries, and filled up with copies of one. So no answer depends on who else asked.
 """
 
 import threading
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from isaaclab_arena.errors import PolicyError, first_line
-from isaaclab_arena.interfaces.policy_traits import Examples, Network
+from isaaclab_arena.interfaces.policy_traits import Entries, Network
 from isaaclab_arena.storage.run.job_reports import ServerUsage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The answer to a question.
+    """The answer to a query.
 
     Attributes:
-        answers: By name. First dimension: examples.
+        answers: By name. First dimension: entries.
         usage: What it took.
     """
 
@@ -30,8 +30,8 @@ class Answered:
 
 
 @dataclass(kw_only=True)
-class _Question:
-    examples: Examples
+class _Query:
+    entries: Entries
     number: int
     slots_per_call: int
     arrived_s: float
@@ -39,20 +39,20 @@ class _Question:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Equal for questions whose examples can be part of the same call."""
-        shapes = [(name, *_form(values)) for name, values in sorted(self.examples.items())]
+        """Equal for queries whose entries can be part of the same call."""
+        shapes = [(name, *_form(values)) for name, values in sorted(self.entries.items())]
         return (self.slots_per_call, *shapes)
 
 
 class Batcher:
-    """Answers the questions of several askers, in a thread of its own.
+    """Answers the queries of several askers, in a thread of its own.
 
-    It waits for further questions until a batch is full, every asker has asked, or a question has waited long enough.
+    It waits for further queries until a batch is full, every asker has asked, or a query has waited long enough.
 
     Args:
         network: What is asked.
-        max_batch: Examples that are answered together at most, in one or several calls.
-        max_wait_s: How long a question waits for others [s].
+        max_batch: Entries that are answered together at most, in one or several calls.
+        max_wait_s: How long a query waits for others [s].
         calls: Held during a call; networks that share it never calculate at the same time.
         now_s: Tells the time [s].
     """
@@ -69,7 +69,7 @@ class Batcher:
         self._network, self._max_batch, self._max_wait_s = network, max_batch, max_wait_s
         self._calls, self._now_s = calls or threading.Lock(), now_s
         self._changed = threading.Condition()
-        self._waiting: list[_Question] = []
+        self._waiting: list[_Query] = []
         self._num_askers = 0
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="policy server", daemon=True)
@@ -81,7 +81,7 @@ class Batcher:
         return self._num_askers
 
     def come(self) -> None:
-        """Count one asker more, who asks one question at a time."""
+        """Count one asker more, who asks one query at a time."""
         with self._changed:
             self._num_askers += 1
 
@@ -91,36 +91,36 @@ class Batcher:
             self._num_askers -= 1
             self._changed.notify()
 
-    def ask(self, examples: Examples, *, slots_per_call: int) -> Answered:
-        """Return the answer to a question; see `NetworkElsewhere.ask`.
+    def ask(self, entries: Entries, *, slots_per_call: int) -> Answered:
+        """Return the answer to a query; see `NetworkElsewhere.ask`.
 
         Raises:
-            PolicyError: If the examples are not of one number, or the network raises or answers something else.
+            PolicyError: If the entries are not of one number, or the network raises or answers something else.
         """
-        number = _number_of(examples)
+        number = _number_of(entries)
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
-        question = _Question(examples=examples, number=number, slots_per_call=slots_per_call, arrived_s=self._now_s())
+        query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, arrived_s=self._now_s())
         with self._changed:
             if self._is_closed:
                 raise PolicyError("the policy server has ended")
-            self._waiting.append(question)
+            self._waiting.append(query)
             self._changed.notify()
-        return question.answer.result()
+        return query.answer.result()
 
     def close(self) -> None:
-        """End the thread once the questions at hand are answered."""
+        """End the thread once the queries at hand are answered."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
         self._thread.join()
 
     def _run(self) -> None:
-        while questions := self._gathered():
-            self._answer(questions)
+        while queries := self._gathered():
+            self._answer(queries)
 
-    def _gathered(self) -> list[_Question]:
-        """Wait for a batch and take it from the queue: questions of one kind, in order. None at the end."""
+    def _gathered(self) -> list[_Query]:
+        """Wait for a batch and take it from the queue: queries of one kind, in order. None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             if not self._waiting:
@@ -135,27 +135,27 @@ class Batcher:
         are_all = len(self._waiting) >= self._num_askers
         return are_all or self._is_closed or sum(each.number for each in self._waiting) >= self._max_batch
 
-    def _answer(self, questions: Sequence[_Question]) -> None:
+    def _answer(self, queries: Sequence[_Query]) -> None:
         try:
-            answers, spent = self._called(questions)
+            answers, spent = self._called(queries)
         except Exception as error:  # noqa: BLE001  whatever a network raises, its askers are told, and others go on
-            if len(questions) > 1:
+            if len(queries) > 1:
                 # One of them may have asked what the network does not take, and the others are not to blame.
-                for each in questions:
+                for each in queries:
                     self._answer([each])
                 return
-            questions[0].answer.set_exception(_as_policy_error(error))
+            queries[0].answer.set_exception(_as_policy_error(error))
             return
         first = 0
-        for each, usage in zip(questions, spent, strict=True):
+        for each, usage in zip(queries, spent, strict=True):
             part = {name: values[first : first + each.number] for name, values in answers.items()}
             each.answer.set_result(Answered(answers=part, usage=usage))
             first += each.number
 
-    def _called(self, questions: Sequence[_Question]) -> tuple[dict[str, np.ndarray], list[ServerUsage]]:
-        """Return the answers to all examples of some questions, and what each question took."""
-        size, number = questions[0].slots_per_call, sum(each.number for each in questions)
-        together = _joined([each.examples for each in questions])
+    def _called(self, queries: Sequence[_Query]) -> tuple[dict[str, np.ndarray], list[ServerUsage]]:
+        """Return the answers to all entries of some queries, and what each query took."""
+        size, number = queries[0].slots_per_call, sum(each.number for each in queries)
+        together = _joined([each.entries for each in queries])
         calls = -(-number // size)
         parts: list[dict[str, np.ndarray]] = []
         with self._calls:
@@ -169,23 +169,23 @@ class Batcher:
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         wrong = [name for name, values in answers.items() if len(values) != number]
         if wrong:
-            raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' to {number} examples")
+            raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' to {number} entries")
         usages = [
             ServerUsage(
                 queries=1,
-                slots=each.number,
+                entries=each.number,
                 calls=calls * each.number / number,
-                call_slots=calls * size * each.number / number,
+                call_entries=calls * size * each.number / number,
                 queue_s=began_s - each.arrived_s,
                 busy_s=busy_s * each.number / number,
             )
-            for each in questions
+            for each in queries
         ]
         return answers, usages
 
 
-def _first_batch(waiting: Sequence[_Question], max_batch: int) -> list[_Question]:
-    """Return the questions, from the first one on, that can be answered together."""
+def _first_batch(waiting: Sequence[_Query], max_batch: int) -> list[_Query]:
+    """Return the queries, from the first one on, that can be answered together."""
     taken, number = [], 0
     for each in waiting:
         if taken and (each.kind != taken[0].kind or number + each.number > max_batch):
@@ -195,10 +195,10 @@ def _first_batch(waiting: Sequence[_Question], max_batch: int) -> list[_Question
     return taken
 
 
-def _number_of(examples: Examples) -> int:
-    numbers = {name: len(values) for name, values in examples.items()}
+def _number_of(entries: Entries) -> int:
+    numbers = {name: len(values) for name, values in entries.items()}
     if len(set(numbers.values())) != 1 or min(numbers.values()) < 1:
-        raise PolicyError(f"the parts of a question have to be about the same examples, they have {numbers}")
+        raise PolicyError(f"the parts of a query have to be about the same entries, they have {numbers}")
     return next(iter(numbers.values()))
 
 
@@ -206,10 +206,10 @@ def _form(values: np.ndarray | Sequence[str]) -> tuple[object, ...]:
     return (values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else ("text",)
 
 
-def _joined(examples: Sequence[Examples]) -> Examples:
+def _joined(entries: Sequence[Entries]) -> Entries:
     joined: dict[str, np.ndarray | Sequence[str]] = {}
-    for name in examples[0]:
-        parts = [each[name] for each in examples]
+    for name in entries[0]:
+        parts = [each[name] for each in entries]
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
         joined[name] = np.concatenate(arrays) if arrays else [text for part in parts for text in part]
     return joined

@@ -10,7 +10,7 @@ import numpy as np
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
-from isaaclab_arena.interfaces.policy_traits import Examples
+from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.storage.run.job_reports import ServerUsage
 from isaaclab_arena.workers.program.frames import FrameError
 
@@ -22,13 +22,13 @@ _LOAD_TIMEOUT_S = 3600.0
 ANSWER_TIMEOUT_S = 300.0
 """How long an answer may take [s]."""
 _MOST_LOSSES = 3
-"""How often the server may be lost over one question: a question that ends it again and again is at fault."""
+"""How often the server may be lost over one query: a query that ends it again and again is at fault."""
 
 
 class ServedNetwork:
     """Asks a network in a policy server. It connects when it is first asked, and again where the server was lost.
 
-    To ask again is safe: the network keeps nothing between calls, so the same question has the same answer. Nothing
+    To ask again is safe: the network keeps nothing between calls, so the same query has the same answer. Nothing
     that a policy remembers is in the server.
 
     Args:
@@ -37,7 +37,7 @@ class ServedNetwork:
         answer_timeout_s: How long an answer may take [s].
 
     Attributes:
-        usage: What the questions took of the server so far.
+        usage: What the queries took of the server so far.
 
     Raises:
         ConfigError: If the server cannot load the network because of what the job says.
@@ -55,28 +55,28 @@ class ServedNetwork:
         self.max_batch = 1
         self._exchange(None)
 
-    def ask(self, examples: Examples, *, slots_per_call: int) -> dict[str, np.ndarray]:
+    def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
         """Return the answers by name; see `NetworkElsewhere.ask`."""
-        texts, arrays = wire.split(examples)
+        texts, arrays = wire.split(entries)
         self._number += 1
-        question = {"number": self._number, "slots_per_call": slots_per_call, "texts": texts}
-        usage, answers = self._exchange((question, arrays))
+        query = {"number": self._number, "slots_per_call": slots_per_call, "texts": texts}
+        usage, answers = self._exchange((query, arrays))
         self.usage += usage
         return answers
 
     def close(self) -> None:
-        """Close the connection; a later question opens another."""
+        """Close the connection; a later query opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _exchange(
-        self, question: tuple[dict[str, Any], dict[str, np.ndarray]] | None
+        self, query: tuple[dict[str, Any], dict[str, np.ndarray]] | None
     ) -> tuple[ServerUsage, dict[str, np.ndarray]]:
-        """Return what a question took and its answers; for None, only see to it that there is a connection."""
+        """Return what a query took and its answers; for None, only see to it that there is a connection."""
         for _ in range(_MOST_LOSSES):
             try:
-                return self._tried(question)
+                return self._tried(query)
             except TimeoutError as error:
                 self.close()
                 raise PolicyLostError(f"the policy server at {self._address} did not answer in time") from error
@@ -90,10 +90,10 @@ class ServedNetwork:
                     self._address,
                     error or type(error).__name__,
                 )
-        raise PolicyLostError(f"the policy server at {self._address} was lost {_MOST_LOSSES} times over one question")
+        raise PolicyLostError(f"the policy server at {self._address} was lost {_MOST_LOSSES} times over one query")
 
     def _tried(
-        self, question: tuple[dict[str, Any], dict[str, np.ndarray]] | None
+        self, query: tuple[dict[str, Any], dict[str, np.ndarray]] | None
     ) -> tuple[ServerUsage, dict[str, np.ndarray]]:
         if self._connection is None:
             self._connection = self._connected()
@@ -102,12 +102,12 @@ class ServedNetwork:
             except ArenaError:
                 self.close()
                 raise
-        if question is None:
+        if query is None:
             return ServerUsage(), {}
-        wire.send(self._connection, *question)
+        wire.send(self._connection, *query)
         said, arrays = self._heard(self._connection, self._answer_timeout_s)
-        if said["number"] != question[0]["number"]:
-            raise FrameError(f"the answer to question {said['number']} came to question {question[0]['number']}")
+        if said["number"] != query[0]["number"]:
+            raise FrameError(f"the answer to query {said['number']} came to query {query[0]['number']}")
         return ServerUsage(**said["usage"]), arrays
 
     def _meet(self, connection: socket.socket) -> None:

@@ -24,8 +24,8 @@ class ServerOrders:
 
     Attributes:
         networks: What may be asked for, by key; loaded when it is.
-        max_batch: Examples that are answered together at most.
-        max_wait_ms: How long a question waits for others [ms].
+        max_batch: Entries that are answered together at most.
+        max_wait_ms: How long a query waits for others [ms].
         listening: File descriptor of the listening socket.
         token: What an asker has to know.
         torch_threads: Torch threads; as many as ranks have, because the last digits of an answer may depend on it.

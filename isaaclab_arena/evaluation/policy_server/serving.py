@@ -97,6 +97,9 @@ class Serving:
                 connection, _ = self._listening.accept()
             except TimeoutError:
                 continue
+            except OSError:
+                # Nobody can come any more.
+                return
             self._connections.add(connection)
             threading.Thread(target=self._converse, args=(connection,), name="asker", daemon=True).start()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.interfaces.policy_traits import Examples
+from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.workers.program import frames
 
 VERSION = 1
@@ -106,7 +106,7 @@ def received(
         raise frames.FrameError(f"the message is damaged: {error}") from error
 
 
-def split(examples: Examples) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
-    """Return the texts and the arrays of examples, which travel apart."""
-    arrays = {name: values for name, values in examples.items() if isinstance(values, np.ndarray)}
-    return {name: list(values) for name, values in examples.items() if name not in arrays}, arrays
+def split(entries: Entries) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
+    """Return the texts and the arrays of entries, which travel apart."""
+    arrays = {name: values for name, values in entries.items() if isinstance(values, np.ndarray)}
+    return {name: list(values) for name, values in entries.items() if name not in arrays}, arrays

@@ -58,21 +58,21 @@ class StartUp:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUsage:
-    """What questions took of a policy server; the sum over all questions is what the server did.
+    """What queries took of a policy server; the sum over all queries is what the server did.
 
     Attributes:
-        queries: Questions.
-        slots: Env slots that they were about.
-        calls: Calls of the network; of a call for several questions, each has its share.
-        call_slots: Env slots in those calls, with copies that fill them up; shared out in the same way.
-        queue_s: Time from the arrival of a question to the first call for it [s].
+        queries: Queries.
+        entries: Batch entries in them.
+        calls: Calls of the network; of a call for several queries, each has its share.
+        call_entries: Batch entries in those calls, with copies that fill them up; shared out in the same way.
+        queue_s: Time from the arrival of a query to the first call for it [s].
         busy_s: Time of the calls [s], shared out in the same way.
     """
 
     queries: int = 0
-    slots: int = 0
+    entries: int = 0
     calls: float = 0.0
-    call_slots: float = 0.0
+    call_entries: float = 0.0
     queue_s: float = 0.0
     busy_s: float = 0.0
 
@@ -112,7 +112,7 @@ class JobReport:
         reproducible: What running it again gives, None where the job was never built.
         plan_because: Why that is ``plan`` and not ``bitwise``, in one line; None where it is not.
         policy_batch: Env slots that the policy was asked on together, None where that makes no difference.
-        policy_server: What the job's questions took of the run's policy server; None without one.
+        policy_server: What the job's queries took of the run's policy server; None without one.
         processor: Model of the processor that it ran on; None in files of programs that did not say.
         simulated_by: What the environment says of what simulates it; None where the job was never built, and in files
             of programs that did not say.

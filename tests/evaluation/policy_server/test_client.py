@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
 from tests.evaluation.policy_server.serving import Socket
 from tests.fakes_network import RandomNetwork
 
-QUESTION = {"numbers": np.ones((3, 2), np.float32), "seed": np.arange(3), "words": ["lift", "über", ""]}
+QUERY = {"numbers": np.ones((3, 2), np.float32), "seed": np.arange(3), "words": ["lift", "über", ""]}
 
 
 @pytest.fixture
@@ -22,17 +22,17 @@ def place(tmp_path):
 
 
 def answer_of(network: ServedNetwork, **changes) -> bytes:
-    return network.ask({**QUESTION, **changes}, slots_per_call=8)["action"].tobytes()
+    return network.ask({**QUERY, **changes}, slots_per_call=8)["action"].tobytes()
 
 
 def test_a_network_elsewhere_answers_as_one_here(place):
     serving = place.serve(random=RandomNetwork)
     network = ServedNetwork(place.address, "random")
     assert (network.about, network.max_batch) == (RandomNetwork().about, 64)
-    filled = {name: [*values, *[values[0]] * 5] for name, values in QUESTION.items()}
+    filled = {name: [*values, *[values[0]] * 5] for name, values in QUERY.items()}
     here = RandomNetwork().answer({"words": filled["words"], **{n: np.array(filled[n]) for n in ("numbers", "seed")}})
     assert answer_of(network) == here["action"][:3].tobytes()
-    assert (network.usage.queries, network.usage.slots, network.usage.call_slots) == (1, 3, 8.0)
+    assert (network.usage.queries, network.usage.entries, network.usage.call_entries) == (1, 3, 8.0)
     network.close()
     serving.close()
 
@@ -59,12 +59,12 @@ def test_a_server_that_is_gone_for_good_loses_the_policy_at_once(place):
         answer_of(network)
 
 
-def test_a_question_that_ends_the_server_again_and_again_loses_the_policy(place):
+def test_a_query_that_ends_the_server_again_and_again_loses_the_policy(place):
     serving = place.serve(random=RandomNetwork)
     network = ServedNetwork(place.address, "random")
     serving.close()
 
-    def dies_of_every_question():
+    def dies_of_every_query():
         for _ in range(2):
             connection, _ = place.listening.accept()
             with connection:
@@ -73,8 +73,8 @@ def test_a_question_that_ends_the_server_again_and_again_loses_the_policy(place)
                 wire.received(connection)
 
     place.listening.settimeout(5.0)
-    threading.Thread(target=dies_of_every_question, daemon=True).start()
-    with pytest.raises(PolicyLostError, match="3 times over one question"):
+    threading.Thread(target=dies_of_every_query, daemon=True).start()
+    with pytest.raises(PolicyLostError, match="3 times over one query"):
         answer_of(network)
 
 
@@ -139,7 +139,7 @@ def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_re
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        ({"number": 7, "usage": {}}, PolicyError, "the answer to question 7 came to question 1"),
+        ({"number": 7, "usage": {}}, PolicyError, "the answer to query 7 came to query 1"),
         ({"number": 1}, PolicyError, "nonsense"),
         (None, PolicyLostError, "did not answer in time"),
     ],

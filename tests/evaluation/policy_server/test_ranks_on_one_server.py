@@ -108,8 +108,8 @@ def test_a_job_promises_its_bits_and_says_what_it_took_of_the_server(tmp_path, p
     used = report.policy_server
     assert used is not None
     # What the probe asked before the first step is no part of the job.
-    assert used.slots == report.env_steps
-    assert used.call_slots == 8 * used.calls
+    assert used.entries == report.env_steps
+    assert used.call_entries == 8 * used.calls
     assert 0 < used.calls < len(network.calls)
 
 
