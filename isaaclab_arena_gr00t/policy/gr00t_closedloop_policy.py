@@ -13,6 +13,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
@@ -179,7 +180,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """
         self._refuse_in_file(checkpoint_problems(self.policy_config.model_path))
         tag = embodiment_tag(self.policy_config.embodiment_tag)
-        from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  loads for seconds; lists need none of it
+        # Nearly all that is imported stays: looking through it for garbage again and again takes seconds.
+        with without_collecting():
+            from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  loads for seconds; lists need none of it
 
         model_path = self.policy_config.model_path
         try:

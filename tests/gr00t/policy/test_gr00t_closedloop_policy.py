@@ -1,5 +1,6 @@
 """The policy whose model is in this process: its device, its checkpoint, and what is refused before simulation."""
 
+import gc
 import importlib
 import sys
 import tomllib
@@ -223,6 +224,23 @@ def with_model(model: type, directory: Path, monkeypatch, **options: Any) -> Gr0
         checkpoint(directory / "checkpoint", "config.json", "model.safetensors")
     yaml = write_panda_yaml(directory / "p.yaml", policy_device="cpu")
     return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, **options))
+
+
+def test_python_looks_for_no_garbage_while_the_model_package_is_imported(tmp_path, monkeypatch):
+    looked = []
+
+    class Package:
+        def __getattr__(self, name: str) -> type:
+            if name != "Gr00tPolicy":
+                raise AttributeError(name)
+            looked.append(gc.isenabled())
+            return FakeModel
+
+    policy = with_model(FakeModel, tmp_path, monkeypatch)
+    monkeypatch.setitem(sys.modules, "gr00t.policy.gr00t_policy", Package())
+    policy.load_policy()
+    assert looked == [False]
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("asked", [False, True])
