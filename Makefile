@@ -90,13 +90,18 @@ $(VENV)-vla-eval-libero/.installed: tests/outsiders/libero_requirements.txt
 	$(VENV)-vla-eval-libero/bin/python -m pip install --quiet --no-deps robosuite==1.4.0
 	@touch $@
 
+$(VENV)-lerobot/.installed: tests/outsiders/lerobot_interpreter.sh
+	tests/outsiders/lerobot_interpreter.sh $(PYTHON) $(VENV)-lerobot
+	@touch $@
+
 # LIBERO_PATH names a checkout of LIBERO; without it, what needs one is skipped, and says so.
-BENCHMARKS := robosuite vla-eval pusht aloha metaworld libero $(if $(LIBERO_PATH),vla-eval-libero)
+BENCHMARKS := robosuite vla-eval pusht aloha metaworld libero lerobot $(if $(LIBERO_PATH),vla-eval-libero)
 test-benchmarks: interpreter = $(CURDIR)/$(VENV)-$(1)/bin/python
 test-benchmarks: $(INSTALLED) $(BENCHMARKS:%=$(VENV)-%/.installed)
 	PUSHT_PYTHON=$(call interpreter,pusht) ALOHA_PYTHON=$(call interpreter,aloha) \
 	METAWORLD_PYTHON=$(call interpreter,metaworld) LIBERO_PYTHON=$(call interpreter,libero) \
 	ROBOSUITE_PYTHON=$(call interpreter,robosuite) VLA_EVAL_PYTHON=$(call interpreter,vla-eval) \
+	LEROBOT_PYTHON=$(call interpreter,lerobot) \
 	$(if $(LIBERO_PATH),VLA_EVAL_LIBERO_PYTHON=$(call interpreter,vla-eval-libero) )$(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)

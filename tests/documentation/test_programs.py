@@ -34,6 +34,7 @@ ELSEWHERE = {
     "users/lerobot.md": "test_lerobot_document.py",
     "bring_your_policy/function.md": "test_bring_your_policy.py",
     "bring_your_policy/exported_networks.md": "test_bring_your_policy.py",
+    "bring_your_policy/lerobot.md": "test_lerobot_policy_document.py",
 }
 # Pages whose programs run here, each page in a directory of its own.
 HERE = (
@@ -96,6 +97,10 @@ NOT_RUN = {
     },
     "how_to/watching.md": {
         "isaaclab-arena watch": "needs a training; tests/cli/commands/evaluate/test_watch.py watches one, slowly",
+    },
+    "bring_your_policy/lerobot.md": {
+        "python3 -m venv": "is followed by packages from the network",
+        "~/lerobot/bin/pip install": "loads packages from the network",
     },
     "how_to/tracking.md": {
         "isaaclab-arena export outputs/tracked --wandb": "W&B is a service of others; tests/tracking has a client",

@@ -1,0 +1,73 @@
+"""Makes a policy of LeRobot with weights of chance, or plays one in LeRobot's own way; for LeRobot's interpreter.
+
+Usage: ``make TYPE DIRECTORY`` or ``play DIRECTORY OBSERVATIONS ACTIONS``.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from lerobot.configs.policies import PreTrainedConfig  # pyright: ignore[reportMissingImports]
+from lerobot.configs.types import FeatureType, PolicyFeature  # pyright: ignore[reportMissingImports]
+from lerobot.policies.act.configuration_act import ACTConfig  # pyright: ignore[reportMissingImports]
+from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig  # pyright: ignore[reportMissingImports]
+from lerobot.policies.factory import get_policy_class, make_pre_post_processors  # pyright: ignore[reportMissingImports]
+
+PICTURE, STATE, ACTION = "observation.images.wrist_cam_rgb", "observation.state", "action"
+SIZES = {STATE: 9, ACTION: 8}
+NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot/worker/noise.py"
+
+
+def make(kind: str, directory: str) -> None:
+    torch.manual_seed(0)
+    inputs = {
+        PICTURE: PolicyFeature(FeatureType.VISUAL, (3, 64, 64)),
+        STATE: PolicyFeature(FeatureType.STATE, (SIZES[STATE],)),
+    }
+    outputs = {ACTION: PolicyFeature(FeatureType.ACTION, (SIZES[ACTION],))}
+    common = {
+        "input_features": inputs,
+        "output_features": outputs,
+        "pretrained_backbone_weights": None,
+        "device": "cpu",
+        "push_to_hub": False,
+    }
+    if kind == "act":
+        small = {"dim_model": 64, "n_heads": 4, "dim_feedforward": 128, "n_encoder_layers": 1, "latent_dim": 8}
+        config = ACTConfig(**common, **small, n_vae_encoder_layers=1, chunk_size=10, n_action_steps=6)
+    else:
+        config = DiffusionConfig(**common, down_dims=(32, 64, 128), crop_shape=(56, 56), num_inference_steps=4)
+    statistics = {
+        name: {"mean": torch.full((n,), 0.1), "std": torch.full((n,), 0.7), "min": -torch.ones(n), "max": torch.ones(n)}
+        for name, n in SIZES.items()
+    }
+    statistics[PICTURE] = {name: torch.full((3, 1, 1), 0.5) for name in ("mean", "std", "min", "max")}
+    processors = make_pre_post_processors(config, dataset_stats=statistics)
+    for part in (get_policy_class(kind)(config), *processors):
+        part.save_pretrained(directory)
+
+
+def play(directory: str, observations: str, actions: str) -> None:
+    """Act on each observation as ``lerobot-eval`` does, with the noise of each query from a seed that is given."""
+    torch.set_num_threads(1)
+    shown = dict(np.load(observations))
+    sys.path.append(str(NOISE.parent))
+    noise = importlib.import_module(NOISE.stem)
+    config = PreTrainedConfig.from_pretrained(directory)
+    policy = get_policy_class(config.type).from_pretrained(directory, config=config)
+    before, after = make_pre_post_processors(config, pretrained_path=directory)
+    policy.reset()
+    played = []
+    for picture, state, seed in zip(shown["pictures"], shown["states"], shown["seeds"], strict=True):
+        pixels = torch.from_numpy(picture)[None].permute(0, 3, 1, 2).contiguous().type(torch.float32) / 255
+        batch = before({PICTURE: pixels, STATE: torch.from_numpy(state)[None], "task": ["lift"]})
+        with torch.inference_mode(), noise.NoiseOfEntries([int(seed)]):
+            action = policy.select_action(batch)
+        played.append(after(action)[0].numpy())
+    np.save(actions, np.stack(played))
+
+
+if __name__ == "__main__":
+    {"make": make, "play": play}[sys.argv[1]](*sys.argv[2:])
