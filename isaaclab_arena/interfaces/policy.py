@@ -17,7 +17,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy_options import styles
 from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 from isaaclab_arena.interfaces.policy_options.parsed import add_config_arguments, config_from_arguments
-from isaaclab_arena.interfaces.policy_traits import AnnouncesPictures, PolicyTraits, StatesModel
+from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnnouncesPictures, PolicyTraits, StatesModel
 
 _TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits))
 
@@ -253,14 +253,23 @@ def overrides(policy_class: type[PolicyBase], name: str) -> bool:
 def announced_pictures(policy: PolicyBase, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
     """Return the env slots at whose pictures a policy says it looks next, None for all; see `AnnouncesPictures`."""
     announces = isinstance(policy, AnnouncesPictures)
-    classes = type(policy).__mro__
-    speaker, looker = (
-        next(number for number, each in enumerate(classes) if name in each.__dict__)
-        for name in ("pictures_to_see" if announces else "traits", "get_action")
-    )
-    if speaker > looker:
+    if not _knows_how_it_acts(policy, "pictures_to_see" if announces else "traits"):
         return None
     return policy.pictures_to_see(env, starting) if announces else None if policy.traits.sees_pictures else ()
+
+
+def acts_in_some(policy: PolicyBase) -> bool:
+    """Whether a policy can act in some env slots while others wait; see `ActsInSome`."""
+    return isinstance(policy, ActsInSome) and _knows_how_it_acts(policy, "act_in_some")
+
+
+def _knows_how_it_acts(policy: PolicyBase, name: str) -> bool:
+    """Whether what the class says under a name holds for its ``get_action``, which a class below may override."""
+    speaker, looker = (
+        next(number for number, each in enumerate(type(policy).__mro__) if attribute in each.__dict__)
+        for attribute in (name, "get_action")
+    )
+    return speaker <= looker
 
 
 def _parameter_of_base(policy_class: type) -> Any:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
+import torch
 
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,24 @@ class SharesNetwork(Protocol):
 
     def with_own_memory(self) -> Self | None:
         """Return a policy with this one's network and a memory of its own; None where this object cannot be shared."""
+        ...
+
+
+@runtime_checkable
+class ActsInSome(Protocol):
+    """A policy that can act in some env slots while others wait, as clients of a server do."""
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        """Return actions as ``get_action`` does, and leave what is remembered of all other env slots as it is.
+
+        Args:
+            env: The environment.
+            observation: Nested dict of tensors, batched by environment; zeros in the other env slots.
+            env_ids: Env slots that act.
+
+        Returns:
+            Shape: (num_envs, action_dim). The values in the other env slots mean nothing.
+        """
         ...
 
 

@@ -1,6 +1,7 @@
 """Define the interface of a policy's network: vectors in, vectors out, and a memory per entry of the batch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -61,3 +62,17 @@ def forgotten(memory: Memory, entries: torch.Tensor) -> Memory:
         entries: Entries of the batch. Shape: (n,), int64.
     """
     return tuple(part.index_fill(1, entries.to(part.device), 0.0) for part in memory)
+
+
+def remembered(before: Memory, after: Memory, entries: Sequence[int]) -> Memory:
+    """Return a memory in which some batch entries have seen one observation more, and the others have not.
+
+    Args:
+        before: What the entries remembered; it is not changed.
+        after: What they would all remember.
+        entries: Entries of the batch that have seen it.
+    """
+    if not after or len(entries) == after[0].shape[1]:
+        return after
+    places = torch.tensor(list(entries), dtype=torch.int64, device=after[0].device)
+    return tuple(old.index_copy(1, places, new[:, places]) for old, new in zip(before, after, strict=True))

@@ -48,8 +48,15 @@ class ActionSource(Protocol):
         """
         ...
 
-    def popped(self) -> tuple[torch.Tensor, Self]:
-        """Return the action of every env slot, shape (num_envs, action_dim), and the source without it."""
+    def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
+        """Return the action of every env slot, and the source without it.
+
+        Args:
+            acting: Env slots whose action is played, None for all; the others keep theirs. Shape: (num_envs,), bool.
+
+        Returns:
+            Shape of the actions: (num_envs, action_dim).
+        """
         ...
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
@@ -116,13 +123,18 @@ class ActionChunks:
             next_step=self.next_step.index_fill(0, env_ids, 0),
         )
 
-    def popped(self) -> tuple[torch.Tensor, Self]:
-        """Return the next action of every env slot, zeros where it has none, and the chunks without it."""
+    def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
+        """Return the next action of every env slot, zeros where it has none, and the chunks without it.
+
+        Args:
+            acting: Env slots whose action is played, None for all; see `ActionSource`.
+        """
         has_one = self.active & (self.next_step < self.actions.shape[1])
         step = self.next_step.clamp(max=self.actions.shape[1] - 1)
         slots = torch.arange(self.num_envs, device=step.device)
         action = torch.where(has_one[:, None], self.actions[slots, step], 0.0)
-        return action, replace(self, next_step=self.next_step + has_one)
+        is_played = has_one if acting is None else has_one & acting
+        return action, replace(self, next_step=self.next_step + is_played)
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
         """Return the chunks with these env slots' used up, and the env slots active."""

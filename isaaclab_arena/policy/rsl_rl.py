@@ -20,7 +20,7 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.models.agent_settings import find_agent_file
 from isaaclab_arena.models.exported import is_torchscript
-from isaaclab_arena.models.network import Memory, forgotten
+from isaaclab_arena.models.network import Memory, forgotten, remembered
 from isaaclab_arena.models.run_directory import checkpoint_file
 from isaaclab_arena.policy.network_inputs import NetworkInputs, network_inputs
 from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, TrainedPolicy, load_trained, policy_device
@@ -171,15 +171,19 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return what the network does in every env slot. Shape: (num_envs, action_dim)."""
+        return self.act_in_some(env, observation, range(env.num_envs))
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        """Return what the network does in every env slot, and remember only those that act; see `ActsInSome`."""
         meeting = self._meeting_with(env)
         seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
         if self._memory is None or self._num_envs != env.num_envs:
             self._memory, self._num_envs = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)
-        self._memory = answer.memory
+        self._memory = remembered(self._memory, answer.memory, env_ids)
         output = answer.mean.to(env.device)
         if answer.std is not None and self._options.stochastic:
-            output = output + answer.std.to(env.device) * self._noise(output)
+            output = output + answer.std.to(env.device) * self._noise(output, env_ids)
         return meeting.scaler(output)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -226,9 +230,10 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {action_shape[0]}"
         return [Problem(message)]
 
-    def _noise(self, output: torch.Tensor) -> torch.Tensor:
+    def _noise(self, output: torch.Tensor, env_ids: Sequence[int]) -> torch.Tensor:
         noise = np.zeros(output.shape, np.float32)
-        for slot, generator in self._generators.items():
+        for slot in self._generators.keys() & env_ids:
+            generator = self._generators[slot]
             noise[slot] = generator.standard_normal(output.shape[1], np.float32)
         return torch.from_numpy(noise).to(output.device)
 

@@ -1,5 +1,6 @@
 """The policy that does nothing, to try an environment out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,3 +30,8 @@ class ZeroActionPolicy(PolicyBase[ZeroActionPolicyCfg]):
         """Return zeros. Shape: (num_envs, action_dim)."""
         del observation
         return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        """Return zeros; see `ActsInSome`."""
+        del env_ids
+        return self.get_action(env, observation)

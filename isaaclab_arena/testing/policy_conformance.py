@@ -15,8 +15,9 @@ from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, declared_options, overrides
-from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, declared_options, overrides
+from isaaclab_arena.interfaces.policy_traits import ActsInSome, SharesNetwork
+from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from isaaclab_arena.testing.playing import bits, conditions_of, ended, episode, leaves, require, start
 
@@ -175,6 +176,18 @@ class PolicyConformance(ABC):
             sharing.close()
         _require_equal(expected, found, 0, 0, "a policy that shares the network changes what the first one does")
 
+    def test_env_slots_that_wait_keep_their_memory(self) -> None:
+        """`ActsInSome`: one env slot plays after the other as both do together."""
+        with self._playing(2) as (policy, environment), contextlib.closing(self.make()) as waiting, torch.no_grad():
+            self._need_reproducible(policy)
+            if not acts_in_some(policy):
+                raise SkipTest("the policy cannot act in some env slots while others wait")
+            shown, expected = _shown(policy, environment, {0: 0, 1: 1}, self.num_steps)
+            _begun(waiting, environment, {0: 0, 1: 1})
+            for slot in (0, 1):
+                found = [_alone(waiting, environment, observation, slot) for observation in shown]
+                _require_close(expected, found, slot, "an env slot does not go on after another where it was")
+
     def test_it_announces_the_pictures_that_it_looks_at(self) -> None:
         """`AnnouncesPictures` and ``sees_pictures``: pictures that were not announced change no action."""
         with self._playing(2) as (policy, environment):
@@ -277,6 +290,30 @@ def _steps(
         observation = step.observation
         if bool(ended(step)[list(episodes)].any()):
             return
+
+
+def _shown(
+    policy: PolicyBase[Any], environment: Environment, episodes: Mapping[int, int], num_steps: int
+) -> tuple[list[Observation], list[torch.Tensor]]:
+    """Play episodes until one of them ends; return what the policy is shown in each step, and its actions."""
+    observation, shown, actions = _begun(policy, environment, episodes), [], []
+    for _ in range(num_steps):
+        shown.append(with_leaves(observation, torch.clone))
+        actions.append(torch.as_tensor(policy.get_action(environment, observation)).clone())
+        step = environment.step(actions[-1].to(environment.device, torch.float32))
+        observation = step.observation
+        if bool(ended(step)[list(episodes)].any()):
+            break
+    return shown, actions
+
+
+def _alone(policy: PolicyBase[Any], environment: Environment, observation: Observation, slot: int) -> torch.Tensor:
+    """Return the action of one env slot, while the others wait and show zeros."""
+    if not isinstance(policy, ActsInSome):
+        raise TypeError("the policy cannot act in some env slots while others wait")
+    others = torch.arange(environment.num_envs, device=environment.device) != slot
+    seen = with_leaves(observation, lambda values: values.index_fill(0, others.nonzero()[:, 0], 0))
+    return torch.as_tensor(policy.act_in_some(environment, seen, [slot]))
 
 
 def _announce(policy: PolicyBase[Any], environment: Environment, starting: Sequence[int]) -> None:

@@ -229,15 +229,21 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         Raises:
             PolicyError: If the model's answer does not fit, or an env slot has no instruction.
         """
+        return self.act_in_some(env, observation, range(env.num_envs))
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        """Return actions as `get_action` does, and go on in the named env slots alone; see `ActsInSome`."""
         source = self._source_for(env, all_active=True)
         history = self._history_for(env)
-        history.push(observation)
-        env_ids = torch.nonzero(source.needs_chunk()).flatten()
-        if len(env_ids):
+        history.push(observation, env_ids)
+        acting = torch.zeros(env.num_envs, dtype=torch.bool)
+        acting[list(env_ids)] = True
+        used_up = torch.nonzero(source.needs_chunk() & acting).flatten()
+        if len(used_up):
             self.count.slots_of_all += env.num_envs
-            chunks = self._chunks(env, history, observation, env_ids.tolist())
-            source = source.refilled(env_ids, chunks)
-        action, self._source = source.popped()
+            chunks = self._chunks(env, history, observation, used_up.tolist())
+            source = source.refilled(used_up, chunks)
+        action, self._source = source.popped(acting)
         return action.to(env.device, non_blocking=True)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -350,7 +356,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         size = self.slots_per_query(env.num_envs) or 1
         observation = _zeros(env, wiring)
         history = ShownHistory(wiring, num_envs=1)
-        history.push(observation)
+        history.push(observation, [0])
         nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
         try:
             answer = self._answer(nothing, [0] * size)

@@ -10,7 +10,6 @@ from isaaclab_arena_gr00t.modality import PRESENT
 from isaaclab_arena_gr00t.observations import Shown, pictures, shown_now, state_values
 from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, Wiring
 
-_ALL = slice(None)
 _STATE = "state"
 
 
@@ -18,7 +17,8 @@ class FrameHistory:
     """The last frames of every env slot, as many as the earliest of some steps needs.
 
     Frames are pushed once per control step, for the env slots that are looked at then. An env slot that begins anew has
-    looked as it does now for ever. Pictures are large, so they are kept in place and not as a value.
+    looked as it does now for ever. One that makes no step keeps its frames. Pictures are large, so they are kept in
+    place and not as a value.
 
     Args:
         steps: Which frames are asked for: 0 is the one that was pushed last, -15 the one 15 before it.
@@ -28,7 +28,7 @@ class FrameHistory:
     def __init__(self, steps: Sequence[int], num_envs: int) -> None:
         self._steps = tuple(steps)
         self._length = 1 - min(steps)
-        self._newest = 0
+        self._newest = torch.zeros(num_envs, dtype=torch.int64)
         self._begins = torch.ones(num_envs, dtype=torch.bool)
         self._known = torch.zeros((num_envs, self._length), dtype=torch.bool)
         self._kept: dict[str, torch.Tensor] = {}
@@ -37,25 +37,29 @@ class FrameHistory:
         """Forget what these env slots looked like before the next frame."""
         self._begins[env_ids.to(self._begins.device)] = True
 
-    def push(self, frames: Mapping[str, torch.Tensor], env_ids: Sequence[int]) -> None:
-        """Take the next frame of some env slots; that of the others is never asked for.
+    def push(
+        self, frames: Mapping[str, torch.Tensor], env_ids: Sequence[int], stepping: Sequence[int] | None = None
+    ) -> None:
+        """Take the next frame of some env slots; that of the others that make a step is never asked for.
 
         Args:
             frames: Shape of each: (len(env_ids), ...), always the same but for the number of env slots.
             env_ids: The env slots.
+            stepping: Env slots that make a step, those of ``env_ids`` among them; None for all.
         """
-        self._newest = (self._newest + 1) % self._length
+        moved = torch.tensor(range(len(self._newest)) if stepping is None else list(stepping), dtype=torch.int64)
+        self._newest[moved] = (self._newest[moved] + 1) % self._length
+        self._known[moved, self._newest[moved]] = False
         pushed = torch.tensor(list(env_ids), dtype=torch.int64)
-        begins = self._begins[pushed]
-        self._known[:, self._newest] = False
-        self._known[pushed, self._newest] = True
+        begins, newest = self._begins[pushed], self._newest[pushed]
+        self._known[pushed, newest] = True
         self._known[pushed[begins]] = True
         for key, frame in frames.items():
             if key not in self._kept:
                 self._kept[key] = frame.new_zeros((len(self._begins), self._length, *frame.shape[1:]))
             kept = self._kept[key]
             device = frame.device
-            kept[pushed.to(device, non_blocking=True), self._newest] = frame
+            kept[pushed.to(device, non_blocking=True), newest.to(device, non_blocking=True)] = frame
             # By numbers and not by a mask, whose length a GPU would have to tell.
             first = frame[begins.nonzero()[:, 0].to(device, non_blocking=True), None]
             anew = pushed[begins].to(device, non_blocking=True)
@@ -69,7 +73,7 @@ class FrameHistory:
             ValueError: If one of them was never pushed.
         """
         slots = torch.tensor(list(env_ids), dtype=torch.int64)[:, None]
-        places = torch.tensor([(self._newest + step) % self._length for step in self._steps])[None]
+        places = (self._newest[slots] + torch.tensor(self._steps)) % self._length
         if not bool(self._known[slots, places].all()):
             raise ValueError(f"the frames of steps {self._steps} of env slots {list(env_ids)} were not all pushed")
         return {key: _picked(kept, slots, places) for key, kept in self._kept.items()}
@@ -102,14 +106,14 @@ class ShownHistory:
             if history is not None:
                 history.restart(env_ids)
 
-    def push(self, observation: Observation) -> None:
-        """Take up what env slots show; once in every control step, whoever is asked for in it."""
+    def push(self, observation: Observation, stepping: Sequence[int]) -> None:
+        """Take up what env slots show; once in every control step that they make, whoever is asked for in it."""
         if self._video is not None:
-            env_ids = _drawn(observation[CAMERA_GROUP], self.wiring, self.num_envs)
-            self._video.push(pictures(observation, self.wiring, env_ids) if env_ids else {}, env_ids)
-        state = None if self._state is None else state_values(observation, self.wiring, _ALL)
+            drawn = _drawn(observation[CAMERA_GROUP], self.wiring, stepping)
+            self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
+        state = None if self._state is None else state_values(observation, self.wiring, list(stepping))
         if self._state is not None and state is not None:
-            self._state.push({_STATE: state}, range(self.num_envs))
+            self._state.push({_STATE: state}, stepping, stepping)
 
     def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
         """Return what a model is shown of some env slots, of which ``observation`` is what was pushed last.
@@ -131,8 +135,8 @@ class ShownHistory:
         return Shown(video=video, state=self._state.frames(slots).get(_STATE))
 
 
-def _drawn(cameras: Mapping[str, torch.Tensor | SomePictures], wiring: Wiring, num_envs: int) -> list[int]:
-    """Return the env slots whose pictures are there."""
+def _drawn(cameras: Mapping[str, torch.Tensor | SomePictures], wiring: Wiring, env_ids: Sequence[int]) -> Sequence[int]:
+    """Return those of some env slots whose pictures are there."""
     shown = [cameras[name] for name in wiring.cameras.values()]
     some = next((each for each in shown if isinstance(each, SomePictures)), None)
-    return list(range(num_envs)) if some is None else some.env_ids
+    return list(env_ids) if some is None else [env_id for env_id in some.env_ids if env_id in set(env_ids)]

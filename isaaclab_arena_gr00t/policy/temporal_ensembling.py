@@ -61,8 +61,9 @@ class EnsembledChunks:
             count=self.count.index_copy(0, env_ids, count),
         )
 
-    def popped(self) -> tuple[torch.Tensor, Self]:
+    def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
         """Return the weighted mean of what was predicted for this step, and the same chunks: a new one ages them."""
+        del acting
         length = self.chunks.shape[1]
         age = torch.arange(length, device=self.count.device)
         # The chunk of age k was made k steps ago, so its entry number k is about this step.

@@ -47,9 +47,12 @@ class StrollPolicy(PolicyBase[StrollCfg]):
             self.ages.pop(slot, None)
 
     def get_action(self, env, observation):
+        return self.act_in_some(env, observation, range(env.num_envs))
+
+    def act_in_some(self, env, observation, env_ids):
         action = torch.zeros(env.num_envs, 2)
         for slot, generator in self.generators.items():
-            if slot < env.num_envs:
+            if slot in env_ids:
                 age = self.ages[slot] = self.ages.get(slot, 0) + 1
                 action[slot] = self.config.speed / age * torch.from_numpy(generator.uniform(-1, 1, 2))
         return action + 0.01 * observation["policy"]["position"]
@@ -137,6 +140,14 @@ class OneMemoryForAll(StrollPolicy):
         return other
 
 
+class MovesAllOn(StrollPolicy):
+    def act_in_some(self, env, observation, env_ids):
+        return super().act_in_some(env, observation, range(env.num_envs))
+
+    def get_action(self, env, observation):
+        return super().get_action(env, observation)
+
+
 class ClosesOnce(StrollPolicy):
     closed = False
 
@@ -181,6 +192,7 @@ BROKEN: list[tuple[str, type[PolicyBase[Any]]]] = [
     ("env_slots_do_not_influence_each_other", FollowsTheCrowd),
     ("one_object_serves_any_num_envs", OfOneSize),
     ("a_shared_network_has_a_memory_for_each", OneMemoryForAll),
+    ("env_slots_that_wait_keep_their_memory", MovesAllOn),
     ("it_announces_the_pictures_that_it_looks_at", LooksWithoutAWord),
     ("it_announces_the_pictures_that_it_looks_at", LooksSeldomButOnlyAnnouncesTheFirst),
     ("closing_twice_is_allowed", ClosesOnce),

@@ -1,0 +1,63 @@
+"""Describe the job whose policy is served: its names, its sizes and the identity of its episodes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena_gr00t.serving.observation_mapping import ObservationMapping
+
+_DISTRIBUTION = "isaaclab-arena-mujoco"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedJob:
+    """The job whose policy is served.
+
+    Attributes:
+        policy: Its policy.
+        mapping: What clients call the terms of its environment.
+        contents: What its policy is made of, such as the hash of a checkpoint, for clients to record.
+    """
+
+    policy: HostedPolicy
+    mapping: ObservationMapping
+    contents: Mapping[str, str]
+
+    @property
+    def program(self) -> str:
+        """This program with its version."""
+        try:
+            return f"isaaclab-arena {metadata.version(_DISTRIBUTION)}"
+        except metadata.PackageNotFoundError:
+            return "isaaclab-arena"
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What clients are told, and record as the model that they asked."""
+        config = self.policy.job.config
+        return {
+            "program": self.program,
+            "job": config.name,
+            "policy_type": config.policy_type,
+            "environment": config.environment,
+            "seed": config.seed,
+            **self.contents,
+        }
+
+    @property
+    def action_dim(self) -> int:
+        """Numbers of an action."""
+        return self.policy.environment.action_spec.shape[0]
+
+    def size_of(self, name: str) -> int:
+        """Return how many numbers a term of the group ``policy`` has."""
+        return math.prod(self.mapping.shapes[name])
+
+    def episode(self, episode_index: int) -> Episode:
+        """Return an episode of the job, with its random streams."""
+        config = self.policy.job.config
+        return Episode(job=config.name, episode_index=episode_index, seed=config.seed)

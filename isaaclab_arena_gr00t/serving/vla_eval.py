@@ -1,0 +1,157 @@
+"""Talk with clients of vla-eval: say hello, and play the episodes that they begin and end."""
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from websockets.sync.server import ServerConnection
+
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
+from isaaclab_arena.evaluation.serving.policy_host import HostSession
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
+from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import (
+    ACTION,
+    EPISODE_END,
+    EPISODE_START,
+    ERROR,
+    HELLO,
+    OBSERVATION,
+    PROTOCOL_VERSION,
+    Message,
+    pack,
+    unpack,
+)
+from isaaclab_arena_gr00t.serving.served_job import ServedJob
+
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
+
+_UNREADABLE = 1007
+_FORMAT = "isaaclab_arena"
+_LONGEST_ERROR = 500
+
+
+class VlaEvalTalks:
+    """Talks with every client of vla-eval. What belongs to one connection is in `_Talk`.
+
+    Args:
+        served: The job whose policy acts.
+        limits: How large a message may be.
+    """
+
+    def __init__(self, served: ServedJob, limits: WireLimits) -> None:
+        self.served, self.limits = served, limits
+        self._unnumbered = itertools.count()
+
+    def __call__(self, connection: ServerConnection, session: HostSession) -> None:
+        """Talk with one client until it closes the connection."""
+        talk = _Talk(self, session)
+        for data in connection:
+            if isinstance(data, str):
+                connection.close(_UNREADABLE, "this server speaks vla-eval's protocol, which sends no text")
+                return
+            try:
+                message = unpack(data, self.limits)
+            except WireError as error:
+                connection.send(_error("unreadable message", error, 0))
+                connection.close(_UNREADABLE, "no message of vla-eval's protocol")
+                return
+            for answer in talk.answers(message):
+                connection.send(answer)
+
+    def hello(self) -> dict[str, Any]:
+        """Return what the server says of itself."""
+        served = self.served
+        pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
+        states = {
+            key: _spec(key, sum(served.size_of(name) for name in names), _FORMAT)
+            for key, names in served.mapping.states.items()
+        }
+        return {
+            "harness_version": served.program,
+            "protocol_version": PROTOCOL_VERSION,
+            "model_server": "isaaclab_arena",
+            "capabilities": {},
+            **served.stated,
+            "action_spec": {"action": _spec("action", served.action_dim, _FORMAT)},
+            "observation_spec": {**pictures, **states, "language": _spec("language", 0, "language")},
+        }
+
+    def episode(self, task: object) -> Episode:
+        """Return the episode of a task: that of its ``episode_idx``, or the next one that has no number."""
+        index = task.get("episode_idx") if isinstance(task, Mapping) else None
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            index = next(self._unnumbered)
+        return self.served.episode(index)
+
+
+class _Talk:
+    """What one connection says and hears.
+
+    Args:
+        talks: What all connections share.
+        session: Its env slot.
+    """
+
+    def __init__(self, talks: VlaEvalTalks, session: HostSession) -> None:
+        self._talks, self._session = talks, session
+        # An episode begins with its first observation, which says what is to be done.
+        self._begins: Episode | None = None
+
+    def answers(self, message: Message) -> Iterator[bytes]:
+        """Yield what is to be said to a message."""
+        if message.kind == HELLO:
+            yield self._hello(message)
+        elif message.kind == EPISODE_START:
+            self._session.end_episode()
+            self._begins = self._talks.episode(message.payload.get("task"))
+        elif message.kind == EPISODE_END:
+            self._session.end_episode()
+            self._begins = None
+        elif message.kind == OBSERVATION:
+            yield self._acted(message)
+        elif message.kind == ERROR:
+            _LOG.warning("a client reports an error: %s", plain_text(str(message.payload.get("error"))[:500]))
+        else:
+            yield _error("unknown message", f"type {in_words(message.kind)}", message.number)
+
+    def _hello(self, message: Message) -> bytes:
+        version = message.payload.get("protocol_version")
+        if version != PROTOCOL_VERSION:
+            words = f"version {in_words(version)} of the protocol is not known here, {PROTOCOL_VERSION} is"
+            return _error("hello refused", words, message.number)
+        return pack(Message(kind=HELLO, payload=self._talks.hello(), number=message.number))
+
+    def _acted(self, message: Message) -> bytes:
+        try:
+            action = self._action(message.payload)
+        except ObservationRefusedError as error:
+            return _error("observation refused", error, message.number)
+        except Exception as error:  # noqa: BLE001  what one client does must not stop the others
+            if not isinstance(error, ArenaError):
+                _LOG.warning("the policy failed", exc_info=True)
+            return _error("policy failed", f"{type(error).__name__}: {error}", message.number)
+        return pack(Message(kind=ACTION, payload={"actions": action}, number=message.number))
+
+    def _action(self, payload: Mapping[str, Any]) -> Any:
+        pictures = payload.get("images", {})
+        if not isinstance(pictures, Mapping):
+            raise ObservationRefusedError(f"'images' must hold pictures by name, it is {in_words(pictures)}")
+        observation = self._talks.served.mapping.observation(pictures, payload)
+        if self._begins is not None:
+            words = payload.get("task_description")
+            self._session.start_episode(self._begins, words if isinstance(words, str) else None)
+            self._begins = None
+        return self._session.act(observation).action
+
+
+def _spec(name: str, dims: int, form: str) -> dict[str, Any]:
+    return {"name": name, "dims": dims, "format": form}
+
+
+def _error(what: str, error: object, number: int) -> bytes:
+    words = plain_text(f"{what}: {str(error)[:_LONGEST_ERROR]}")
+    return pack(Message(kind=ERROR, payload={"error": words}, number=number))

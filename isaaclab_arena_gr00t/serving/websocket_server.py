@@ -1,0 +1,153 @@
+"""Serve a policy over websockets: one thread and one env slot for each connection, within limits of size and number."""
+
+import hmac
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection, serve
+
+from isaaclab_arena.evaluation.serving.policy_host import HostFullError, HostSession, PolicyHost
+from isaaclab_arena.logs import plain_text
+
+# Below the program's own logger, so that it is shown.
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
+
+_TRY_AGAIN = 1013
+_HANDSHAKE_S = 10.0
+_CLOSE_S = 1.0
+_LONGEST_REASON_BYTES = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenOptions:
+    """Where a server listens, and to whom.
+
+    Attributes:
+        host: Address to listen on.
+        port: Port to listen on; 0 for a free one.
+        api_token: Token that clients must send as ``Authorization: Api-Key``, None for none.
+        max_message_bytes: Largest message of a client.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_token: str | None = field(default=None, repr=False)
+    max_message_bytes: int = 64 * 1024 * 1024
+
+
+class WebsocketServer:
+    """Gives each connection a session of a policy host, until it closes.
+
+    ``GET /health`` tells whether the policy is served, and how many sessions there are. It needs no token.
+
+    Args:
+        host: The policy host.
+        talk: Talks with one client: it gets the connection and its session, and returns or raises when that is over.
+        listen: Where to listen.
+        stated: What the server says of itself, in answers to ``/health``.
+
+    Attributes:
+        port: The port it listens on.
+        address: Address for clients.
+
+    Raises:
+        OSError: If it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        host: PolicyHost,
+        talk: Callable[[ServerConnection, HostSession], None],
+        listen: ListenOptions,
+        stated: dict[str, Any],
+    ) -> None:
+        self._host, self._talk, self._listen, self._stated = host, talk, listen, stated
+        self._server = serve(
+            self._hold,
+            listen.host,
+            listen.port,
+            compression=None,
+            process_request=self._before,
+            open_timeout=_HANDSHAKE_S,
+            close_timeout=_CLOSE_S,
+            # A client that simulates answers no ping meanwhile; the system notices one whose machine is gone.
+            ping_interval=None,
+            max_size=listen.max_message_bytes,
+            # What a client sends before it has read its answer stays with the client.
+            max_queue=1,
+            server_header=None,
+        )
+        self.port: int = self._server.socket.getsockname()[1]
+        name = f"[{listen.host}]" if ":" in listen.host else listen.host
+        self.address = f"ws://{name}:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="websockets")
+
+    def start(self) -> None:
+        """Take connections from now on, on threads of its own."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close every connection, and stop. The policy host must be closed before."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        else:
+            self._server.socket.close()
+
+    def _before(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.path.partition("?")[0] in ("/health", "/healthz"):
+            return self._health()
+        token = self._listen.api_token
+        given = request.headers.get("Authorization", "")
+        if token is not None and not hmac.compare_digest(given.encode(), f"Api-Key {token}".encode()):
+            return connection.respond(
+                HTTPStatus.UNAUTHORIZED, "this server wants its token as 'Authorization: Api-Key TOKEN'\n"
+            )
+        try:
+            self._host.check_room()
+        except HostFullError as error:
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
+        return None
+
+    def _health(self) -> Response:
+        statistics = self._host.statistics()
+        is_served = not self._host.is_closed
+        body = json.dumps(
+            {
+                "status": "ok" if is_served else "closed",
+                **self._stated,
+                "sessions": statistics.sessions,
+                "queries": statistics.queries,
+                "calls": statistics.calls,
+            }
+        )
+        status = HTTPStatus.OK if is_served else HTTPStatus.SERVICE_UNAVAILABLE
+        data = f"{body}\n".encode()
+        headers = Headers(
+            [("Connection", "close"), ("Content-Length", str(len(data))), ("Content-Type", "application/json")]
+        )
+        return Response(status.value, status.phrase, headers, data)
+
+    def _hold(self, connection: ServerConnection) -> None:
+        """Talk with one client, and give its env slot back."""
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            session = self._host.open()
+        except HostFullError as error:
+            connection.close(_TRY_AGAIN, str(error)[:_LONGEST_REASON_BYTES])
+            return
+        try:
+            self._talk(connection, session)
+        except ConnectionClosed as error:
+            _LOG.debug("a client has gone: %s", plain_text(error))
+        finally:
+            session.close()
