@@ -62,6 +62,11 @@ $(VENV)-vla-eval/.installed:
 	$(VENV)-vla-eval/bin/python -m pip install --quiet vla-eval==0.8.0
 	@touch $@
 
+$(VENV)-openpi/.installed:
+	$(PYTHON) -m venv $(VENV)-openpi
+	$(VENV)-openpi/bin/python -m pip install --quiet openpi-client==0.1.2 typing-extensions
+	@touch $@
+
 $(VENV)-pusht/.installed:
 	$(PYTHON) -m venv $(VENV)-pusht
 	$(VENV)-pusht/bin/python -m pip install --quiet gym-pusht==0.1.8
@@ -95,13 +100,14 @@ $(VENV)-lerobot/.installed: tests/outsiders/lerobot_interpreter.sh
 	@touch $@
 
 # LIBERO_PATH names a checkout of LIBERO; without it, what needs one is skipped, and says so.
-BENCHMARKS := robosuite vla-eval pusht aloha metaworld libero lerobot $(if $(LIBERO_PATH),vla-eval-libero)
+BENCHMARKS := robosuite vla-eval openpi pusht aloha metaworld libero lerobot $(if $(LIBERO_PATH),vla-eval-libero)
 test-benchmarks: interpreter = $(CURDIR)/$(VENV)-$(1)/bin/python
 test-benchmarks: $(INSTALLED) $(BENCHMARKS:%=$(VENV)-%/.installed)
 	PUSHT_PYTHON=$(call interpreter,pusht) ALOHA_PYTHON=$(call interpreter,aloha) \
 	METAWORLD_PYTHON=$(call interpreter,metaworld) LIBERO_PYTHON=$(call interpreter,libero) \
 	ROBOSUITE_PYTHON=$(call interpreter,robosuite) VLA_EVAL_PYTHON=$(call interpreter,vla-eval) \
 	LEROBOT_PYTHON=$(call interpreter,lerobot) \
+	OPENPI_PYTHON=$(call interpreter,openpi) \
 	$(if $(LIBERO_PATH),VLA_EVAL_LIBERO_PYTHON=$(call interpreter,vla-eval-libero) )$(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)

@@ -70,6 +70,15 @@ class ActsInSome(Protocol):
 
 
 @runtime_checkable
+class PlaysChunks(Protocol):
+    """A policy that knows some of an env slot's next actions already, whatever that shows until then."""
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return the actions that follow the one that it returned last. Shape: (n, action_dim), n may be 0."""
+        ...
+
+
+@runtime_checkable
 class DividesCalls(Protocol):
     """A policy that divides the env slots it is asked for into calls of one size."""
 

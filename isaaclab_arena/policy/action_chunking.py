@@ -59,6 +59,10 @@ class ActionSource(Protocol):
         """
         ...
 
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return what an env slot plays before it needs another chunk. Shape: (n, action_dim)."""
+        ...
+
     def restarted(self, env_ids: torch.Tensor) -> Self:
         """Return the source with nothing left of what env slots did before, and these env slots active."""
         ...
@@ -135,6 +139,10 @@ class ActionChunks:
         action = torch.where(has_one[:, None], self.actions[slots, step], 0.0)
         is_played = has_one if acting is None else has_one & acting
         return action, replace(self, next_step=self.next_step + is_played)
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return what is left of an env slot's chunk. Shape: (n, action_dim)."""
+        return self.actions[env_id, int(self.next_step[env_id]) :]
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
         """Return the chunks with these env slots' used up, and the env slots active."""

@@ -177,16 +177,19 @@ class PolicyConformance(ABC):
         _require_equal(expected, found, 0, 0, "a policy that shares the network changes what the first one does")
 
     def test_env_slots_that_wait_keep_their_memory(self) -> None:
-        """`ActsInSome`: one env slot plays after the other as both do together."""
+        """`ActsInSome`: two env slots act in turns as they do together."""
         with self._playing(2) as (policy, environment), contextlib.closing(self.make()) as waiting, torch.no_grad():
             self._need_reproducible(policy)
             if not acts_in_some(policy):
                 raise SkipTest("the policy cannot act in some env slots while others wait")
             shown, expected = _shown(policy, environment, {0: 0, 1: 1}, self.num_steps)
             _begun(waiting, environment, {0: 0, 1: 1})
-            for slot in (0, 1):
-                found = [_alone(waiting, environment, observation, slot) for observation in shown]
-                _require_close(expected, found, slot, "an env slot does not go on after another where it was")
+            found: dict[int, list[torch.Tensor]] = {0: [], 1: []}
+            for observation in shown:
+                for slot, actions in found.items():
+                    actions.append(_alone(waiting, environment, observation, slot))
+            for slot, actions in found.items():
+                _require_close(expected, actions, slot, "an env slot does not go on after another where it was")
 
     def test_it_announces_the_pictures_that_it_looks_at(self) -> None:
         """`AnnouncesPictures` and ``sees_pictures``: pictures that were not announced change no action."""

@@ -121,8 +121,8 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """Return the size of each state and action key, None where the model does not say; then it is tried out."""
         return None
 
-    def slots_per_query(self, num_envs: int) -> int | None:
-        """Return how many env slots every query has, None for as many as need a chunk.
+    def slots_per_call(self, num_envs: int) -> int | None:
+        """Return how many env slots every query has as the options say it, None for as many as need a chunk.
 
         Args:
             num_envs: Env slots of the environment as this policy sees it.
@@ -131,10 +131,6 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             return self.args.rows_per_query
         # With --deterministic the policy sees an environment of a fixed number of env slots.
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
-
-    def slots_per_call(self, num_envs: int) -> int | None:
-        """Return how many env slots every query has as the options say it, None for as many as need a chunk."""
-        return self.slots_per_query(num_envs)
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Ask queries of so many env slots from now on, None for what the options say."""
@@ -280,7 +276,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """Return new chunks for some env slots. Shape: (len(env_ids), chunk_length, action_dim)."""
         wiring = self._wiring_of(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
-        size = self._filled_up_to or self.slots_per_query(env.num_envs) or len(env_ids)
+        size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
         size = size if self.fills_calls else len(env_ids)
         parts = []
         for first in range(0, len(env_ids), size):
@@ -353,7 +349,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
         """Ask once for an env slot of zeros, to learn the sizes of a model that does not state them."""
-        size = self.slots_per_query(env.num_envs) or 1
+        size = self.slots_per_call(env.num_envs) or 1
         observation = _zeros(env, wiring)
         history = ShownHistory(wiring, num_envs=1)
         history.push(observation, [0])

@@ -12,7 +12,7 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
@@ -224,7 +224,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             self._asked_model,
             modalities=self.modality_config(),
             dimensions=self.dimensions(),
-            slots_per_call=self.slots_per_query(self.args.num_envs),
+            slots_per_call=self.slots_per_call(self.args.num_envs),
             plan_because=None if self._draws_by_slot else _SHARES_NOISE,
         )
 
@@ -256,15 +256,21 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()
 
-    def slots_per_query(self, num_envs: int) -> int | None:
+    def slots_per_call(self, num_envs: int) -> int | None:
         """Return the number of env slots in every query; small on a CPU, so that other episodes change no results."""
         if isinstance(self.policy, ServedModel):
             return self.policy.slots_per_call
         if self.args.rows_per_query is None and self.device.type == "cpu":
             return CPU_SLOTS_PER_QUERY
-        asked = super().slots_per_query(num_envs)
+        asked = super().slots_per_call(num_envs)
         # Another number of env slots would need another compilation.
         return num_envs if asked is None and self.args.compile_model else asked
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return what is left of an env slot's chunk; see `PlaysChunks`."""
+        if self._source is None:
+            raise PolicyError("no action was asked for yet")
+        return self._source.planned(env_id)
 
     def with_own_memory(self) -> "Gr00tClosedloopPolicy | None":
         """Return a policy that shares the model, None for a subclass that does not accept one."""
@@ -286,7 +292,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             return self.policy.plan_because
         if not self._draws_by_slot:
             return _SHARES_NOISE
-        if self.slots_per_query(self.args.num_envs) is None:
+        if self.slots_per_call(self.args.num_envs) is None:
             # The last digits of an env slot depend on the size of its query, and so on other episodes.
             return "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
         return None

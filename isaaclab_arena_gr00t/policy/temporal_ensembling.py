@@ -76,6 +76,10 @@ class EnsembledChunks:
         kept = torch.where(there[:, :, None], predictions, 0.0)
         return (kept * (weights / total)[:, :, None]).sum(dim=1), self
 
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return nothing, because each observation changes the mean. Shape: (0, action_dim)."""
+        return self.chunks[env_id, 0, :0]
+
     def restarted(self, env_ids: torch.Tensor) -> Self:
         """Return the chunks without those of these env slots, and the env slots active."""
         return replace(

@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
 
 _JOB_FILES = (".json", ".yaml", ".yml")
-_PORTS = {"vla_eval": 8000, "openpi": 8000}
+_PORTS = {"vla_eval": 8000, "openpi": 8000, "gr00t": 5555}
 _ONE_EPISODE = 1
 """Jobs need a length to be read, and a server has none."""
 
@@ -27,8 +27,8 @@ _ONE_EPISODE = 1
 class ServeOptions:
     """Serve a policy to other programs: JOBS_FILE:JOB, or POLICY_TYPE ENVIRONMENT [options of both]."""
 
-    protocol: Literal["vla_eval"]
-    """What clients speak: vla_eval, WebSocket sessions with episodes."""
+    protocol: Literal["vla_eval", "openpi", "gr00t"]
+    """What clients speak: vla_eval, sessions with episodes; openpi or gr00t, single questions."""
     job: str | None = None
     """Name of the job, where only its file is named."""
     host: str = "127.0.0.1"
@@ -43,6 +43,8 @@ class ServeOptions:
     """Where the pictures are in a client's observation, KEY=CAMERA; by default every camera under its own name."""
     states: tuple[str, ...] = ()
     """Where its arrays are, KEY=TERM,TERM for terms one behind the other; by default every term under its own name."""
+    prompt_key: str = "prompt"
+    """Where the instruction is in an observation of openpi."""
     max_sessions: Count = 16
     """Connections at a time, each of which has an env slot; a multiple of 4 suits most networks."""
     max_batch: Count = 64

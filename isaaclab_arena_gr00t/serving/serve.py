@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import tyro
 
 from isaaclab_arena.distributed.process import limit_threads
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
@@ -17,11 +17,13 @@ from isaaclab_arena.evaluation.serving.policy_host import PolicyHost
 from isaaclab_arena.evaluation.startup.contents import ContentReader
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
+from isaaclab_arena_gr00t.serving.listening import ListenOptions, Server
 from isaaclab_arena_gr00t.serving.observation_mapping import mapping_of
+from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
 from isaaclab_arena_gr00t.serving.options import ServeOptions, served_job
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
 from isaaclab_arena_gr00t.serving.vla_eval import VlaEvalTalks
-from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, WebsocketServer
+from isaaclab_arena_gr00t.serving.websocket_server import Talk, WebsocketServer
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
@@ -37,7 +39,8 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena s
         typed_as: The name by which the help calls the program.
 
     Returns:
-        130 after Ctrl-C, 143 after SIGTERM, 2 for a mistake of the user's, 1 if it cannot listen.
+        0 if a client stopped it, 130 after Ctrl-C, 143 after SIGTERM, 2 for a mistake of the user's, 1 if it cannot
+        listen.
     """
     options, rest = tyro.cli(
         ServeOptions,
@@ -52,16 +55,23 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena s
 
 def _run(options: ServeOptions, rest: Sequence[str]) -> int:
     options.check()
-    token = options.token()
+    listen = ListenOptions(
+        host=options.host,
+        port=options.listen_port,
+        api_token=options.token(),
+        max_message_bytes=options.max_message_mb * _MB,
+    )
     limit_threads(options.torch_threads)
     served = prepared(options, rest)
-    host = PolicyHost(served.policy, max_batch=options.max_batch, max_wait_s=options.max_wait_ms / 1000)
     try:
-        with watch_for_interruption() as interruption:
-            _serve(options, served, host, token, interruption)
-    finally:
-        host.close()
-    _LOG.info("stopped")
+        server = server_of(options, served, listen)
+    except OSError as error:
+        served.policy.close()
+        raise ArenaError(f"cannot listen on {options.host}, port {listen.port}: {error.strerror}") from error
+    if listen.api_token is None and not options.is_local():
+        _LOG.warning("everyone who can reach %s may use this server; --api_token_file keeps others out", server.address)
+    with watch_for_interruption() as interruption:
+        _serve(server, served, interruption)
     return interruption.exit_code
 
 
@@ -83,32 +93,55 @@ def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
     return ServedJob(policy=policy, mapping=mapping, contents={"policy_sha256": contents})
 
 
-def _serve(
-    options: ServeOptions, served: ServedJob, host: PolicyHost, token: str | None, interruption: Interruption
-) -> None:
-    listen = ListenOptions(
-        host=options.host,
-        port=options.listen_port,
-        api_token=token,
-        max_message_bytes=options.max_message_mb * _MB,
-    )
+def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> Server:
+    """Return the server of a protocol, which listens and does not answer yet.
+
+    Args:
+        options: The options.
+        served: The job whose policy is served.
+        listen: Where to listen.
+
+    Raises:
+        ConfigError: If the protocol cannot be served.
+        OSError: If it cannot listen there.
+    """
+    if options.protocol == "gr00t":
+        return _gr00t_server(options, served, listen)
     limits = WireLimits(max_message_bytes=listen.max_message_bytes)
+    if options.protocol == "openpi":
+        talk: Talk = OpenpiTalks(served, limits, prompt_key=options.prompt_key)
+    else:
+        talk = VlaEvalTalks(served, limits)
+    host = PolicyHost(served.policy, max_batch=options.max_batch, max_wait_s=options.max_wait_ms / 1000)
     try:
-        server = WebsocketServer(host, VlaEvalTalks(served, limits), listen, served.stated)
-    except OSError as error:
-        raise ArenaError(f"cannot listen on {options.host}, port {listen.port}: {error.strerror}") from error
-    if token is None and not options.is_local():
-        _LOG.warning("everyone who can reach %s may use this server; --api_token_file keeps others out", server.address)
+        return WebsocketServer(host, talk, listen, served.stated)
+    except OSError:
+        host.close()
+        raise
+
+
+def _gr00t_server(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> Server:
+    try:
+        from isaaclab_arena_gr00t.serving import gr00t  # noqa: PLC0415  other protocols need no package gr00t
+    except ImportError as error:
+        message = f"needs the package gr00t that comes along: pip install -e submodules/Isaac-GR00T ({error})"
+        raise ConfigError(Problem(message, key="--protocol")) from error
+    given = {"--images": options.images, "--states": options.states}
+    gr00t.refuse_names(served, [option for option, words in given.items() if words])
+    return gr00t.Gr00tServer(served, listen, max_batch=options.max_batch, max_wait_ms=options.max_wait_ms)
+
+
+def _serve(server: Server, served: ServedJob, interruption: Interruption) -> None:
     server.start()
     try:
         _LOG.info("serving %s on %s", served.stated["job"], server.address)
-        while not interruption.stop_requested() and not host.is_closed:
+        while server.is_running and not interruption.stop_requested():
             time.sleep(_LOOK_INTERVAL_S)
     finally:
-        host.close()
         server.close()
-    if host.failure is not None:
-        raise ArenaError(f"the policy can be served no longer: {host.failure}")
+    if server.failure is not None:
+        raise ArenaError(f"the policy can be served no longer: {server.failure}")
+    _LOG.info("stopped")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
@@ -17,6 +16,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from isaaclab_arena.evaluation.serving.policy_host import HostFullError, HostSession, PolicyHost
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena_gr00t.serving.listening import ListenOptions
 
 # Below the program's own logger, so that it is shown.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -27,21 +27,8 @@ _CLOSE_S = 1.0
 _LONGEST_REASON_BYTES = 120
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListenOptions:
-    """Where a server listens, and to whom.
-
-    Attributes:
-        host: Address to listen on.
-        port: Port to listen on; 0 for a free one.
-        api_token: Token that clients must send as ``Authorization: Api-Key``, None for none.
-        max_message_bytes: Largest message of a client.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_token: str | None = field(default=None, repr=False)
-    max_message_bytes: int = 64 * 1024 * 1024
+Talk: TypeAlias = Callable[[ServerConnection, HostSession], None]
+"""Talks with one client: it gets the connection and its session, and returns or raises when that is over."""
 
 
 class WebsocketServer:
@@ -51,7 +38,7 @@ class WebsocketServer:
 
     Args:
         host: The policy host.
-        talk: Talks with one client: it gets the connection and its session, and returns or raises when that is over.
+        talk: Talks with one client.
         listen: Where to listen.
         stated: What the server says of itself, in answers to ``/health``.
 
@@ -63,13 +50,7 @@ class WebsocketServer:
         OSError: If it cannot listen there.
     """
 
-    def __init__(
-        self,
-        host: PolicyHost,
-        talk: Callable[[ServerConnection, HostSession], None],
-        listen: ListenOptions,
-        stated: dict[str, Any],
-    ) -> None:
+    def __init__(self, host: PolicyHost, talk: Talk, listen: ListenOptions, stated: dict[str, Any]) -> None:
         self._host, self._talk, self._listen, self._stated = host, talk, listen, stated
         self._server = serve(
             self._hold,
@@ -91,12 +72,23 @@ class WebsocketServer:
         self.address = f"ws://{name}:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="websockets")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the policy is served."""
+        return not self._host.is_closed
+
+    @property
+    def failure(self) -> str | None:
+        """Why the policy is served no longer, None where nothing went wrong."""
+        return self._host.failure
+
     def start(self) -> None:
         """Take connections from now on, on threads of its own."""
         self._thread.start()
 
     def close(self) -> None:
-        """Close every connection, and stop. The policy host must be closed before."""
+        """Close the policy host and every connection, and stop."""
+        self._host.close()
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()

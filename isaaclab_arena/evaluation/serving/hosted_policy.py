@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.serving.served_environment import ServedEnvironme
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures
-from isaaclab_arena.interfaces.policy_traits import ActsInSome, SharesNetwork
+from isaaclab_arena.interfaces.policy_traits import ActsInSome, PlaysChunks, SharesNetwork
 from isaaclab_arena.nested import with_leaves
 
 ChooseTerms: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Collection[str]] | None]
@@ -41,10 +41,12 @@ class SlotAnswer:
 
     Attributes:
         action: Shape: (action_dim,), float32.
+        planned: The action, and those that follow it whatever the env slot shows. Shape: (n, action_dim), float32.
         looks_next: Whether it will look at the pictures of the env slot's next observation.
     """
 
     action: np.ndarray
+    planned: np.ndarray
     looks_next: bool
 
 
@@ -65,6 +67,7 @@ class HostedPolicy:
         num_slots: Number of env slots.
         environment: What the policy sees: of all env slots, or of one if each has an object of its own.
         policy: The policy, or that of the first env slot.
+        chunk_length: Actions that follow from an episode's first observation.
         acts_together: Whether there is one policy for all env slots.
         looks_first: Whether it looks at the pictures of an episode's first observation.
 
@@ -132,13 +135,18 @@ class HostedPolicy:
     def _try_out(self) -> None:
         """Ask once about zeros, so that a policy that cannot be served says so before anybody connects."""
         zeros = with_leaves(self.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
-        self.start(0, BegunEpisode(episode=Episode(job="trial", episode_index=0, seed=0), instruction=None))
-        answer = self.act({0: zeros})[0]
-        self.end(0)
+        answer: SlotAnswer | Exception
+        try:
+            self.start(0, BegunEpisode(episode=Episode(job="trial", episode_index=0, seed=0), instruction=None))
+            answer = self.act({0: zeros})[0]
+            self.end(0)
+        except PolicyError as error:
+            answer = error
         self.policy.reset()
         if isinstance(answer, Exception):
             name = self.job.config.policy_type
             raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
+        self.chunk_length = len(answer.planned)
 
     def _built(self, num_envs: int) -> PolicyBase:
         first = self._policies.get(0)
@@ -172,10 +180,20 @@ class HostedPolicy:
         except Exception as error:  # noqa: BLE001  what one query does to a policy must not stop the server
             return dict.fromkeys(env_ids, error)
         looks = announced_pictures(policy, environment, ())
-        return {env_id: _answer(actions[env_id], looks_next=looks is None or env_id in looks) for env_id in env_ids}
+        return {
+            env_id: _answer(_planned(policy, env_id, actions[env_id]), looks_next=looks is None or env_id in looks)
+            for env_id in env_ids
+        }
 
 
-def _answer(action: np.ndarray, *, looks_next: bool) -> SlotAnswer | PolicyError:
-    if not np.isfinite(action).all():
-        return PolicyError(f"the policy's action holds NaN or infinity: {action.tolist()}")
-    return SlotAnswer(action=action, looks_next=looks_next)
+def _planned(policy: PolicyBase, env_id: int, action: np.ndarray) -> np.ndarray:
+    """Return an action and those that follow it for certain. Shape: (n, action_dim)."""
+    if not isinstance(policy, PlaysChunks):
+        return action[None]
+    return np.concatenate((action[None], policy.planned(env_id).cpu().numpy().astype(np.float32)))
+
+
+def _answer(planned: np.ndarray, *, looks_next: bool) -> SlotAnswer | PolicyError:
+    if not np.isfinite(planned).all():
+        return PolicyError(f"the policy's action holds NaN or infinity: {planned[0].tolist()}")
+    return SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)

@@ -254,8 +254,8 @@ def test_the_model_is_compiled_once_if_the_job_asks_for_it(tmp_path, monkeypatch
 def test_a_compiled_model_is_asked_for_as_many_env_slots_each_time(tmp_path, monkeypatch):
     policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=True)
     policy.device = torch.device("cuda:0")
-    assert policy.slots_per_query(24) == 24
-    assert with_model(FakeModel, tmp_path, monkeypatch, compile_model=True, rows_per_query=8).slots_per_query(24) == 8
+    assert policy.slots_per_call(24) == 24
+    assert with_model(FakeModel, tmp_path, monkeypatch, compile_model=True, rows_per_query=8).slots_per_call(24) == 8
 
 
 def test_a_model_package_that_cannot_be_compiled_is_named(tmp_path, monkeypatch):

@@ -10,14 +10,17 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
 from isaaclab_arena.evaluation.serving.policy_host import PolicyHost
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.serving.observation_mapping import mapping_of
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
+from tests.fakes import Notebook
 from tests.gr00t.fakes import LimbEnvironment
 
 SEED = 7
@@ -39,35 +42,92 @@ class LimbBuilder:
         return LimbEnvironment(num_envs)
 
 
-class WalkPolicy(PolicyBase[None]):
-    """Walks at random from where the joints are, by the words and the pictures, and remembers how far it went."""
+class LookPolicy(PolicyBase[None]):
+    """Acts by what an env slot shows and by its words, and remembers nothing."""
 
-    name = "walk"
+    name = "look"
     traits = PolicyTraits(reproducible=True, batch_invariant=True)
 
     def __init__(self) -> None:
         super().__init__()
-        self.noise: dict[int, np.random.Generator] = {}
         self.words: dict[int, str] = {}
-        self.gone: dict[int, np.ndarray] = {}
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        for start in starts:
-            self.noise[start.env_id] = start.episode.policy_generator()
-            self.words[start.env_id] = start.language_instruction
-            self.gone[start.env_id] = np.zeros(5)
+        self.words.update({start.env_id: start.language_instruction for start in starts})
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         return self.act_in_some(env, observation, range(env.num_envs))
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
         action = torch.zeros(env.num_envs, 5)
-        for env_id in self.gone.keys() & set(env_ids):
-            shown = sum(float(values[env_id].double().sum()) for values in observation["policy"].values())
-            seen = sum(float(values[env_id].double().mean()) / 255 for values in observation["camera_obs"].values())
-            self.gone[env_id] += self.noise[env_id].normal(size=5) + shown + seen + len(self.words[env_id])
-            action[env_id] = torch.from_numpy(np.sin(self.gone[env_id]))
+        for env_id in self.words.keys() & set(env_ids):
+            action[env_id] = torch.from_numpy(self.act(env_id, observation))
         return action
+
+    def act(self, env_id: int, observation: Observation) -> np.ndarray:
+        return np.sin(np.arange(5) + self.shown(env_id, observation))
+
+    def shown(self, env_id: int, observation: Observation) -> float:
+        shown = sum(float(values[env_id].double().sum()) for values in observation["policy"].values())
+        seen = sum(float(values[env_id].double().mean()) / 255 for values in observation["camera_obs"].values())
+        return shown + seen + len(self.words[env_id])
+
+
+class WalkPolicy(LookPolicy):
+    """Walks at random from where the joints are, and remembers how far it went."""
+
+    name = "walk"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise: dict[int, np.random.Generator] = {}
+        self.gone: dict[int, np.ndarray] = {}
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        super().start_episodes(env, starts)
+        for start in starts:
+            self.noise[start.env_id] = start.episode.policy_generator()
+            self.gone[start.env_id] = np.zeros(5)
+
+    def act(self, env_id: int, observation: Observation) -> np.ndarray:
+        self.gone[env_id] += self.noise[env_id].normal(size=5) + self.shown(env_id, observation)
+        return np.sin(self.gone[env_id])
+
+
+class StridePolicy(LookPolicy):
+    """Looks at every third step, and knows until then what it does."""
+
+    name = "stride"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunks: dict[int, list[np.ndarray]] = {}
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        super().start_episodes(env, starts)
+        self.chunks.update({start.env_id: [] for start in starts})
+
+    def act(self, env_id: int, observation: Observation) -> np.ndarray:
+        if not self.chunks[env_id]:
+            first = super().act(env_id, observation)
+            self.chunks[env_id] = [first, first / 2, first / 4]
+        return self.chunks[env_id].pop(0)
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        return torch.from_numpy(np.reshape(self.chunks[env_id], (-1, 5)))
+
+
+def actions(policy: PolicyBase, num_envs: int) -> list[list]:
+    """Return the actions of each step of a rollout of 6 episodes."""
+    notebook, environment = Notebook(), LimbEnvironment(num_envs)
+    policy.check_environment(environment)
+    episodes = [Episode(job="limbs", episode_index=index, seed=SEED) for index in range(6)]
+    try:
+        rollout(environment, policy, episodes, [notebook])
+    finally:
+        policy.close()
+    assert len(notebook.records) == 6
+    return [transition.action[transition.running].tolist() for transition in notebook.transitions]
 
 
 def limb_job(policy_class: type[PolicyBase] = WalkPolicy) -> Job:

@@ -14,16 +14,13 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
+from isaaclab_arena_gr00t.serving.listening import ListenOptions
 from isaaclab_arena_gr00t.serving.vla_eval import VlaEvalTalks
-from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, WebsocketServer
-from tests.fakes import Notebook
-from tests.gr00t.fakes import LimbEnvironment
+from isaaclab_arena_gr00t.serving.websocket_server import WebsocketServer
 from tests.gr00t.policy.model_servers import array, packed, unpacked
-from tests.gr00t.serving.serving_limbs import SEED, WalkPolicy, served
+from tests.gr00t.serving.serving_limbs import SEED, WalkPolicy, actions, served
 
 LIMITS = WireLimits(max_message_bytes=100_000)
 
@@ -38,22 +35,7 @@ def serving(num_slots: int = 4, api_token: str | None = None, **options: Any) ->
         try:
             yield server.port
         finally:
-            host.close()
             server.close()
-
-
-def episodes(count: int) -> list[Episode]:
-    return [Episode(job="limbs", episode_index=index, seed=SEED) for index in range(count)]
-
-
-def actions(policy: Any, num_envs: int) -> list[list]:
-    """Return the actions of each step of a rollout of 6 episodes."""
-    notebook, environment = Notebook(), LimbEnvironment(num_envs)
-    policy.check_environment(environment)
-    rollout(environment, policy, episodes(6), [notebook])
-    policy.close()
-    assert len(notebook.records) == 6
-    return [transition.action[transition.running].tolist() for transition in notebook.transitions]
 
 
 def test_the_own_client_plays_the_same_bits_as_the_policy_in_its_own_process():

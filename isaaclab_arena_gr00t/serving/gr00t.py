@@ -1,0 +1,223 @@
+"""Serve a policy in GR00T's protocol: a GR00T model as ``gr00t-server`` does, any other by the environment's names."""
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gr00t.data.types import ModalityConfig
+from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
+from gr00t.policy.policy import BasePolicy
+from gr00t.policy.policy_server import BatchingOptions, PolicyServer
+from gr00t.policy.wire.messages import WireLimits
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.serving.hosted_policy import BegunEpisode, SlotAnswer
+from isaaclab_arena.evaluation.serving.observations import (
+    ObservationRefusedError,
+    SlotObservation,
+    checked_observation,
+)
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import NOISE_SEEDS, Gr00tClosedloopPolicy
+from isaaclab_arena_gr00t.serving.listening import ListenOptions
+from isaaclab_arena_gr00t.serving.served_job import ServedJob
+
+ACTION = "action"
+INSTRUCTION = "annotation.human.task_description"
+
+
+class Gr00tServer:
+    """Serves a job's policy on a thread of its own, with the server of the package ``gr00t`` that comes along.
+
+    A GR00T model is served as it is, under its own names, and draws its noise from the seeds that clients send. So it
+    answers as ``gr00t-server`` does.
+
+    Args:
+        served: The job whose policy acts; this closes it.
+        listen: Where to listen.
+        max_batch: Most batch entries in one call, combined from several requests.
+        max_wait_ms: How long to wait for other clients that have asked recently [ms].
+
+    Attributes:
+        address: Address for clients.
+        failure: Why nothing is answered any more, None where nothing went wrong.
+
+    Raises:
+        OSError: If it cannot listen there.
+    """
+
+    def __init__(self, served: ServedJob, listen: ListenOptions, *, max_batch: int, max_wait_ms: float) -> None:
+        self._served = served
+        self._server = PolicyServer(
+            Gr00tSimPolicyWrapper(served_policy(served)),
+            listen.host,
+            listen.port,
+            listen.api_token,
+            batching=BatchingOptions(max_batch=max_batch, wait_ms=max_wait_ms),
+            limits=WireLimits(max_message_bytes=listen.max_message_bytes),
+            serves={name: str(value) for name, value in served.stated.items()},
+        )
+        self.address = self._server.address
+        self.port = self._server.port
+        self.failure: str | None = None
+        self._thread = threading.Thread(target=self._run, name="GR00T's protocol")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are answered; a client may have stopped it."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Answer requests from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer the request under way, and stop."""
+        self._server.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._served.policy.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run()
+        except Exception as error:
+            self.failure = str(error)
+            raise
+
+
+def served_policy(served: ServedJob) -> Any:
+    """Return what answers requests: a GR00T model itself, or `NamedPolicy` for any other policy."""
+    policy = served.policy.policy
+    return policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
+
+
+def refuse_names(served: ServedJob, options: Sequence[str]) -> None:
+    """Refuse options that map names, for a model that has names of its own.
+
+    Raises:
+        ConfigError: If there are some.
+    """
+    if options and isinstance(served.policy.policy, Gr00tClosedloopPolicy):
+        message = "has no effect on a GR00T model, whose clients use the model's own names; leave it out"
+        raise ConfigError([Problem(message, key=option) for option in options])
+
+
+class NamedPolicy(BasePolicy):
+    """Answers for a policy that is no GR00T model, under the names of the environment.
+
+    Requests do not belong to episodes. So each entry of a batch is the first observation of an episode of its own,
+    whose seed is the entry's noise seed if there is one.
+
+    Args:
+        served: The job whose policy acts.
+    """
+
+    def __init__(self, served: ServedJob) -> None:
+        super().__init__(strict=False)
+        self._served = served
+        self._numbers = itertools.count()
+
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        """Return the keys of pictures and states, the action's and the instruction's."""
+        mapping = self._served.mapping
+        return {
+            "video": ModalityConfig(delta_indices=[0], modality_keys=list(mapping.images)),
+            "state": ModalityConfig(delta_indices=[0], modality_keys=list(mapping.states)),
+            "action": ModalityConfig(
+                delta_indices=list(range(self._served.policy.chunk_length)), modality_keys=[ACTION]
+            ),
+            "language": ModalityConfig(delta_indices=[0], modality_keys=[INSTRUCTION]),
+        }
+
+    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Do nothing: no episode outlives its request."""
+        del options
+        return {}
+
+    def check_observation(self, observation: dict[str, Any]) -> None:
+        """Raise an `ObservationRefusedError` that names what is wrong."""
+        self._entries(observation)
+
+    def check_action(self, action: dict[str, np.ndarray]) -> None:
+        """Accept what the policy answered, which was checked before."""
+
+    def _get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        entries, words = self._entries(observation), _words(observation)
+        seeds = (options or {}).get(NOISE_SEEDS) or [None] * len(entries)
+        if len(words) != len(entries) or len(seeds) != len(entries):
+            raise ObservationRefusedError(
+                f"the request has {len(entries)} pictures or states, {len(words)} instructions and {len(seeds)} seeds"
+            )
+        begun = [
+            BegunEpisode(episode=self._episode(seed), instruction=text) for seed, text in zip(seeds, words, strict=True)
+        ]
+        num_slots, chunks = self._served.policy.num_slots, []
+        for first in range(0, len(entries), num_slots):
+            chunks += self._acted(entries[first : first + num_slots], begun[first : first + num_slots])
+        return {ACTION: np.stack(chunks)}, {}
+
+    def _acted(self, entries: Sequence[SlotObservation], begun: Sequence[BegunEpisode]) -> list[np.ndarray]:
+        """Return the chunk of each entry, of which there are at most as many as env slots."""
+        policy = self._served.policy
+        for env_id, each in enumerate(begun):
+            policy.start(env_id, each)
+        answers = policy.act(dict(enumerate(entries)))
+        for env_id in range(len(begun)):
+            policy.end(env_id)
+        chunks = []
+        for env_id in range(len(entries)):
+            answer = answers[env_id]
+            if not isinstance(answer, SlotAnswer):
+                raise answer
+            chunks.append(answer.planned)
+        return chunks
+
+    def _episode(self, seed: int | None) -> Episode:
+        if seed is None:
+            return self._served.episode(next(self._numbers))
+        return Episode(job=self._served.policy.job.config.name, episode_index=0, seed=seed)
+
+    def _entries(self, observation: Mapping[str, Any]) -> list[SlotObservation]:
+        """Return the observation of each entry of a batch."""
+        mapping, spec = self._served.mapping, self._served.policy.observation_spec
+        video, state = _arrays(observation, "video"), _arrays(observation, "state")
+        sizes = {len(values) for values in (*video.values(), *state.values())}
+        if len(sizes) != 1:
+            raise ObservationRefusedError(f"the request's arrays have {sorted(sizes)} entries, all must have as many")
+        return [
+            checked_observation(
+                mapping.observation(
+                    {key: values[entry][-1] for key, values in video.items()},
+                    {key: values[entry][-1] for key, values in state.items()},
+                ),
+                spec,
+            )
+            for entry in range(*sizes)
+        ]
+
+
+def _arrays(observation: Mapping[str, Any], modality: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a modality, each with an entry and a step as its first dimensions."""
+    arrays = observation.get(modality, {})
+    if not isinstance(arrays, Mapping):
+        raise ObservationRefusedError(f"'{modality}' must hold arrays by name, it is a {type(arrays).__name__}")
+    for key, values in arrays.items():
+        if not isinstance(values, np.ndarray) or values.ndim < 3 or values.shape[1] < 1:
+            shape = values.shape if isinstance(values, np.ndarray) else type(values).__name__
+            raise ObservationRefusedError(f"'{modality}.{key}' must have entries, steps and values, it has {shape}")
+    return dict(arrays)
+
+
+def _words(observation: Mapping[str, Any]) -> list[str]:
+    language = observation.get("language", {})
+    texts = language.get(INSTRUCTION, []) if isinstance(language, Mapping) else []
+    if not isinstance(texts, list) or not all(
+        isinstance(each, (list, tuple)) and len(each) == 1 and isinstance(each[0], str) for each in texts
+    ):
+        raise ObservationRefusedError(f"'language.{INSTRUCTION}' must hold a list of one text for each entry")
+    return [text for (text,) in texts]

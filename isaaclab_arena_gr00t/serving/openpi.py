@@ -1,0 +1,88 @@
+"""Talk with openpi's clients: describe the policy, then answer every observation with a chunk of actions."""
+
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from websockets.sync.server import ServerConnection
+
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
+from isaaclab_arena.evaluation.serving.policy_host import HostSession
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
+from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
+from isaaclab_arena_gr00t.serving.served_job import ServedJob
+
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
+
+_UNREADABLE = 1007
+_LONGEST_ERROR = 500
+
+
+class OpenpiTalks:
+    """Talks with every client of openpi.
+
+    The protocol knows no episodes. So each observation is the first of an episode of its own: a policy that plays
+    chunks answers with a whole chunk, and nothing is left of what another episode showed.
+
+    Args:
+        served: The job whose policy acts.
+        limits: How large a message may be.
+        prompt_key: The key of the instruction.
+    """
+
+    def __init__(self, served: ServedJob, limits: WireLimits, *, prompt_key: str) -> None:
+        self.served, self.limits = served, limits
+        self._prompt_key = prompt_key
+        self._numbers = itertools.count()
+
+    def __call__(self, connection: ServerConnection, session: HostSession) -> None:
+        """Talk with one client until it closes the connection."""
+        connection.send(pack(self.metadata()))
+        for data in connection:
+            try:
+                # An error is text, as openpi's own server writes it.
+                connection.send(self._answer(data, session))
+            except WireError as error:
+                connection.send(_error("unreadable message", error))
+                connection.close(_UNREADABLE, "no message of openpi's protocol")
+                return
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what the server says of itself."""
+        served = self.served
+        return {
+            **served.stated,
+            "action_dim": served.action_dim,
+            "action_horizon": served.policy.chunk_length,
+            "images": list(served.mapping.images),
+            "states": {key: sum(map(served.size_of, names)) for key, names in served.mapping.states.items()},
+            "prompt_key": self._prompt_key,
+        }
+
+    def _answer(self, data: str | bytes, session: HostSession) -> str | bytes:
+        if isinstance(data, str):
+            raise WireError("this server speaks openpi's protocol, whose clients send no text")
+        request = unpack(data, self.limits)
+        began_s = time.perf_counter()
+        if not isinstance(request, Mapping):
+            return _error("observation refused", f"an observation is a map, this is {in_words(request)}")
+        try:
+            observation = self.served.mapping.observation(request, request)
+            words = request.get(self._prompt_key)
+            session.start_episode(self.served.episode(next(self._numbers)), words if isinstance(words, str) else None)
+            actions = session.act(observation).planned
+        except ObservationRefusedError as error:
+            return _error("observation refused", error)
+        except Exception as error:  # noqa: BLE001  what one client does must not stop the others
+            if not isinstance(error, ArenaError):
+                _LOG.warning("the policy failed", exc_info=True)
+            return _error("policy failed", f"{type(error).__name__}: {error}")
+        return pack({"actions": actions, "server_timing": {"infer_ms": 1000 * (time.perf_counter() - began_s)}})
+
+
+def _error(what: str, error: object) -> str:
+    return plain_text(f"{what}: {str(error)[:_LONGEST_ERROR]}")

@@ -1,0 +1,138 @@
+"""A policy served to clients of openpi, asked by this package's own client and by clients that know no manners."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
+from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
+from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
+from isaaclab_arena_gr00t.serving.listening import ListenOptions
+from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
+from isaaclab_arena_gr00t.serving.websocket_server import WebsocketServer
+from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
+
+IMAGES = {"observation/image": "front", "observation/wrist_image": "side"}
+STATES = {"observation/state": ("robot_joint_pos", "fingers"), "nameless": ("nameless",)}
+LIMITS = WireLimits(max_message_bytes=100_000)
+
+
+@contextmanager
+def serving(policy_class: type[LookPolicy] = LookPolicy, **names: Any) -> Iterator[int]:
+    with served(policy_class=policy_class, **{"images": IMAGES, "states": STATES, **names}) as (job, host):
+        server = WebsocketServer(host, OpenpiTalks(job, LIMITS, prompt_key="prompt"), ListenOptions(port=0), job.stated)
+        server.start()
+        try:
+            yield server.port
+        finally:
+            server.close()
+
+
+def asking(port: int, action_chunk_length: int, *, num_terms: int = 2) -> OpenpiRemotePolicy:
+    """Return the own client, which shows so many terms as the first state."""
+    options = {
+        "remote_host": "127.0.0.1",
+        "remote_port": port,
+        "images": IMAGES,
+        "states": {key: names[:num_terms] for key, names in STATES.items()},
+        "image_size": [6, 8],
+        "action_chunk_length": action_chunk_length,
+        "timeout_s": 20.0,
+    }
+    return OpenpiRemotePolicy.from_dict(options)
+
+
+@pytest.mark.parametrize(("policy_class", "length"), [(LookPolicy, 1), (StridePolicy, 3)])
+def test_the_own_client_plays_the_same_bits_as_the_policy_in_its_own_process(policy_class, length):
+    expected = actions(policy_class(), 3)
+    with serving(policy_class) as port:
+        assert actions(asking(port, length), 3) == expected
+
+
+@contextmanager
+def connected(port: int) -> Iterator[tuple[ClientConnection, Mapping[str, Any]]]:
+    """Yield a connection, and how the server describes itself."""
+    with connect(f"ws://127.0.0.1:{port}", compression=None, max_size=None) as connection:
+        yield connection, unpack(connection.recv(20.0, decode=False))
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving(WalkPolicy) as number:
+        yield number
+
+
+def shown(**changes: Any) -> dict[str, Any]:
+    observation = {
+        "observation/image": np.zeros((6, 8, 3), np.uint8),
+        "observation/wrist_image": np.zeros((6, 8, 3), np.uint8),
+        "observation/state": np.zeros(6),
+        "nameless": np.zeros(3, np.float32),
+        "prompt": "move",
+        **changes,
+    }
+    return {key: value for key, value in observation.items() if value is not None}
+
+
+def test_it_says_what_it_wants_and_how_long_its_chunks_are(port):
+    with connected(port) as (_, said):
+        assert said["program"].startswith("isaaclab-arena")
+        assert (said["action_dim"], said["action_horizon"], said["prompt_key"]) == (5, 1, "prompt")
+        assert said["images"] == list(IMAGES)
+        assert said["states"] == {"observation/state": 6, "nameless": 3}
+    with serving(StridePolicy) as other, connected(other) as (_, said):
+        assert said["action_horizon"] == 3
+
+
+def test_nothing_is_left_of_what_was_shown_before(port):
+    with connected(port) as (connection, _):
+        found = []
+        for _ in range(2):
+            connection.send(pack(shown()))
+            found.append(unpack(connection.recv(20.0, decode=False)))
+    assert found[0]["actions"].shape == (1, 5)
+    assert found[0]["server_timing"]["infer_ms"] > 0
+    # Each has noise of its own, and no step of the other before it.
+    assert np.abs(np.arcsin(found[1]["actions"])).max() < 5
+    assert (found[0]["actions"] != found[1]["actions"]).all()
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({key: each for key, each in shown().items() if key != "nameless"}, "has no state 'nameless'"),
+        (shown(**{"observation/state": np.zeros(5)}), "'observation/state' has 5 numbers, 6 are due"),
+        (shown(**{"observation/image": None}), "has no picture 'observation/image'; did you mean"),
+        (shown(nameless=np.array([0, np.inf, 0])), "'policy.nameless' holds NaN or infinity"),
+        (["observation"], "an observation is a map, this is a list of length 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name_and_the_next_observation_is_answered(port, request_, words):
+    with connected(port) as (connection, _):
+        connection.send(pack(request_))
+        answer = connection.recv(20.0)
+        assert isinstance(answer, str)
+        assert f"observation refused: {words}" in answer.replace("the observation ", "", 1) or words in answer
+        connection.send(pack(shown()))
+        assert "actions" in unpack(connection.recv(20.0, decode=False))
+
+
+def test_the_own_client_says_what_the_server_refused(port):
+    policy = asking(port, 1, num_terms=1)
+    with pytest.raises(PolicyError, match="'observation/state' has 4 numbers, 6 are due"):
+        actions(policy, 1)
+
+
+@pytest.mark.parametrize("data", [b"nonsense", "text"])
+def test_what_is_no_message_ends_the_connection_with_a_reason(port, data):
+    with connected(port) as (connection, _):
+        connection.send(data)
+        assert "unreadable message" in str(connection.recv(20.0))
+        with pytest.raises(ConnectionClosed, match="1007"):
+            connection.recv(20.0)

@@ -1,0 +1,92 @@
+"""What may be served is found, and what is wrong is refused before anything is built."""
+
+import json
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena_gr00t.serving.options import ServeOptions, served_job
+
+JOB = {"policy_type": "zero_action", "arena_env_args": {"environment": "reach"}, "seed": 5}
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [{**JOB, "name": "still"}, {**JOB, "name": "reach"}]}))
+    return str(path)
+
+
+def options(**given: Any) -> ServeOptions:
+    return ServeOptions(protocol="vla_eval", **given)
+
+
+def test_a_job_is_named_by_its_file_or_by_policy_and_environment(file):
+    assert served_job(options(), [f"{file}:still"]).config.name == "still"
+    assert served_job(options(job="reach"), [file]).config.seed == 5
+    job = served_job(options(), ["random_action", "lift_object", "--object", "can"])
+    assert (job.config.policy_type, job.config.environment) == ("random_action", "lift_object")
+    assert job.environment_config.object == "can"
+
+
+@pytest.mark.parametrize(
+    ("given", "rest", "message"),
+    [
+        ({}, [], "name JOBS_FILE:JOB, or a policy type and its environment"),
+        ({}, ["--port"], "name JOBS_FILE:JOB"),
+        ({}, ["FILE"], "name one of still, reach"),
+        ({}, ["FILE:stil"], "there is no job 'stil'; did you mean 'still'"),
+        ({}, ["FILE:still", "reach"], "a job file says all of its jobs"),
+        ({}, ["no.json:still"], "no.json"),
+        ({}, ["zero_actoin", "reach"], "did you mean 'zero_action'"),
+        ({}, ["zero_action"], "one environment is needed"),
+    ],
+)
+def test_a_job_that_is_not_there_is_refused(file, given, rest, message):
+    with pytest.raises(ConfigError, match=message):
+        served_job(options(**given), [word.replace("FILE", file) for word in rest])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_sessions": 0}, "max_sessions"),
+        ({"max_wait_ms": -1}, "max_wait_ms"),
+        ({"port": 70_000}, "port"),
+        ({"api_token": "a", "api_token_file": "b"}, "not both"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        options(**given).check()
+
+
+def test_names_are_read_as_pairs():
+    given = options(images=("a/b=front",), states=("s=x,y", "t.u=z"))
+    assert given.image_keys() == {"a/b": "front"}
+    assert given.state_keys() == {"s": ["x", "y"], "t.u": ["z"]}
+    assert (options().image_keys(), options().state_keys()) == (None, None)
+    for wrong in ("front", "=front", "a="):
+        with pytest.raises(ConfigError, match=f"--images: must be like KEY=NAME, got '{wrong}'"):
+            options(images=(wrong,)).image_keys()
+
+
+def test_a_token_is_the_only_line_of_its_file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    assert options(api_token_file=str(path)).token() == "secret"
+    for text in ("", "two\nlines"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="must hold the token on one line"):
+            options(api_token_file=str(path)).token()
+    with pytest.raises(ConfigError, match="cannot read"):
+        options(api_token_file=str(tmp_path / "none")).token()
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("machine", False), ("*", False)],
+)
+def test_only_this_machine_can_reach_a_loopback_address(host, local):
+    assert options(host=host).is_local() is local

@@ -1,0 +1,63 @@
+"""The clients of vla-eval and openpi themselves, asking policies that are served here."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.evaluation.serving.hosted_policy import BegunEpisode, HostedPolicy, SlotAnswer
+from isaaclab_arena.evaluation.serving.observations import checked_observation
+from isaaclab_arena_gr00t.serving.observation_mapping import mapping_of
+from isaaclab_arena_gr00t.serving.served_job import ServedJob
+from tests.gr00t.serving import test_openpi, test_vla_eval
+from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, limb_job
+from tests.outsiders.client_observations import STEPS, pictures, states, words
+
+HERE = Path(__file__).parent
+VLA_EVAL_PYTHON = os.environ.get("VLA_EVAL_PYTHON", "")
+OPENPI_PYTHON = os.environ.get("OPENPI_PYTHON", "")
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
+
+
+def asked(python: str, script: str, port: int) -> dict[str, Any]:
+    """Run a script of a client in its interpreter, and return what it prints."""
+    command = [python, str(HERE / script), f"ws://127.0.0.1:{port}"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def answered(policy_class: type[LookPolicy], session: int) -> list:
+    """Return what a policy answers in this process to what a client shows in a session."""
+    policy = HostedPolicy(limb_job(policy_class), 1)
+    job = ServedJob(policy=policy, mapping=mapping_of(policy.observation_spec, None, None), contents={})
+    policy.start(0, BegunEpisode(episode=job.episode(session), instruction=words(session)))
+    actions = []
+    for step in range(STEPS):
+        shown = job.mapping.observation(pictures(session, step), states(session, step))
+        answer = policy.act({0: checked_observation(shown, policy.observation_spec)})[0]
+        assert isinstance(answer, SlotAnswer)
+        actions.append(answer.action.tolist())
+    return actions
+
+
+@pytest.mark.skipif(not VLA_EVAL_PYTHON, reason="vla-eval's interpreter is missing: make test-benchmarks makes it")
+def test_vla_evals_own_connections_get_what_the_policy_answers_here():
+    with test_vla_eval.serving() as port:
+        found = asked(VLA_EVAL_PYTHON, "vla_eval_client.py", port)
+    assert found["actions"] == [answered(WalkPolicy, session) for session in range(len(found["actions"]))]
+    assert found["server"] == "isaaclab_arena"
+    assert "observation refused: the observation has no state 'robot_joint_pos'" in found["refused"]
+
+
+@pytest.mark.skipif(not OPENPI_PYTHON, reason="openpi's client is missing: make test-benchmarks installs it")
+@pytest.mark.parametrize("policy_class", [LookPolicy, StridePolicy])
+def test_openpis_own_client_gets_what_the_policy_answers_here(policy_class):
+    with test_openpi.serving(policy_class, images=None, states=None) as port:
+        found = asked(OPENPI_PYTHON, "openpi_own_client.py", port)
+    assert found["actions"] == answered(policy_class, 0)
+    assert found["program"].startswith("isaaclab-arena")
+    assert "observation refused: the observation has no state 'robot_joint_pos'" in found["refused"]
