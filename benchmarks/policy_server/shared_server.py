@@ -38,7 +38,6 @@ class Run:
 
     episodes_per_s: float  # Episodes per second of the job, without building what it needs.
     cpu_s: float  # CPU time of all processes [s].
-    peak_mb: float  # Memory of all processes together at most [MB].
     timing: dict[str, Any]  # What the tables say of the job.
 
 
@@ -68,7 +67,6 @@ def measure(options: Options, directory: Path) -> dict[tuple[int, bool], list[Ru
         return Run(
             episodes_per_s=found["episodes"] / running_s,
             cpu_s=process.cpu_s,
-            peak_mb=process.peak_mb,
             timing=found,
         )
 
@@ -82,7 +80,7 @@ def main(options: Options) -> None:
     with tempfile.TemporaryDirectory(prefix="shared_server_") as name:
         runs = measure(options, Path(name))
     figures = ("episodes per s", "of a rank's own network", "batch fill", "entries per s", "queueing ms", "busy share")
-    table = Table("ranks", "network", *figures, "CPU s", "peak MB")
+    table = Table("ranks", "network", *figures, "CPU s")
     for (ranks, shared), found in runs.items():
         told = found[-1].timing
         own = ("", "", "", "")
@@ -100,7 +98,6 @@ def main(options: Options) -> None:
             spread(ratios(found, runs[ranks, False], "episodes_per_s")) if shared else "",
             *own,
             f"{median(found, 'cpu_s'):.0f}",
-            f"{median(found, 'peak_mb'):,.0f}",
         )
     text = f"""\
 `{options.environment}`, {options.episodes} episodes on `cpu`, {options.num_envs} env slots for each rank, cameras of

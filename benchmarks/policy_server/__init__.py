@@ -1,0 +1,1 @@
+"""What policy servers give and cost."""
