@@ -52,6 +52,7 @@ def options_of_environments(words: list[str]) -> set[str]:
 # Spellings of other trainers, and what a policy takes, have tests of their own.
 ELSEWHERE = {"train"}
 OF_POLICIES = {"checkpoint_path", "policy_config_yaml_path", "replay_file_path", "dataset_path", "model_path"}
+OF_POLICIES |= {"largest_step"}  # of the function that a page writes, and a test of that page runs
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if command_of(shlex.split(line))])
