@@ -58,6 +58,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name bytes by their kind: a message may hold the time, and every worker has to find the same names."""
+    return "bytes" if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no worker of pytest-xdist is alone with one at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
