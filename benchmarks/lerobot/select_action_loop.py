@@ -65,7 +65,7 @@ def main(policy: str, shown: str, actions: str) -> None:
     torch.set_num_threads(1)
     loop = Loop(policy)
     for path in sorted(pathlib.Path(shown).glob("*.npz")):
-        with np.load(path) as arrays:
+        with np.load(path, allow_pickle=False) as arrays:
             np.save(pathlib.Path(actions) / f"{path.stem}.npy", loop.actions(dict(arrays)))
 
 

@@ -96,7 +96,7 @@ def apart(options: Options, recording: Path) -> tuple[int, float]:
             [options.python, *words, str(shown), str(answered)], check=True, cwd=ROOT, env={**os.environ, **THREADS}
         )
         ours = [read_episode(recording, index).arrays["actions"] for index in range(options.compared)]
-        theirs = [np.load(answered / f"{index}.npy") for index in range(options.compared)]
+        theirs = [np.load(answered / f"{index}.npy", allow_pickle=False) for index in range(options.compared)]
     furthest = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
     return sum(map(len, ours)), furthest
 

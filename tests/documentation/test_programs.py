@@ -21,6 +21,7 @@ ELSEWHERE = {
     "how_to/external_environments.md": "test_external_environments.py",
     "how_to/finetuning.md": "test_finetuning_document.py",
     "how_to/python.md": "test_python_document.py",
+    "how_to/serving.md": "test_serving_document.py",
     "how_to/tasks.md": "test_documents.py",
     "how_to/tracking.md": "test_tracking_document.py",
     "how_to/training.md": "test_training_document.py",
