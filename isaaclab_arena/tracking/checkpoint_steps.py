@@ -5,16 +5,17 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-_CHECKPOINT_KEY = re.compile(r"policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
+_CHECKPOINT_KEY = re.compile(r"checkpoint_step|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 
 
 def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the swept key that names a checkpoint, and the training step of its value; None where none does.
 
-    A key of ``policy_config_dict`` whose name holds ``checkpoint`` or ``model`` names one. The step is its value where
-    that is a whole number (``checkpoint_step: 2000``), else the last number of the last part of a path that has one:
-    2000 for ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
+    ``checkpoint_step`` does, the key of a job whose entry says ``checkpoints``, and so does a key of
+    ``policy_config_dict`` whose name holds ``checkpoint`` or ``model``. The step is its value where that is a whole
+    number (``checkpoint_step: 2000``), else the last number of the last part of a path that has one: 2000 for
+    ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
 
     Args:
         swept: The dotted keys that a sweep gave a job a value for, with that value.

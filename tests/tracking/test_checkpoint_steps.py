@@ -10,6 +10,7 @@ from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_nam
         ("policy_config_dict.checkpoint_path", "outputs/train/checkpoints/002000/pretrained_model", 2000),
         ("policy_config_dict.model_path", "finetuned/checkpoint-500", 500),
         ("policy_config_dict.checkpoint_step", 30, 30),
+        ("checkpoint_step", 30, 30),
         ("policy_config_dict.agent.Checkpoint", "step-7/model.pt", 7),
     ],
 )

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.analysis.comparison import Question
@@ -122,7 +122,7 @@ def promote(directory: Path, score: Score, record: Evaluated, ledger: Ledger, *,
         compared_with=None if before is None else before.step,
         verdict=verdict,
     )
-    write_text(told, json_text(asdict(promoted)), overwrite=True)
+    write_text(told, json_text(promoted), overwrite=True)
     return target
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,19 +64,19 @@ def watch(
     """
     ledger = Ledger(settings.directory)
     watcher = Watcher(watched=settings.watched, ledger=ledger, evaluate=evaluate)
-    told: set[int] = set()
+    points: dict[int, list[Point]] = {}
     while True:
         done = watcher.one_pass()
         if done in _ENDS:
             return _ENDS[done]
-        points = _tell_new(watcher, told, say)
-        _reach_bar(settings, ledger, watcher, points, say)
+        if _read_new(watcher, points, say):
+            _reach_bar(settings, ledger, watcher, points, say)
         is_stopped = settings.stop_file is not None and settings.stop_file.exists()
         if is_stopped or done is Pass.REACHED_END or (settings.once and done is Pass.NOTHING_TO_DO):
             break
         if done is Pass.NOTHING_TO_DO:
             sleep(settings.watched.poll_s)
-    if not _scored_again(watcher, evaluate_again, say):
+    if not _scored_again(watcher, points, evaluate_again, say):
         return INTERRUPTED
     for record in watcher.unfinished():
         say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
@@ -88,29 +88,36 @@ def evaluators(evaluator: Evaluator) -> tuple[Evaluator, Evaluator]:
     return evaluator, replace(evaluator, seed_offset=OTHER_SEED)
 
 
-def _tell_new(watcher: Watcher, told: set[int], say: Callable[[str], None]) -> list[Point]:
-    """Write the curve, say what is new on it, also what other watchers found, and return its points."""
-    points: list[Point] = []
-    done = watcher.done()
-    for record in done:
-        points += points_of(watcher.ledger.run_directory(record.step), record.step)
-    if any(record.step not in told for record in done):
-        write_curve(watcher.ledger.directory, points)
-        for score in scores_of(points).values():
-            if score.step not in told:
-                say(f"step {score.step}: {_in_words(score)}")
-        told.update(record.step for record in done)
-    return points
+def _read_new(watcher: Watcher, points: dict[int, list[Point]], say: Callable[[str], None]) -> bool:
+    """Read what was evaluated since, by others too, and write the curve; returns whether there was anything."""
+    new = [record.step for record in watcher.done() if record.step not in points]
+    for step in new:
+        points[step] = points_of(watcher.ledger.run_directory(step), step)
+    if not new:
+        return False
+    write_curve(watcher.ledger.directory, _together(points))
+    for step, score in scores_of(_together(points)).items():
+        if step in new:
+            say(f"step {step}: {_in_words(score)}")
+    return True
+
+
+def _together(points: Mapping[int, Sequence[Point]]) -> list[Point]:
+    return [point for step in sorted(points) for point in points[step]]
 
 
 def _reach_bar(
-    settings: WatchSettings, ledger: Ledger, watcher: Watcher, points: list[Point], say: Callable[[str], None]
+    settings: WatchSettings,
+    ledger: Ledger,
+    watcher: Watcher,
+    points: Mapping[int, Sequence[Point]],
+    say: Callable[[str], None],
 ) -> None:
     if settings.bar is None:
         return
     records = {record.step: record for record in watcher.done()}
-    jobs = list(dict.fromkeys(point.job for point in points))
-    for score in scores_of(points).values():
+    jobs = list(dict.fromkeys(point.job for point in _together(points)))
+    for score in scores_of(_together(points)).values():
         if score.interval.low < settings.bar:
             continue
         if settings.promote is not None and Path(records[score.step].path).exists():
@@ -124,12 +131,16 @@ def _reach_bar(
             say(f"step {score.step} reached the bar of {100 * settings.bar:g} %: {settings.stop_file}")
 
 
-def _scored_again(watcher: Watcher, evaluate_again: Evaluate, say: Callable[[str], None]) -> bool:
+def _scored_again(
+    watcher: Watcher,
+    points: Mapping[int, Sequence[Point]],
+    evaluate_again: Evaluate,
+    say: Callable[[str], None],
+) -> bool:
     """Score the best checkpoint in episodes by which it was not chosen; returns whether nobody interrupted it."""
     ledger = watcher.ledger
     records = {record.step: record for record in watcher.done()}
-    points = [point for step in records for point in points_of(ledger.run_directory(step), step)]
-    best = best_of(scores_of(points))
+    best = best_of(scores_of(_together(points)))
     if best is None or not Path(records[best.step].path).exists():
         return True
     checkpoint = Checkpoint(step=best.step, path=Path(records[best.step].path))

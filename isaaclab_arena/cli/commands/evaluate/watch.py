@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.watching.watcher import Watched
 from isaaclab_arena.logs import set_up_console_logging
 
 _END = re.compile(r"(?:\w+=)?(\d{1,12})")
-_OWN = ("--output_dir", "--resume", "--eval_jobs_config")
+_OWN = ("--resume", "--output_base_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
