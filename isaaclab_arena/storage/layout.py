@@ -139,15 +139,6 @@ def traceback_file_name(rank: int, attempt: int) -> str:
     return f"traceback_rank{rank}{f'_attempt{attempt}' if attempt > 1 else ''}.txt"
 
 
-def received_file_name(name: str) -> str:
-    """Return the name under which rank 0 keeps what it has received of a commit file on another machine's disk.
-
-    It is a name of its own, so that putting the directories of all nodes into one never replaces the whole file by the
-    part that had been received; that a line is in both changes nothing.
-    """
-    return f"{name.removesuffix('.jsonl')}_received.jsonl"
-
-
 def attempt_file_name(number: int) -> str:
     """Return the name of the file that describes one start of the program on a run, from 1: ``attempt_1.json``."""
     return f"attempt_{number}.json"

@@ -12,6 +12,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.cluster.cluster_options import check_cluster
 from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
 from isaaclab_arena.evaluation.options import read_command_line
 
@@ -35,6 +36,15 @@ names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 with open("called.jsonl", "a") as file:
     file.write(json.dumps([sys.argv[1:], {name: os.environ[name] for name in names if name in os.environ}]) + "\\n")
 """
+# The run ends once all nodes have joined.
+PATIENT_PYTHON = (
+    PYTHON
+    + """
+import time
+while "--cluster" in sys.argv and open("called.jsonl").read().count('"start"') < 3:
+    time.sleep(0.02)
+"""
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +58,11 @@ class Call:
 class Cluster:
     """What a batch script finds on the first node of its three."""
 
-    def __init__(self, directory: Path, *, tasks_per_node: int, srun: str = SRUN) -> None:
+    def __init__(self, directory: Path, *, tasks_per_node: int, srun: str = SRUN, python: str = PYTHON) -> None:
         self.directory = directory
         for name, text in (("scontrol", SCONTROL), ("srun", srun)):
             self._program(name, f"#!/usr/bin/env bash\n{text}")
-        self._program("its_python", PYTHON)
+        self._program("its_python", python)
         plain = {name: value for name, value in os.environ.items() if name not in {"MASTER_ADDR", "MASTER_PORT"}}
         self.environment = {
             **plain,
@@ -129,6 +139,27 @@ def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path):
     assert [context.local_rank for context in contexts] == [0, 1] * 3
     assert {(context.world_size, context.local_world_size) for context in contexts} == {(6, 2)}
     assert {(context.master_address, str(context.device)) for context in contexts} == {("node1:29500", "cuda:0")}
+
+
+def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
+    start = pytest.importorskip("ray.scripts.scripts").start
+    cluster = Cluster(tmp_path, tasks_per_node=1, python=PATIENT_PYTHON)
+    cluster.environment["SLURM_CPUS_PER_TASK"] = "16"
+    process = cluster.start("evaluate_ray.sbatch", "my jobs.json", "/data/run 1", "--record_trajectories")
+    assert process.wait(timeout=60) == 0
+    calls = [call.arguments for call in cluster.calls()]
+    of_ray = [arguments[2:] for arguments in calls if arguments[:2] == ["-m", "ray.scripts.scripts"]]
+    head, *others = (start.make_context("start", words[1:]).params for words in of_ray if words[0] == "start")
+    assert (head["head"], head["node_ip_address"], head["port"]) == (True, "node1", 6379)
+    assert [(each["head"], each["address"]) for each in others] == [(False, "node1:6379")] * 2
+    assert {(each["num_cpus"], each["num_gpus"], each["block"]) for each in (head, *others)} == {(16, 8, True)}
+    assert ["health-check", "--address", "node1:6379"] in of_ray
+    (run,) = (arguments for arguments in calls if arguments[1] == PROGRAM)
+    options = accepted(run)
+    check_cluster(options)
+    assert (options.eval_jobs_config, options.output_dir, options.resume) == ("my jobs.json", "/data/run 1", "")
+    assert (options.ray_address, options.num_ranks, options.gpus_per_rank) == ("node1:6379", 24, 1.0)
+    assert options.cpus_per_rank == 2.0
 
 
 def test_the_signal_before_the_end_reaches_the_step_and_its_exit_code_comes_back(tmp_path):

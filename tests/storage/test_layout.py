@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from isaaclab_arena.storage import layout
@@ -20,12 +18,6 @@ def test_a_jobs_datasets_are_known_by_their_names():
 def test_commit_files_of_a_second_life_have_another_name():
     assert layout.commit_file_name(3) == "episode_results_rank3.jsonl"
     assert layout.commit_file_name(3, life=1) == "episode_results_rank3_life1.jsonl"
-
-
-def test_what_was_received_of_a_commit_file_is_one_too_and_has_another_name():
-    name = layout.received_file_name(layout.commit_file_name(3))
-    assert name == "episode_results_rank3_received.jsonl"
-    assert Path(name).match(layout.COMMIT_FILE_PATTERN)
 
 
 def test_the_traceback_of_a_later_attempt_has_another_name():

@@ -17,6 +17,7 @@ from typing import Any
 
 from isaaclab_arena.clock import now
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankWatch
+from isaaclab_arena.evaluation.scheduling.claim import Claim, claim_name, is_taken_over, job_name, piece_name
 from isaaclab_arena.evaluation.scheduling.cost import (
     Measured,
     Measurements,
@@ -34,23 +35,6 @@ _BLIND_AFTER_S = 5.0
 """A rank that has not looked for this long has seen nothing of that time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A piece of a job that this rank has claimed.
-
-    Attributes:
-        divided: The job.
-        piece: Which piece of it.
-        generation: How many claims on the piece there were up to this one.
-        taken_from: The rank that it was taken over from; None for a piece that nobody had, or where that is unknown.
-    """
-
-    divided: DividedJob
-    piece: int
-    generation: int = 1
-    taken_from: int | None = None
-
-
 @dataclass(kw_only=True)
 class _Claimed:
     """A piece under way.
@@ -61,6 +45,7 @@ class _Claimed:
         owner: The rank that made the claim, None as long as that is not known.
         is_held: Whether this rank holds it.
         has_lapsed: Whether it may be taken over.
+        is_given_back: Whether that is because `ClaimTable.give_back` was called.
     """
 
     generation: int
@@ -68,6 +53,7 @@ class _Claimed:
     owner: int | None = None
     is_held: bool = False
     has_lapsed: bool = False
+    is_given_back: bool = False
 
 
 class ClaimTable:
@@ -76,6 +62,8 @@ class ClaimTable:
     A rank keeps what it has claimed while it works and its heartbeat goes on. It loses it when it has finished, was
     interrupted or died, and when it was silent for the length of a lease. Silence is what this process has seen
     itself, by its own monotonic clock. A process that was stopped or busy gives everybody a whole lease from then on.
+
+    One process may keep the table for several ranks. It names the rank in each call, and `give_back` tells of its end.
 
     Args:
         jobs: The jobs of this attempt.
@@ -141,11 +129,12 @@ class ClaimTable:
         self._find_lapsed(at)
         self._order = None
 
-    def claim_next(self, built_environment: str | None) -> Claim | None:
+    def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
         """Claim a piece of the job that comes next; None if nothing is free, as far as is known.
 
         Args:
-            built_environment: Key of the environment that this rank has built.
+            built_environment: Key of the environment that the rank has built.
+            rank: The rank that claims; this one where None.
         """
         # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
         order = order_of_work(list(self._open_work())) if self._order is None else self._order
@@ -156,7 +145,7 @@ class ClaimTable:
             pieces = self._open_pieces(job_index)
             if not pieces:
                 continue
-            claim = self.claim(job_index, min(pieces))
+            claim = self.claim(job_index, min(pieces), rank=rank)
             if self._open_pieces(work.job_index):
                 # Whoever has got the piece, one rank more is at work on this job.
                 order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
@@ -164,8 +153,13 @@ class ClaimTable:
                 return claim
         return None
 
-    def claim(self, job_index: int, piece: int) -> Claim | None:
-        """Claim a piece; None if another rank has it, it is done, or its job has failed."""
+    def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
+        """Claim a piece, for this rank unless another one is named.
+
+        Returns:
+            None if another rank has it, it is done, or its job has failed.
+        """
+        rank = self._rank if rank is None else rank
         if piece not in self._open_pieces(job_index):
             return None
         before = self._claimed.get((job_index, piece))
@@ -175,34 +169,49 @@ class ClaimTable:
             generation=1 if before is None else before.generation + 1,
             taken_from=None if before is None else before.owner,
         )
-        content = {"rank": self._rank, "run_id": self._run_id, "claimed_at": now()}
-        is_held = self._create(_claim_name(claim), content)
+        content = {"rank": rank, "run_id": self._run_id, "claimed_at": now()}
+        is_held = self._create(claim_name(claim), content)
         self._open[job_index].discard(piece)
         self._claimed[job_index, piece] = _Claimed(
             generation=claim.generation,
             first_seen_s=self._clock(),
-            owner=self._rank if is_held else None,
+            owner=rank if is_held else None,
             is_held=is_held,
         )
         return claim if is_held else None
 
     def holds(self, claim: Claim) -> bool:
         """Whether nobody has taken the piece over."""
-        return not (self._directory / _claim_name(replace(claim, generation=claim.generation + 1))).exists()
+        return not is_taken_over(self._directory, claim)
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Say that a piece is finished, unless it was taken over; its new owner will say so."""
         claimed = self._claimed.get((claim.divided.index, claim.piece))
+        rank = self._rank if claimed is None or claimed.owner is None else claimed.owner
         if claimed is not None:
             claimed.is_held = False
         if self.holds(claim):
-            content = {"rank": self._rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
-            self._create(f"{_piece_name(claim)}.done", content)
+            content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
+            self._create(f"{piece_name(claim)}.done", content)
 
     def give_up(self, job_index: int) -> None:
         """Say that a job has failed, so that no rank claims more of it."""
         self._failed.add(job_index)
-        self._create(f"{_job_name(job_index)}.failed", {"rank": self._rank, "failed_at": now()})
+        self._create(f"{job_name(job_index)}.failed", {"rank": self._rank, "failed_at": now()})
+
+    def give_back(self, rank: int) -> list[tuple[int, int]]:
+        """Let others take over what a rank has claimed here; return its jobs' indices, each with a piece."""
+        given = [key for key, claimed in self._claimed.items() if claimed.is_held and claimed.owner == rank]
+        for key in given:
+            claimed = self._claimed[key]
+            claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
+            self._open[key[0]].add(key[1])
+        self._order = None
+        return given
+
+    def open_pieces(self, job_index: int) -> frozenset[int]:
+        """Return the pieces of a job that nobody works on."""
+        return frozenset(self._open_pieces(job_index))
 
     def open_episodes(self, job_index: int) -> int:
         """Return how many episodes of a job are in pieces that nobody works on."""
@@ -213,10 +222,16 @@ class ClaimTable:
         free = {job_index for job_index in self._open if self._open_pieces(job_index)}
         return len((free | {job_index for job_index, _ in self._claimed}) - self._failed)
 
-    def pieces_of_others(self) -> int:
-        """Return how many pieces other ranks work on, of jobs that have not failed."""
+    def pieces_of_others(self, rank: int | None = None) -> int:
+        """Return how many pieces other ranks work on, of jobs that have not failed.
+
+        Args:
+            rank: Others than this one; where None, others than those that claim here.
+        """
         return sum(
-            not claimed.is_held and key[0] not in self._failed and not (claimed.has_lapsed and self._ends_early(key[0]))
+            (not claimed.is_held or (rank is not None and claimed.owner != rank))
+            and key[0] not in self._failed
+            and not (claimed.has_lapsed and self._ends_early(key[0]))
             for key, claimed in self._claimed.items()
         )
 
@@ -304,7 +319,7 @@ class ClaimTable:
             if report.fate is not RankFate.WORKING or min(report.silent_s, watched_s) >= self._lease_s
         }
         for key, claimed in self._claimed.items():
-            if claimed.is_held:
+            if claimed.is_held or claimed.is_given_back:
                 continue
             if claimed.owner is None:
                 claimed.owner = self._owner(key, claimed.generation)
@@ -320,7 +335,7 @@ class ClaimTable:
 
     def _owner(self, key: tuple[int, int], generation: int) -> int | None:
         """Return the rank that made a claim; None if it died, or is still busy, between making and writing the file."""
-        name = _claim_name(Claim(divided=self._jobs[key[0]], piece=key[1], generation=generation))
+        name = claim_name(Claim(divided=self._jobs[key[0]], piece=key[1], generation=generation))
         content = self._read(name)
         rank = content.get("rank")
         return rank if isinstance(rank, int) and content.get("run_id") == self._run_id else None
@@ -351,15 +366,3 @@ class ClaimTable:
         except ValueError:
             return {}
         return content if isinstance(content, dict) else {}
-
-
-def _claim_name(claim: Claim) -> str:
-    return f"{_piece_name(claim)}.g{claim.generation}"
-
-
-def _piece_name(claim: Claim) -> str:
-    return f"{_job_name(claim.divided.index)}_p{claim.piece:05d}"
-
-
-def _job_name(job_index: int) -> str:
-    return f"j{job_index:06d}"

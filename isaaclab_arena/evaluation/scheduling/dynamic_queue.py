@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from isaaclab_arena.episode_ranges import contain, of_ranges
 from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.scheduling.claim_table import Claim, ClaimTable
+from isaaclab_arena.evaluation.scheduling.claim import Claim
 from isaaclab_arena.evaluation.scheduling.cost import Measured, slots_to_use
 from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -26,6 +27,46 @@ from isaaclab_arena.storage.run.commits import read_commits
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.5
+
+
+class Claims(Protocol):
+    """The claims of all ranks, as one rank asks for them; see `ClaimTable`."""
+
+    def refresh(self, *, now: bool = False) -> None:
+        """Take note of what other ranks did."""
+        ...
+
+    def claim_next(self, built_environment: str | None) -> Claim | None:
+        """Claim a piece of the job that comes next."""
+        ...
+
+    def claim(self, job_index: int, piece: int) -> Claim | None:
+        """Claim a piece."""
+        ...
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether nobody has taken the piece over."""
+        ...
+
+    def finish(self, claim: Claim, measured: Measured) -> None:
+        """Say that a piece is finished."""
+        ...
+
+    def give_up(self, job_index: int) -> None:
+        """Say that a job has failed."""
+        ...
+
+    def open_episodes(self, job_index: int) -> int:
+        """Return how many episodes of a job are in pieces that nobody works on."""
+        ...
+
+    def num_unfinished_jobs(self) -> int:
+        """Return how many jobs have pieces that are free or under way."""
+        ...
+
+    def pieces_of_others(self) -> int:
+        """Return how many pieces other ranks work on."""
+        ...
 
 
 class DynamicQueue:
@@ -43,7 +84,7 @@ class DynamicQueue:
 
     def __init__(
         self,
-        table: ClaimTable,
+        table: Claims,
         output_directory: Path,
         attempt: Attempt,
         *,
@@ -152,7 +193,7 @@ class ClaimedEpisodes(Observer):
     def __init__(
         self,
         first: Claim,
-        table: ClaimTable,
+        table: Claims,
         output_directory: Path,
         attempt: Attempt,
         *,
@@ -167,6 +208,7 @@ class ClaimedEpisodes(Observer):
         self._clock = clock
         self._begins = [piece[0][0] for piece in self._divided.pieces if piece]
         self._round = first.divided.round_of(first.piece)
+        self._is_alone = first.alone
         self._held: dict[int, _HeldPiece] = {}
         self._num_running = 0
         self._episodes, self._env_steps, self._since = 0, 0, clock()
@@ -196,7 +238,7 @@ class ClaimedEpisodes(Observer):
                 continue
             if self._is_over():
                 return
-            held = self._held.get(piece) or self._claim(piece)
+            held = self._held.get(piece) or (None if self._is_alone else self._claim(piece))
             if held is None or index in held.finished:
                 continue
             if self.still_holds(index):
@@ -206,6 +248,8 @@ class ClaimedEpisodes(Observer):
 
     def max_envs(self, num_envs: int) -> int:
         """Return how many env slots to use at once: all, or fewer where other ranks may help; see `slots_to_use`."""
+        if self._is_alone:
+            return 1
         if len(self._divided.pieces) == 1:
             return num_envs
         return slots_to_use(
@@ -281,8 +325,8 @@ class ClaimedEpisodes(Observer):
         return None if claim is None else self._hold(claim)
 
     def _hold(self, claim: Claim) -> "_HeldPiece":
-        committed = frozenset[int]()
-        if claim.generation > 1:
+        committed = claim.committed or frozenset[int]()
+        if claim.generation > 1 and claim.committed is None:
             # Errors of an earlier attempt may be there to run again.
             name = self._divided.job.config.name
             lines = read_commits(job_directory(self._output_directory, name), name).lines

@@ -101,10 +101,15 @@ def _claim_table(
 ) -> ClaimTable:
     return ClaimTable(
         divided_jobs(request.jobs, attempt, request.questions),
-        output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem,
+        claims_directory(output_directory, attempt),
         RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
         rank=rank,
         run_id=attempt.run_id,
         lease_s=request.options.lease_s,
         is_over=is_over,
     )
+
+
+def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
+    """Return where the claims of an attempt lie."""
+    return output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem

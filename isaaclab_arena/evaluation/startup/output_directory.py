@@ -7,9 +7,11 @@ from pathlib import Path
 
 from isaaclab_arena.dated_directories import make_dated_directory
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.nodes.node_directory import PROBE_PATTERN
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
+
+PROBE_PATTERN = ".seen_by_all.*.tmp"
+"""Names of the files by which ranks find out whether they share a directory; one stays if rank 0 dies meanwhile."""
 
 _PLAN_UNDER_WAY = re.compile(rf"\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp")
 

@@ -9,26 +9,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launching.launcher_messages import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.nodes.node_directory import NodeDirectory
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_attempt, plan_run
 from isaaclab_arena.evaluation.process.watchdog import Watchdog
 from isaaclab_arena.evaluation.provenance import provenance
+from isaaclab_arena.evaluation.startup.common_directory import common_directory
 from isaaclab_arena.evaluation.startup.content_check import check_names, jobs_to_run_anew
 from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
+from isaaclab_arena.evaluation.startup.measured_latency import settle_latencies, with_latencies
 from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory
 from isaaclab_arena.evaluation.startup.resuming import check_same_run, directory_to_resume, take_up
-from isaaclab_arena.evaluation.startup.run_directories import (
-    RunDirectory,
-    describe_run_in_own_directory,
-    directories_of_ranks,
-    make_own_directory,
-)
 from isaaclab_arena.evaluation.startup.settled_backends import (
     Machinery,
     refuse_slow_backends,
@@ -46,10 +42,6 @@ from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_ru
 _LOG = logging.getLogger(__name__)
 _NOTHING_TO_DO = "nothing"
 _MAX_TOLD = 5
-_NEEDS_A_SHARED_DIRECTORY = (
-    "comparisons and bars need one directory that all ranks see, and these ranks write in several; name one on a disk "
-    "that all nodes share (--output_dir), or leave the comparisons and bars out and use isaaclab-arena compare"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +49,16 @@ class StartedRun:
     """A run that all ranks have begun.
 
     Attributes:
-        output_directory: Its directory, or this node's own where the nodes share no disk.
+        output_directory: Its directory, by the name under which this rank sees it.
         plan: What it is, as it was written when it began.
         attempt: What is left to do; None if everything is done and intact.
         lock: Held by this rank until it exits.
-        directories: Where each rank writes, by rank.
     """
 
     output_directory: Path
     plan: RunPlan
     attempt: Attempt | None
     lock: RunLock
-    directories: tuple[NodeDirectory, ...]
 
 
 def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
@@ -81,34 +71,36 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
         StorageError: If a file cannot be read or written.
     """
     begin = _agree_and_begin(request, context, ranks)
-    said = ["", False] if begin is None else [str(begin.directory.path), begin.directory.resumes]
-    path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
-    directories = directories_of_ranks(ranks, request.options, RunDirectory(path=Path(path), resumes=resumes))
-    path = Path(directories[context.rank].directory)
-    is_apart = not all(each.with_rank_zero for each in directories)
-    if is_apart and request.questions:
-        raise ConfigError(_NEEDS_A_SHARED_DIRECTORY)
-    lock = make_own_directory(ranks, directories) if is_apart else None
-    number = ""
+    path = common_directory(ranks, request.options, None if begin is None else begin.directory.path)
+    number, lock = "", None
     with ranks.keep_waiting():
         if begin is not None:
-            lock = begin.lock
-            attempt = begin.begin(places=_named(directories) if is_apart else ())
+            attempt = begin.begin()
             number = _NOTHING_TO_DO if attempt is None else str(attempt.number)
             announce_run_directory(path)
+            lock = begin.lock.share()
     number = ranks.share_from_rank_zero("attempt", number)
-    if is_apart:
-        describe_run_in_own_directory(ranks, directories, attempt=int(number))
-    lock = lock.share() if lock is not None else None
-    # Those that share a directory find everything in it, and nobody holds its lock alone.
-    ranks.gather("directory", "made")
     lock = lock or RunLock(path).share()
     # Only when all of them hold it may one of them leave.
     ranks.gather("lock", "held")
     attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
-    return StartedRun(
-        output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock, directories=directories
-    )
+    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
+
+
+def start_run_alone(request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
+    """Begin a run whose ranks come later, each with what this process has planned; see `start_run`.
+
+    Args:
+        request: What the run is to do.
+        context: Rank 0 of as many as there may be.
+        devices: Device of each rank.
+    """
+    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
+    path = begin.directory.path
+    attempt = begin.begin()
+    announce_run_directory(path)
+    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=begin.lock.share())
 
 
 def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
@@ -154,7 +146,7 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
     Raises:
         ConfigError: If they differ; the message names the rank and what differs there.
     """
-    merged = {f"job '{job}': {name}": content for job, each in contents.items() for name, content in _named_of(each)}
+    merged = named_contents(contents)
     text = json.dumps(merged, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest() if contents else ""
     digests = ranks.gather("contents", digest)
@@ -170,6 +162,11 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
             if verdict
         ]
     )
+
+
+def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
+    """Return the content of everything that jobs evaluate, by a name that names the job too."""
+    return {f"job '{job}': {name}": content for job, each in contents.items() for name, content in _named_of(each)}
 
 
 def _named_of(contents: Contents) -> list[tuple[str, str]]:
@@ -208,26 +205,24 @@ class _Beginning:
         self.directory = _choose_directory(request.options, self._plan)
         self.lock = RunLock(self.directory.path).hold_alone()
 
-    def begin(self, *, places: tuple[str, ...]) -> Attempt | None:
-        """Write the plan or compare with the one that is there, and return what is to be done; None for nothing.
-
-        Args:
-            places: Where each rank writes; see `Attempt`.
-        """
+    def begin(self) -> Attempt | None:
+        """Write the plan or compare with the one that is there, and return what is to be done; None for nothing."""
         try:
-            return self._begin(places)
+            return self._begin()
         except BaseException:
             # Who asks for a run in the wrong way may ask again, from the same process too.
             self.lock.release()
             raise
 
-    def _begin(self, places: tuple[str, ...]) -> Attempt | None:
+    def _begin(self) -> Attempt | None:
         request, path = self._request, self.directory.path
         number, jobs, anew = 1, _all_jobs(request), ()
         known: dict[str, str] = {}
+        measured: dict[str, Delays] = {}
         if self.directory.resumes:
             begun = check_same_run(path, self._plan)
             known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
+            measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
             anew = jobs_to_run_anew(path, begun, self._plan, request.options.rerun)
             # Before what they have is set aside.
             refuse_slow_backends(
@@ -244,14 +239,16 @@ class _Beginning:
         to_run = [job for job in request.jobs if job.config.name in left]
         settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
         jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
-        jobs = with_backends(jobs, settled)
+        latencies = settle_latencies(to_run, self._machinery, known=measured, watch=self._watch)
+        jobs = with_latencies(with_backends(jobs, settled), latencies)
         refuse_slow_backends(to_run, jobs, self._machinery)
         if not self.directory.resumes:
-            planned = tuple(replace(job, backend=settled.get(job.name)) for job in self._plan.jobs)
+            planned = tuple(
+                replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
+                for job in self._plan.jobs
+            )
             write_run_plan(path, replace(self._plan, jobs=planned))
-        attempt = plan_attempt(
-            request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs, places=places
-        )
+        attempt = plan_attempt(request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs)
         write_attempt(path, attempt)
         return attempt
 
@@ -262,9 +259,17 @@ class _Beginning:
         return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
 
 
-def _named(directories: Sequence[NodeDirectory]) -> tuple[str, ...]:
-    # Ranks on several nodes may share rank 0's directory, which then has one name.
-    return tuple(str(directories[0] if each.with_rank_zero else each) for each in directories)
+@dataclass(frozen=True, kw_only=True)
+class RunDirectory:
+    """The directory that rank 0 has chosen for a run.
+
+    Attributes:
+        path: Its path there.
+        resumes: Whether it holds a run that is to go on.
+    """
+
+    path: Path
+    resumes: bool
 
 
 def _choose_directory(options: RunOptions, plan: RunPlan) -> RunDirectory:

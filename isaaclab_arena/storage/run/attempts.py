@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.atomic import write_text
@@ -34,6 +35,7 @@ class AttemptEntry:
         backend: What simulates it, the same on every rank; None where there is nothing to choose.
         policy_batch: Env slots that its policy is asked on together, as an earlier attempt settled it; None as long as
             no attempt has built the job, and where that makes no difference.
+        latency: How many control steps the policy's answers are late, where that was measured when the run began.
     """
 
     job: str
@@ -42,6 +44,7 @@ class AttemptEntry:
     is_rerun: bool = False
     backend: str | None = None
     policy_batch: int | None = None
+    latency: Delays | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,6 @@ class Attempt:
         machine: Where rank 0 runs.
         jobs: What is left to do, in order of the plan; jobs that are finished are not named.
         retry_errors: Whether episodes that had ended in an error run again.
-        places: ``host:directory`` where each rank wrote, by rank; empty if all of them wrote in this directory.
         schema_version: Version of this layout.
     """
 
@@ -77,7 +79,6 @@ class Attempt:
     machine: Node
     jobs: tuple[AttemptEntry, ...] = field(default_factory=tuple)
     retry_errors: bool = False
-    places: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.storage.atomic import append_line, create_for_appending, read_whole
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, MAX_LIVES, commit_file_name
@@ -41,6 +41,7 @@ class CommitLine:
         progress: For tasks of several parts Arena's ``overall_score`` (0 to 1), ``all_complete`` and ``criteria``, by
             name their ``score`` and ``is_complete``; made from the metrics ``progress`` and ``progress.<criterion>``.
         error: What went wrong.
+        events: What happened in it, None where the environment does not tell.
         rank: The rank that ran it.
         attempt: Which start of the program on this run, from 1.
         episode_seed: One integer that stands for the conditions.
@@ -67,6 +68,7 @@ class CommitLine:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     progress: Mapping[str, Any] | None = None
     error: str | None = None
+    events: EpisodeEvents | None = None
     rank: int
     attempt: int = 1
     episode_seed: int
@@ -114,6 +116,7 @@ def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
         metrics=record.metrics,
         progress=_progress(record.metrics),
         error=record.error,
+        events=record.events,
         rank=context.rank,
         attempt=context.attempt,
         episode_seed=record.episode.episode_seed,

@@ -12,6 +12,9 @@ from isaaclab_arena.storage.layout import JOB_REPORT_PATTERN, MAX_LIVES, job_rep
 
 SCHEMA_VERSION = 1
 
+MAX_QUERY_TIMES = 512
+"""The most query times that a report holds."""
+
 
 class ReportedStatus(StrEnum):
     """How a job ended on a rank."""
@@ -113,6 +116,8 @@ class JobReport:
         plan_because: Why that is ``plan`` and not ``bitwise``, in one line; None where it is not.
         policy_batch: Env slots that the policy was asked on together, None where that makes no difference.
         policy_server: What the job's queries took of the run's policy server; None without one.
+        query_s: How long queries of the policy took, a sample of at most `MAX_QUERY_TIMES` [s]; None for a job without
+            latency.
         processor: Model of the processor that it ran on; None in files of programs that did not say.
         simulated_by: What the environment says of what simulates it; None where the job was never built, and in files
             of programs that did not say.
@@ -144,6 +149,7 @@ class JobReport:
     plan_because: str | None = None
     policy_batch: int | None = None
     policy_server: ServerUsage | None = None
+    query_s: tuple[float, ...] | None = None
     processor: str | None = None
     simulated_by: Mapping[str, str] | None = None
     error: str | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.config.schema import JobConfig, JobStatus
 from isaaclab_arena.config.stopping.questions import Question
@@ -35,6 +36,8 @@ class PlanEntry:
             not say. Later attempts may say otherwise; see `contents_in_effect`.
         backend: What simulates it, as the job says or as was settled for all ranks before the start; None in runs of
             earlier versions and where there is nothing to choose.
+        latency: How many control steps the policy's answers are late; None for a job without latency, and where the
+            length of a control step is known only when the environment is built.
     """
 
     config: JobConfig
@@ -47,6 +50,7 @@ class PlanEntry:
     conditions_checksum: int | None = None
     contents: Contents | None = None
     backend: str | None = None
+    latency: Delays | None = None
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.storage.run.commits import CommitContext, CommitWriter, commit_line, read_commits
 
 CONTEXT = CommitContext(rank=1, episode_in_env=0, timestamp="2026-01-01T00:00:00+00:00", wall_s=0.5, checksum=7)
@@ -49,6 +49,12 @@ def test_a_line_comes_back_as_it_was_and_holds_arenas_fields(tmp_path):
     assert said["variations"] == {"cube.position": [0.1, 0.2], "cube.colour": "red"}
     (read,) = read_commits(tmp_path, "lift").lines
     assert dataclasses.replace(read, variations=line(0).variations) == line(0)
+
+
+def test_events_come_back_as_they_were(tmp_path):
+    events = EpisodeEvents(progress=0.25, decisive="dropped", seen={"dropped": (31, 2)})
+    write(tmp_path, line(0, events=events))
+    assert read_commits(tmp_path, "lift").lines[0].events == events
 
 
 def test_progress_has_arenas_shape_and_is_null_for_tasks_of_one_part(tmp_path):

@@ -6,24 +6,16 @@ length is what finished pieces have shown.
 """
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.harness.pages import run
 from benchmarks.harness.tables import markdown_table
-from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
-from isaaclab_arena.evaluation.scheduling.cost import (
-    Measured,
-    Measurements,
-    OpenWork,
-    choose,
-    expected_s,
-    order_of_work,
-)
-from isaaclab_arena.evaluation.scheduling.pieces import pieces_of, split_shares
+from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims, SimulatedJob
+from isaaclab_arena.episode_ranges import EpisodeRanges
+from isaaclab_arena.evaluation.scheduling.pieces import split_shares
 
 
 @dataclass(frozen=True)
@@ -37,31 +29,11 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedJob:
-    """A job whose future is known: how long each of its episodes will take [s]."""
-
-    environment: str
-    episode_s: np.ndarray
-
-    @property
-    def episodes(self) -> EpisodeRanges:
-        """All of its episodes."""
-        return ((0, len(self.episode_s)),)
-
-    def seconds(self, ranges: EpisodeRanges) -> float:
-        """Return how long some episodes take [s]."""
-        return float(sum(self.episode_s[begin:end].sum() for begin, end in ranges))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A simulated run: when its last rank ended [s], and how many environments were built on all ranks."""
 
     makespan_s: float
     num_builds: int
-
-
-Jobs = Sequence[SimulatedJob]
 
 
 def round_robin(jobs: Jobs, num_ranks: int) -> Outcome:
@@ -84,9 +56,18 @@ def split(jobs: Jobs, num_ranks: int) -> Outcome:
 
 def dynamic(jobs: Jobs, num_ranks: int) -> Outcome:
     """``--assignment dynamic``: ranks claim pieces of jobs as they go."""
-    total = sum(len(job.episode_s) for job in jobs)
-    pieces = [pieces_of(job.episodes, total_remaining=total, world_size=num_ranks) for job in jobs]
-    return _claimed(jobs, pieces, num_ranks)
+    claims = SimulatedClaims(jobs, num_ranks)
+    free_at: list[tuple[float, int, Piece | None]] = [(0.0, rank, None) for rank in range(num_ranks)]
+    makespan_s = 0.0
+    while free_at:
+        now_s, rank, ended = heapq.heappop(free_at)
+        makespan_s = max(makespan_s, now_s)
+        if ended is not None:
+            claims.done(ended, jobs[ended.job_index].seconds(ended.episodes))
+        claimed = claims.next_piece(rank)
+        if claimed is not None:
+            heapq.heappush(free_at, (now_s + jobs[claimed.job_index].seconds(claimed.episodes), rank, claimed))
+    return Outcome(makespan_s=makespan_s, num_builds=claims.num_builds)
 
 
 MODES: dict[str, Callable[[Jobs, int], Outcome]] = {
@@ -103,70 +84,6 @@ def _settled(jobs: Jobs, work: list[list[tuple[int, EpisodeRanges]]]) -> Outcome
         environments = [jobs[index].environment for index, _ in pieces]
         num_builds += sum(before != after for before, after in zip([None, *environments], environments, strict=False))
     return Outcome(makespan_s=max(ends), num_builds=num_builds)
-
-
-class _Claims:
-    """What the ranks know of the jobs, and who works on which."""
-
-    def __init__(self, jobs: Jobs, pieces: Sequence[Sequence[EpisodeRanges]]) -> None:
-        self._jobs = jobs
-        self._free = [deque(of_job) for of_job in pieces]
-        self._measurements = Measurements({index: job.environment for index, job in enumerate(jobs)})
-        self._job_of: dict[int, int] = {}
-        self._built: dict[int, str] = {}
-        self.num_builds = 0
-
-    def next_piece(self, rank: int) -> tuple[int, EpisodeRanges] | None:
-        """Return the next piece of the job that a rank works on, else one of the job that comes next."""
-        index = self._job_of.pop(rank, None)
-        if index is None or not self._free[index]:
-            index = self._next_job(self._built.get(rank))
-        if index is None:
-            return None
-        self._job_of[rank] = index
-        environment = self._jobs[index].environment
-        self.num_builds += self._built.get(rank) != environment
-        self._built[rank] = environment
-        return index, self._free[index].popleft()
-
-    def done(self, index: int, ranges: EpisodeRanges) -> None:
-        """Take note of how long a piece took."""
-        seconds = self._jobs[index].seconds(ranges)
-        self._measurements.add(index, Measured(episodes=count_episodes(ranges), env_steps=0, seconds=seconds))
-
-    def _next_job(self, built: str | None) -> int | None:
-        working = list(self._job_of.values())
-        order = order_of_work(
-            [
-                OpenWork(
-                    job_index=index,
-                    expected_s=expected_s(self._measurements.of(index), episodes=sum(map(count_episodes, pieces))),
-                    num_ranks=working.count(index),
-                    environment_key=self._jobs[index].environment,
-                )
-                for index, pieces in enumerate(self._free)
-                if pieces
-            ]
-        )
-        return order[choose(order, built)].job_index if order else None
-
-
-def _claimed(jobs: Jobs, pieces: Sequence[Sequence[EpisodeRanges]], num_ranks: int) -> Outcome:
-    claims = _Claims(jobs, pieces)
-    free_at: list[tuple[float, int, tuple[int, EpisodeRanges] | None]] = [
-        (0.0, rank, None) for rank in range(num_ranks)
-    ]
-    makespan_s = 0.0
-    while free_at:
-        now_s, rank, ended = heapq.heappop(free_at)
-        makespan_s = max(makespan_s, now_s)
-        if ended is not None:
-            claims.done(*ended)
-        claimed = claims.next_piece(rank)
-        if claimed is not None:
-            index, ranges = claimed
-            heapq.heappush(free_at, (now_s + jobs[index].seconds(ranges), rank, claimed))
-    return Outcome(makespan_s=makespan_s, num_builds=claims.num_builds)
 
 
 def draw_jobs(kind: str, generator: np.random.Generator) -> list[SimulatedJob]:
@@ -201,8 +118,8 @@ TABLES = (
 
 def lower_bounds(jobs: Jobs, num_ranks: int) -> dict[str, float]:
     """Return for each mode what no order of its work can beat [s]: an even share, or the longest that is not cut."""
-    share_s = sum(job.seconds(job.episodes) for job in jobs) / num_ranks
-    longest_job_s = max(job.seconds(job.episodes) for job in jobs)
+    share_s = sum(job.total_s for job in jobs) / num_ranks
+    longest_job_s = max(job.total_s for job in jobs)
     longest_episode_s = max(float(job.episode_s.max()) for job in jobs)
     return {mode: max(share_s, longest_job_s if mode == "round_robin" else longest_episode_s) for mode in MODES}
 
@@ -213,7 +130,7 @@ def mean_of_draws(kind: str, options: Options) -> dict[str, np.ndarray]:
     for draw in range(options.draws):
         jobs = draw_jobs(kind, np.random.default_rng([options.seed, KINDS.index(kind), draw]))
         bounds = lower_bounds(jobs, options.ranks)
-        even_share_s = sum(job.seconds(job.episodes) for job in jobs) / options.ranks
+        even_share_s = sum(job.total_s for job in jobs) / options.ranks
         for mode, simulate in MODES.items():
             outcome = simulate(jobs, options.ranks)
             over_bound, over_share = outcome.makespan_s / bounds[mode], outcome.makespan_s / even_share_s

@@ -1,0 +1,1 @@
+"""Simulated ranks that take their work by the rules of real ones."""

@@ -1,0 +1,252 @@
+"""A simulated cluster, whose ranks start late, die with their node, come back, and claim jobs from one table.
+
+No process, no file, no physics. Who takes what is decided by the functions that real ranks decide with.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """What a cluster is like.
+
+    Attributes:
+        num_ranks: How many ranks there are; each has a GPU.
+        ranks_per_node: How many of them die with their node.
+        joining_s: Nodes join evenly spread over this long [s].
+        start_up_s: Median time from a node's joining to a rank's first claim [s]; log-normal, sigma 0.5.
+        build_s: How long building an environment takes [s].
+        failures_per_gpu_day: How often something fails that takes a node with it.
+        replaced_after_s: When another node joins in place of one that failed [s].
+        give_back_s: How long after a failure the unfinished episodes of its ranks are free again [s].
+        service_s: How long the claim table is busy with an episode, its commit and its share of a claim [s].
+    """
+
+    num_ranks: int = 1000
+    ranks_per_node: int = 8
+    joining_s: float = 60.0
+    start_up_s: float = 30.0
+    build_s: float = 15.0
+    failures_per_gpu_day: float = 0.0
+    replaced_after_s: float = 600.0
+    give_back_s: float = 30.0
+    service_s: float = 0.0005
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOutcome:
+    """A simulated run.
+
+    Attributes:
+        makespan_s: When the last episode was committed [s].
+        lower_bound_s: What no order of the work can beat [s]; see `lower_bound_s`.
+        num_failures: How many nodes failed.
+        num_episodes_lost: Episodes under way that a failure ended; they ran again.
+        longest_wait_s: Longest time that a rank waited for the claim table [s].
+        table_busy: Share of the time in which the claim table was busy.
+        num_builds: Environments built on all ranks.
+        num_committed: Episodes committed.
+    """
+
+    makespan_s: float
+    lower_bound_s: float
+    num_failures: int
+    num_episodes_lost: int
+    longest_wait_s: float
+    table_busy: float
+    num_builds: int
+    num_committed: int
+
+    @property
+    def over_bound(self) -> float:
+        """The makespan over its lower bound."""
+        return self.makespan_s / self.lower_bound_s
+
+
+def simulate(jobs: Jobs, options: ClusterOptions, generator: np.random.Generator) -> ClusterOutcome:
+    """Let a cluster run jobs to their end."""
+    return _Cluster(jobs, options, generator).run()
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    """What a rank does now.
+
+    Attributes:
+        life: How often it has died: what was planned for an earlier life does not happen.
+        present_since: When it started, None while it is away [s].
+        piece: What it runs, None if nothing.
+        begun_at: When it began that, its environment built [s].
+    """
+
+    life: int = 0
+    present_since: float | None = None
+    piece: Piece | None = None
+    begun_at: float = 0.0
+
+
+class _Cluster:
+    """A cluster under way, event by event."""
+
+    def __init__(self, jobs: Jobs, options: ClusterOptions, generator: np.random.Generator) -> None:
+        self._jobs = jobs
+        self._options = options
+        self._generator = generator
+        self._claims = SimulatedClaims(jobs, options.num_ranks)
+        self._ranks = [_Rank() for _ in range(options.num_ranks)]
+        self._idle: set[int] = set()
+        self._left = sum(len(job.episode_s) for job in jobs)
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self._table_free_at = self._table_busy_s = self._longest_wait_s = self._makespan_s = 0.0
+        self._presences: list[tuple[float, float]] = []
+        self._num_failures = self._num_lost = self._num_committed = 0
+
+    def run(self) -> ClusterOutcome:
+        """Run until every episode is committed."""
+        options = self._options
+        num_nodes = -(-options.num_ranks // options.ranks_per_node)
+        for node in range(num_nodes):
+            self._join(options.joining_s * node / num_nodes, node)
+        self._plan_failure(0.0)
+        while self._left:
+            now_s, _, happen = heapq.heappop(self._events)
+            happen(now_s)
+        present = [(rank.present_since, np.inf) for rank in self._ranks if rank.present_since is not None]
+        return ClusterOutcome(
+            makespan_s=self._makespan_s,
+            lower_bound_s=lower_bound_s(self._jobs, [*self._presences, *present], build_s=options.build_s),
+            num_failures=self._num_failures,
+            num_episodes_lost=self._num_lost,
+            longest_wait_s=self._longest_wait_s,
+            table_busy=self._table_busy_s / self._makespan_s,
+            num_builds=self._claims.num_builds,
+            num_committed=self._num_committed,
+        )
+
+    def _at(self, at_s: float, happen: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (at_s, next(self._order), happen))
+
+    def _of_node(self, node: int) -> range:
+        size = self._options.ranks_per_node
+        return range(node * size, min((node + 1) * size, self._options.num_ranks))
+
+    def _join(self, at_s: float, node: int) -> None:
+        for rank in self._of_node(node):
+            start_up_s = self._options.start_up_s * self._generator.lognormal(sigma=0.5)
+            self._in_life(rank, at_s + start_up_s, self._start)
+
+    def _in_life(self, rank: int, at_s: float, happen: Callable[[float, int], None]) -> None:
+        life = self._ranks[rank].life
+
+        def unless_dead(now_s: float) -> None:
+            if self._ranks[rank].life == life:
+                happen(now_s, rank)
+
+        self._at(at_s, unless_dead)
+
+    def _start(self, now_s: float, rank: int) -> None:
+        self._ranks[rank].present_since = now_s
+        self._ask(now_s, rank, num_episodes=1)
+
+    def _ask(self, now_s: float, rank: int, *, num_episodes: int) -> None:
+        """Let the claim table take the commits of a rank and answer its claim, after those who asked before."""
+        service_s = self._options.service_s * num_episodes
+        answered_at = max(now_s, self._table_free_at) + service_s
+        self._table_free_at = answered_at
+        self._table_busy_s += service_s
+        self._longest_wait_s = max(self._longest_wait_s, answered_at - now_s)
+        built = self._claims.built_environment(rank)
+        piece = self._claims.next_piece(rank)
+        state = self._ranks[rank]
+        state.piece = piece
+        if piece is None:
+            self._idle.add(rank)
+            return
+        builds = self._claims.built_environment(rank) != built
+        state.begun_at = answered_at + self._options.build_s * builds
+        self._in_life(rank, state.begun_at + self._jobs[piece.job_index].seconds(piece.episodes), self._end)
+
+    def _end(self, now_s: float, rank: int) -> None:
+        state = self._ranks[rank]
+        assert state.piece is not None
+        self._commit(now_s, state.piece.job_index, state.piece.episodes, now_s - state.begun_at)
+        self._ask(now_s, rank, num_episodes=count_episodes(state.piece.episodes))
+
+    def _commit(self, now_s: float, job_index: int, episodes: EpisodeRanges, seconds: float) -> None:
+        self._claims.done(Piece(job_index=job_index, episodes=episodes), seconds)
+        self._num_committed += count_episodes(episodes)
+        self._left -= count_episodes(episodes)
+        self._makespan_s = max(self._makespan_s, now_s)
+
+    def _plan_failure(self, now_s: float) -> None:
+        per_day = self._options.failures_per_gpu_day * self._options.num_ranks
+        if per_day:
+            self._at(now_s + self._generator.exponential(86_400 / per_day), self._fail)
+
+    def _fail(self, now_s: float) -> None:
+        self._plan_failure(now_s)
+        first = int(self._generator.integers(self._options.num_ranks))
+        node = first // self._options.ranks_per_node
+        if self._ranks[first].present_since is None:
+            return
+        self._num_failures += 1
+        for rank in self._of_node(node):
+            self._die(now_s, rank)
+        self._at(now_s + self._options.replaced_after_s, lambda at_s: self._join(at_s, node))
+
+    def _die(self, now_s: float, rank: int) -> None:
+        state = self._ranks[rank]
+        if state.present_since is not None:
+            self._presences.append((state.present_since, now_s))
+        if state.piece is not None:
+            self._lose(now_s, state.piece, ran_s=now_s - state.begun_at)
+        self._claims.forget(rank)
+        self._idle.discard(rank)
+        self._ranks[rank] = _Rank(life=state.life + 1)
+
+    def _lose(self, now_s: float, piece: Piece, *, ran_s: float) -> None:
+        """Keep the episodes of a piece that have ended, and let others have the rest once the loss is noticed."""
+        indices = [index for begin, end in piece.episodes for index in range(begin, end)]
+        episode_s = self._jobs[piece.job_index].episode_s[indices]
+        num_ended = int(np.searchsorted(episode_s.cumsum(), ran_s, side="right")) if ran_s > 0 else 0
+        if num_ended:
+            ended = tuple((index, index + 1) for index in indices[:num_ended])
+            self._commit(now_s, piece.job_index, ended, float(episode_s[:num_ended].sum()))
+        self._num_lost += ran_s > 0
+        rest = Piece(job_index=piece.job_index, episodes=tuple((index, index + 1) for index in indices[num_ended:]))
+        if rest.episodes:
+            self._at(now_s + self._options.give_back_s, lambda at_s: self._give_back(at_s, rest))
+
+    def _give_back(self, now_s: float, piece: Piece) -> None:
+        self._claims.give_back(piece)
+        if self._idle:
+            self._ask(now_s, self._idle.pop(), num_episodes=1)
+
+
+def lower_bound_s(jobs: Jobs, presences: list[tuple[float, float]], *, build_s: float) -> float:
+    """Return what no order of the work can beat [s]: ranks that are there build once and never wait.
+
+    Args:
+        jobs: The jobs.
+        presences: From when to when each rank was there [s]; one that died and came back is there twice.
+        build_s: What each has to spend on an environment before its first episode [s].
+    """
+    begins = np.array([begin for begin, _ in presences]) + build_s
+    ends = np.array([end for _, end in presences])
+    work_s = sum(job.total_s for job in jobs)
+    # What the ranks can do by a time grows by a straight line between any two of these.
+    low_s, high_s = float(begins.min()), float(begins.max()) + work_s
+    while high_s - low_s > 1e-6 * high_s:
+        middle_s = (low_s + high_s) / 2
+        enough = np.clip(np.minimum(ends, middle_s) - begins, 0.0, None).sum() >= work_s
+        low_s, high_s = (low_s, middle_s) if enough else (middle_s, high_s)
+    return max(high_s, float(begins.min()) + max(float(job.episode_s.max()) for job in jobs))

@@ -1,0 +1,1 @@
+"""Run the ranks of an evaluation on the nodes of a Ray cluster."""

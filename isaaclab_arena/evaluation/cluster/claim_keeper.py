@@ -1,0 +1,179 @@
+"""Keeps the claims of a run on a cluster, beside the run's directory, and commits there what its ranks deliver."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from isaaclab_arena.episode_ranges import as_ranges
+from isaaclab_arena.evaluation.cluster.committed_files import CommittedFiles
+from isaaclab_arena.evaluation.cluster.messages import (
+    ClaimAnswer,
+    ClaimQuestion,
+    Delivery,
+    DeliveryAnswer,
+    GivenPiece,
+    KeeperState,
+    Life,
+)
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
+from isaaclab_arena.evaluation.plan.answered import answer_watch
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.scheduling.claim import Claim
+from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
+from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob, divided_jobs
+from isaaclab_arena.evaluation.scheduling.rank_work import claims_directory
+from isaaclab_arena.storage.layout import SETTLED_FILE, job_directory
+from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run.commits import read_commits
+
+_LOG = logging.getLogger(__name__)
+
+
+class ClaimKeeper:
+    """Answers the ranks of a run, one question at a time.
+
+    It uses the claim table of ranks that share a directory, for all ranks at once, and writes the same files.
+
+    Args:
+        request: What the run is to do.
+        attempt: What of it is left.
+        output_directory: The run's directory.
+        clock: Monotonic time [s].
+
+    Raises:
+        StorageError: If the claims cannot be written. Methods raise it if a file cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        attempt: Attempt,
+        output_directory: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        jobs = divided_jobs(request.jobs, attempt, request.questions)
+        finished = {work.job: work.finished for work in attempt.jobs}
+        self._jobs = {divided.index: divided for divided in jobs}
+        self._attempt = attempt
+        self._output_directory = output_directory
+        self._clock = clock
+        self._watch = answer_watch(output_directory, request.questions, finished, attempt=attempt.number)
+        self._asks_questions = bool(request.questions)
+        self._table = ClaimTable(
+            jobs,
+            claims_directory(output_directory, attempt),
+            # Nobody's silence is judged here: whoever drives the run says which ranks have died.
+            RankWatch(output_directory, world_size=0, run_id=attempt.run_id),
+            rank=0,
+            run_id=attempt.run_id,
+            lease_s=request.options.lease_s,
+            is_over=self._watch.is_over,
+        )
+        self._files = CommittedFiles(output_directory, [divided.job.config.name for divided in jobs])
+        self._lives: dict[int, int] = {}
+        self._heard_at: dict[int, float] = {}
+        self._stop_signal: int | None = None
+        self._num_answers, self._busy_s = 0, 0.0
+
+    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
+        """Give a rank a piece, or say how things are."""
+        began_s = self._clock()
+        if not self._is_current(question.life):
+            return ClaimAnswer(is_gone=True)
+        self._table.refresh()
+        claim = self._claim(question)
+        if claim is None and question.job_index is None:
+            # Whether anything is left has to be known now, not as of a second ago.
+            self._table.refresh(now=True)
+            claim = self._claim(question)
+        job_index = question.job_index if claim is None else claim.divided.index
+        answer = ClaimAnswer(
+            given=None if claim is None else self._given(claim),
+            open_pieces=() if job_index is None else as_ranges(sorted(self._table.open_pieces(job_index))),
+            num_unfinished_jobs=self._table.num_unfinished_jobs(),
+            pieces_of_others=self._table.pieces_of_others(question.life.rank),
+            settled=None if claim is None or question.job_index is not None else self._settled(claim.divided),
+        )
+        self._count(began_s)
+        return answer
+
+    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
+        """Commit what a rank has done, and say what it has to know; of a rank taken for dead nothing is kept."""
+        began_s = self._clock()
+        if not self._is_current(delivery.life):
+            return DeliveryAnswer(is_gone=True)
+        self._files.keep(delivery, content)
+        for each in delivery.finished:
+            claim = Claim(divided=self._jobs[each.job_index], piece=each.piece, generation=each.generation)
+            self._table.finish(claim, each.measured)
+        for job_index in delivery.failed:
+            self._table.give_up(job_index)
+        over = self._jobs_over() if self._asks_questions else ()
+        self._count(began_s)
+        return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over)
+
+    def end(self, life: Life) -> int:
+        """Take note that a rank has ended; others take over what it has not finished; return how many pieces."""
+        if self._lives.get(life.rank, 0) == life.number:
+            self._lives[life.rank] = life.number + 1
+            self._heard_at.pop(life.rank, None)
+            return len(self._table.give_back(life.rank))
+        return 0
+
+    def stop(self, signal_number: int) -> None:
+        """Ask all ranks to stop."""
+        self._stop_signal = signal_number
+
+    def state(self) -> KeeperState:
+        """Return how the run stands."""
+        self._table.refresh()
+        now = self._clock()
+        return KeeperState(
+            num_unfinished_jobs=self._table.num_unfinished_jobs(),
+            silent_s={rank: now - heard_at for rank, heard_at in self._heard_at.items()},
+            num_episodes=self._files.num_episodes,
+            busy_s=self._busy_s,
+            num_answers=self._num_answers,
+        )
+
+    def _is_current(self, life: Life) -> bool:
+        if self._lives.setdefault(life.rank, life.number) != life.number:
+            return False
+        self._heard_at[life.rank] = self._clock()
+        return True
+
+    def _count(self, began_s: float) -> None:
+        self._num_answers += 1
+        self._busy_s += self._clock() - began_s
+
+    def _claim(self, question: ClaimQuestion) -> Claim | None:
+        if question.job_index is None:
+            return self._table.claim_next(question.built_environment, rank=question.life.rank)
+        if question.piece is None:
+            return None
+        return self._table.claim(question.job_index, question.piece, rank=question.life.rank)
+
+    def _given(self, claim: Claim) -> GivenPiece:
+        committed: Sequence[int] = ()
+        if claim.generation > 1:
+            # The rank before may have committed a part of it.
+            name = claim.divided.job.config.name
+            lines = read_commits(job_directory(self._output_directory, name), name).lines
+            committed = [line.episode_index for line in lines if line.attempt == self._attempt.number]
+        return GivenPiece(
+            job_index=claim.divided.index,
+            piece=claim.piece,
+            generation=claim.generation,
+            taken_from=claim.taken_from,
+            committed=as_ranges(committed),
+        )
+
+    def _settled(self, divided: DividedJob) -> str | None:
+        path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def _jobs_over(self) -> tuple[str, ...]:
+        names = (divided.job.config.name for divided in self._jobs.values())
+        return tuple(name for name in names if self._watch.is_over(name))

@@ -1,0 +1,198 @@
+"""Keeps the ranks of a run on a cluster alive: begins them anew when they die, and ends them with the run."""
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, RankEnd, RunOrders
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState
+from isaaclab_arena.evaluation.process.interruption import Interruption
+
+_LOG = logging.getLogger(__name__)
+_INTERVAL_S = 0.5
+_SILENT_S = 30.0
+_GRACE_S = 30.0
+_SAY_EVERY_S = 30.0
+_RESTARTS_PER_RANK = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedRank:
+    """A rank whose process has ended.
+
+    Attributes:
+        life: Which.
+        end: What it said last, None if it died.
+        reason: Why it died, in a line.
+    """
+
+    life: Life
+    end: RankEnd | None = None
+    reason: str = ""
+
+
+class Engine(Protocol):
+    """Runs the processes of a run."""
+
+    def start_keeper(self, orders: RunOrders) -> None:
+        """Start the keeper of the run on this node."""
+        ...
+
+    def state(self) -> KeeperState:
+        """Return how the run stands."""
+        ...
+
+    def end_life(self, life: Life) -> int:
+        """Tell the keeper that a rank has ended; return how many pieces others are to take over."""
+        ...
+
+    def stop(self, signal_number: int) -> None:
+        """Tell the keeper that the run is to stop."""
+        ...
+
+    def start_rank(self, life: Life) -> None:
+        """Start a rank as soon as the cluster has the resources."""
+        ...
+
+    def wait(self, timeout_s: float) -> Sequence[EndedRank]:
+        """Return the ranks that have ended since, after a time at most [s]."""
+        ...
+
+    def kill(self, life: Life) -> None:
+        """End a rank at once, or take it back if it has not started."""
+        ...
+
+    def resources(self) -> str:
+        """Return what the cluster has, in words."""
+        ...
+
+
+class Crew:
+    """The ranks of a run.
+
+    Args:
+        engine: Runs their processes.
+        orders: What they are to do.
+        interruption: Whether the run was told to stop.
+        fail_fast: Whether the first job that fails ends the run.
+        clock: Monotonic time [s].
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        orders: RunOrders,
+        interruption: Interruption,
+        *,
+        fail_fast: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._orders = orders
+        self._interruption = interruption
+        self._fail_fast = fail_fast
+        self._clock = clock
+        self._lives = {rank: Life(rank=rank) for rank in range(orders.num_ranks)}
+        self._restarts_left = _RESTARTS_PER_RANK * orders.num_ranks
+        self._stop_by: float | None = None
+        self._said_waiting_at: float | None = None
+
+    def work(self, start_timeout_s: float) -> None:
+        """Start all ranks, and return when nothing is left for them, or none is left.
+
+        Args:
+            start_timeout_s: How long to wait for the first of them [s].
+
+        Raises:
+            DistributedError: If none starts in that time.
+        """
+        self._engine.start_keeper(self._orders)
+        for life in self._lives.values():
+            self._engine.start_rank(life)
+        began_s, has_begun = self._clock(), False
+        while True:
+            for ended in self._engine.wait(_INTERVAL_S):
+                self._take_note(ended)
+            state = self._engine.state()
+            has_begun = has_begun or bool(state.silent_s)
+            self._end_silent(state)
+            if self._is_over(state):
+                break
+            self._say_who_waits(state, began_s)
+            if not has_begun and self._clock() - began_s > start_timeout_s:
+                raise DistributedError(
+                    f"no rank could start within {start_timeout_s:g} s: each asks for {self._asked()}, and the cluster "
+                    f"has {self._engine.resources()}; ask for less, add nodes, or give a longer --start_timeout_s"
+                )
+        for life in self._lives.values():
+            self._engine.kill(life)
+        per_answer_ms = 1000 * state.busy_s / max(1, state.num_answers)
+        _LOG.debug("%d episodes were committed; an answer took %.2f ms", state.num_episodes, per_answer_ms)
+
+    def _take_note(self, ended: EndedRank) -> None:
+        rank = ended.life.rank
+        if self._lives.get(rank) != ended.life:
+            return
+        pieces = self._engine.end_life(ended.life)
+        del self._lives[rank]
+        if ended.end is None:
+            _LOG.error("rank %d has died: %s; %d pieces are open to others again", rank, ended.reason, pieces)
+            self._begin_anew(ended.life)
+        elif ended.end.refused is not None:
+            _LOG.error("rank %d cannot run on node %s, which %s", rank, ended.end.host, ended.end.refused)
+        elif ended.end.state == RankState.FAILED and self._fail_fast:
+            _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
+            self._stop(signal.SIGTERM)
+
+    def _begin_anew(self, life: Life) -> None:
+        if self._stop_by is not None:
+            return
+        if self._restarts_left == 0:
+            _LOG.error("rank %d does not begin anew: ranks of this run have died too often", life.rank)
+            return
+        self._restarts_left -= 1
+        self._lives[life.rank] = following = Life(rank=life.rank, number=life.number + 1)
+        self._engine.start_rank(following)
+
+    def _end_silent(self, state: KeeperState) -> None:
+        """End ranks that nothing was heard of for too long, as if they had died."""
+        for rank, silent_s in state.silent_s.items():
+            life = self._lives.get(rank)
+            if silent_s > _SILENT_S and life is not None:
+                self._engine.kill(life)
+                self._take_note(EndedRank(life=life, reason=f"nothing was heard of it for {silent_s:.0f} s"))
+
+    def _is_over(self, state: KeeperState) -> bool:
+        if self._interruption.signal_number is not None:
+            self._stop(self._interruption.signal_number)
+        at_work = state.silent_s.keys() & self._lives.keys()
+        if self._stop_by is not None and self._clock() > self._stop_by:
+            return True
+        nothing_left = state.num_unfinished_jobs == 0 or self._stop_by is not None
+        return not self._lives or (nothing_left and not at_work)
+
+    def _stop(self, signal_number: int) -> None:
+        if self._stop_by is None:
+            self._stop_by = self._clock() + _GRACE_S
+            self._engine.stop(signal_number)
+
+    def _say_who_waits(self, state: KeeperState, began_s: float) -> None:
+        waiting = len(self._lives.keys() - state.silent_s.keys())
+        since = began_s if self._said_waiting_at is None else self._said_waiting_at
+        if waiting and self._clock() - since > _SAY_EVERY_S:
+            self._said_waiting_at = self._clock()
+            _LOG.warning(
+                "%d of %d ranks wait for resources: each asks for %s, and the cluster has %s",
+                waiting,
+                self._orders.num_ranks,
+                self._asked(),
+                self._engine.resources(),
+            )
+
+    def _asked(self) -> str:
+        gpus = f" and {self._orders.needs.gpus:g} GPU" if self._orders.needs.gpus else ""
+        return f"{self._orders.needs.cpus:g} CPU{gpus}"

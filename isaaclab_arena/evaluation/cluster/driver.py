@@ -1,0 +1,146 @@
+"""Drives a run on a cluster: plans it, keeps its ranks alive, and makes the tables at the end."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.cluster.crew import Crew, Engine
+from isaaclab_arena.evaluation.cluster.messages import NodeNeeds, RunOrders
+from isaaclab_arena.evaluation.finish import merge_and_show
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
+from isaaclab_arena.evaluation.provenance.provenance import versions
+from isaaclab_arena.evaluation.resume_command import how_to_go_on
+from isaaclab_arena.evaluation.run import (
+    RunConduct,
+    ending_of,
+    finished_run,
+    live_tracking,
+    saving_conditions,
+    shown_while_it_runs,
+)
+from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
+from isaaclab_arena.evaluation.startup.start_up import StartedRun, named_contents, start_run_alone
+from isaaclab_arena.logs import log_file
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
+from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.tracking.trackers import check_trackers
+
+_LOG = logging.getLogger(__name__)
+
+
+class Cluster(Engine, AbstractContextManager["Cluster"], Protocol):
+    """A cluster that runs processes; a context manager, which ends those that are left."""
+
+    def working_directory(self) -> str | None:
+        """Return where ranks find relative paths; None where the cluster brings the directory along."""
+        ...
+
+    def check_nodes(self, needs: NodeNeeds) -> None:
+        """Refuse the nodes that cannot take part, before anything starts."""
+        ...
+
+
+def execute_on_cluster(
+    request: RunRequest, options: ClusterOptions, *, connect: Callable[[ClusterOptions], Cluster] | None = None
+) -> int:
+    """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code.
+
+    Args:
+        request: What the run is to do.
+        options: How to use the cluster.
+        connect: Connects to it; to Ray where None.
+
+    Raises:
+        ConfigError: If the options contradict each other, the cluster cannot be reached, or a node lacks something.
+        DistributedError: If no rank can start.
+        StorageError: If a file of the run cannot be written.
+    """
+    check_trackers(request.options.tracking, key="tracking")
+    _refuse_policy_servers(request)
+    context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
+    device = options.device or ("cuda" if options.gpus_per_rank else "cpu")
+    # Before the run has a directory, so that a cluster that is not there leaves none.
+    with (connect or _connect_to_ray)(options) as engine:
+        needs = _needs(request, options, working_directory=engine.working_directory())
+        engine.check_nodes(needs)
+        started = start_run_alone(request, context, [device] * options.num_ranks)
+        conduct = RunConduct(is_whole_program=True, writes_report=True)
+        with started.lock, watch_for_interruption() as interruption:
+            if started.attempt is None:
+                return finished_run(request, started.output_directory, conduct)
+            save_conditions = saving_conditions(request, started.output_directory)
+            last_line = how_to_go_on(request, context, started.output_directory)
+            orders = _orders(needs, options, started, started.attempt)
+            with live_tracking(request, started):
+                watch = _watch(started, started.attempt)
+                log = log_file(started.output_directory / "logs" / "driver.log", 0)
+                with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
+                    Crew(engine, orders, interruption, fail_fast=options.fail_fast).work(options.start_timeout_s)
+                _consolidate(started)
+                ending = ending_of(request, conduct, save_conditions, last_line)
+                code = merge_and_show(started.output_directory, ending)
+            return interruption.exit_code or code
+
+
+def _refuse_policy_servers(request: RunRequest) -> None:
+    served = [job.config for job in request.jobs if job.config.policy_server is not None]
+    message = "ranks of a cluster share no policy server; leave it out, or run this job without --cluster"
+    if served:
+        raise ConfigError([Problem(f"job '{each.name}': {message}", key="policy_server") for each in served])
+
+
+def _connect_to_ray(options: ClusterOptions) -> Cluster:
+    from isaaclab_arena.evaluation.cluster.ray_engine import RayEngine  # noqa: PLC0415  Ray is an extra, and slow to load
+
+    return RayEngine(options)
+
+
+def _needs(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
+    program, *arguments = request.command_line
+    return NodeNeeds(
+        program=program,
+        arguments=tuple(arguments),
+        working_directory=working_directory,
+        jobs_hash=request.config_hash,
+        contents=named_contents(contents_of_jobs(request.jobs)),
+        versions=versions(),
+        cpus=options.cpus_per_rank,
+        gpus=options.gpus_per_rank,
+    )
+
+
+def _orders(needs: NodeNeeds, options: ClusterOptions, started: StartedRun, attempt: Attempt) -> RunOrders:
+    return RunOrders(
+        run=f"{started.output_directory.name}-{attempt.run_id[:6]}",
+        needs=needs,
+        config_hash=started.plan.config_hash,
+        output_directory=str(started.output_directory),
+        attempt=attempt,
+        num_ranks=options.num_ranks,
+        node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
+    )
+
+
+def _watch(started: StartedRun, attempt: Attempt) -> RankWatch:
+    """Return what looks at the ranks for the display. A rank that has said nothing may wait for resources."""
+    return RankWatch(
+        started.output_directory,
+        world_size=attempt.world_size,
+        run_id=attempt.run_id,
+        missing_after_s=float("inf"),
+    )
+
+
+def _consolidate(started: StartedRun) -> None:
+    """Put the episodes that came from other nodes into the datasets that their lines name."""
+    for job in started.plan.jobs:
+        for note in consolidate_leftovers(job_directory(started.output_directory, job.name), job.name):
+            _LOG.debug("%s", note)

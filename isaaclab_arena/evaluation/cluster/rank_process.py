@@ -1,0 +1,192 @@
+"""One rank of a run on a cluster: checks its node, and runs the jobs that it claims from the keeper."""
+
+import logging
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
+from isaaclab_arena.distributed.process import limit_threads
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.evaluation.cluster.messages import (
+    ClaimAnswer,
+    ClaimQuestion,
+    Delivery,
+    DeliveryAnswer,
+    Life,
+    RankEnd,
+    RunOrders,
+)
+from isaaclab_arena.evaluation.cluster.node_check import checked_request
+from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
+from isaaclab_arena.evaluation.cluster.result_sender import ResultSender
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
+from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.evaluation.job.rank_settings import RankSettings, rank_settings
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.process.interruption import Interruption
+from isaaclab_arena.evaluation.rank_jobs import RankJobs
+from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
+from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
+from isaaclab_arena.evaluation.scheduling.rank_work import RankWork, claims_directory
+from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
+from isaaclab_arena.logs import log_file, set_up_console_logging
+from isaaclab_arena.storage.run.attempts import Attempt, read_attempt
+
+_LOG = logging.getLogger(__name__)
+
+
+class Keeper(Protocol):
+    """The keeper of the run, as a rank asks it; see `ClaimKeeper`."""
+
+    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
+        """Give this rank a piece."""
+        ...
+
+    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
+        """Commit what this rank has done."""
+        ...
+
+
+def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
+    """Run what this rank claims until nothing is left, and return how it ended.
+
+    Raises:
+        StorageError: If a file cannot be written, here or by the keeper.
+    """
+    set_up_console_logging(life.rank)
+    host = socket.gethostname()
+    try:
+        request = checked_request(orders.needs)
+        context = _context(orders, life, device=request.options.device)
+        request = replace(request, jobs=with_settled_backends(request.jobs, orders.attempt))
+    except ArenaError as error:
+        return RankEnd(refused=str(error), host=host)
+    limit_threads(request.options.torch_threads)
+    if request.options.deterministic:
+        calculate_deterministically()
+    if context.device.type == "cuda":
+        torch.cuda.set_device(context.device)
+    with _directory(orders, life) as (directory, is_own):
+        state = _ClusterRank(orders, life, keeper, directory, is_own=is_own).run(request, context)
+    return RankEnd(state=state, host=host)
+
+
+class _ClusterRank:
+    """What a rank runs, writing into a directory, its own or the run's."""
+
+    def __init__(self, orders: RunOrders, life: Life, keeper: Keeper, directory: Path, *, is_own: bool) -> None:
+        self._orders = orders
+        self._life = life
+        self._directory = directory
+        self._is_own = is_own
+        self._interruption = Interruption()
+        self._keeper = keeper
+        self._sender = ResultSender(
+            life, directory, keeper.deliver, stop=self._interruption.receive, sends_files=is_own
+        )
+
+    def run(self, request: RunRequest, context: DistributedContext) -> RankState:
+        """Run what this rank claims, and return how that ended."""
+        work, rank = self._work(request), self._life.rank
+        rank_jobs = RankJobs(
+            work,
+            self._settings(request, context),
+            stop_requested=self._must_stop,
+            fail_fast=request.options.fail_fast,
+            asks_questions=bool(request.questions),
+            begins=self._sender.follow,
+        )
+        status = RankStatus.of_this_process(
+            rank=rank, run_id=self._orders.attempt.run_id, episodes_total=work.num_episodes
+        )
+        log = log_file(self._directory / "logs" / f"rank{rank}.log", rank)
+        with self._sender, log, StatusPublisher(self._directory, status) as publisher:
+            return rank_jobs.run(publisher)
+
+    def _work(self, request: RunRequest) -> RankWork:
+        attempt = self._orders.attempt
+        jobs = divided_jobs(request.jobs, attempt, request.questions)
+        claims = RemoteClaims(
+            jobs,
+            self._life,
+            self._keeper.claim,
+            self._sender,
+            output_directory=self._directory,
+            claims_directory=None if self._is_own else claims_directory(self._directory, attempt),
+        )
+        queue = DynamicQueue(
+            claims,
+            self._directory,
+            attempt,
+            stop_requested=self._must_stop,
+            is_over=lambda job: job in self._sender.jobs_over,
+        )
+        total = sum(sum(divided.num_episodes) for divided in jobs)
+        return RankWork(
+            queue=queue,
+            num_jobs=0,
+            num_episodes=len(range(self._life.rank, total, attempt.world_size)),
+            others_may_finish_jobs=True,
+        )
+
+    def _settings(self, request: RunRequest, context: DistributedContext) -> RankSettings:
+        settings = rank_settings(
+            request.options,
+            context,
+            output_directory=self._directory,
+            attempt=self._orders.attempt,
+            config_hash=self._orders.config_hash,
+            questions=request.questions,
+        )
+        num_threads = request.options.num_threads or max(1, int(self._orders.needs.cpus))
+        return replace(settings, num_threads=num_threads, consolidates=not self._is_own)
+
+    def _must_stop(self) -> bool:
+        return self._sender.is_gone or self._interruption.stop_requested()
+
+
+def _context(orders: RunOrders, life: Life, *, device: str | None) -> DistributedContext:
+    """Return who this process is, and its device: the GPU that the cluster has given to it, or the CPU.
+
+    Raises:
+        ConfigError: If the cluster has given it a GPU that CUDA does not find.
+    """
+    alone = DistributedContext.from_environment({}, device="cpu" if orders.needs.gpus == 0 else device)
+    if orders.needs.gpus and device is None and alone.device.type != "cuda":
+        message = "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
+        raise ConfigError(Problem(message, key="--gpus_per_rank"))
+    return replace(alone, rank=life.rank, world_size=orders.num_ranks, local_world_size=1)
+
+
+@contextmanager
+def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
+    """Give the directory that this rank writes in, and whether that is its own, which is removed at the end."""
+    home = Path(orders.output_directory)
+    if orders.node_directory is None and _is_seen(home, orders.attempt):
+        yield home, False
+        return
+    root = None if orders.node_directory is None else Path(orders.node_directory)
+    if root is not None:
+        root.mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix=f"isaaclab_arena_rank{life.rank}_", dir=root))
+    try:
+        yield own, True
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _is_seen(home: Path, attempt: Attempt) -> bool:
+    """Whether this node sees the run's directory, and not another one of that name."""
+    try:
+        return read_attempt(home, attempt.number).run_id == attempt.run_id
+    except (ArenaError, OSError):
+        return False

@@ -1,0 +1,259 @@
+"""Runs the processes of a run as actors of a Ray cluster; the only file that knows Ray."""
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from isaaclab_arena.errors import ConfigError, Problem, first_line
+from isaaclab_arena.evaluation.cluster.claim_keeper import ClaimKeeper
+from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.cluster.crew import EndedRank
+from isaaclab_arena.evaluation.cluster.messages import (
+    ClaimAnswer,
+    ClaimQuestion,
+    Delivery,
+    DeliveryAnswer,
+    KeeperState,
+    Life,
+    NodeNeeds,
+    RankEnd,
+    RunOrders,
+)
+from isaaclab_arena.evaluation.cluster.node_check import problem_of_node, request_of
+from isaaclab_arena.evaluation.cluster.rank_process import run_rank
+from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.run.run_lock import RunLock
+
+_LOG = logging.getLogger(__name__)
+_KNOCK_TIMEOUT_S = 10.0
+
+_remote: Any = ray.remote
+"""Its types know neither options given by name nor the methods that it adds."""
+
+_ONCE = {"max_restarts": 0, "max_task_retries": 0}
+"""Ray would run an episode twice, where the commits of a run allow it once."""
+
+
+class KeeperActor:
+    """The keeper of a run, as an actor. What it is told and what it says is JSON, beside plain bytes."""
+
+    def __init__(self, orders: str) -> None:
+        read = adapter(RunOrders).validate_json(orders)
+        directory = Path(read.output_directory)
+        # While this process commits, nobody else may take the run up.
+        self._lock = RunLock(directory).share()
+        self._keeper = ClaimKeeper(request_of(read.needs), read.attempt, directory)
+
+    def claim(self, question: str) -> str:
+        """Give a rank a piece."""
+        return json_line(self._keeper.claim(adapter(ClaimQuestion).validate_json(question)))
+
+    def deliver(self, delivery: str, content: bytes) -> str:
+        """Commit what a rank has done."""
+        return json_line(self._keeper.deliver(adapter(Delivery).validate_json(delivery), content))
+
+    def end(self, life: str) -> int:
+        """Take note that a rank has ended."""
+        return self._keeper.end(adapter(Life).validate_json(life))
+
+    def stop(self, signal_number: int) -> None:
+        """Ask all ranks to stop."""
+        self._keeper.stop(signal_number)
+
+    def state(self) -> str:
+        """Return how the run stands."""
+        return json_line(self._keeper.state())
+
+
+class _RemoteKeeper:
+    """The keeper as a rank on another node asks it."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
+        """Ask for a piece."""
+        answer: Any = ray.get(self._actor.claim.remote(json_line(question)))
+        return adapter(ClaimAnswer).validate_json(answer)
+
+    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
+        """Deliver what this rank has done."""
+        answer: Any = ray.get(self._actor.deliver.remote(json_line(delivery), content))
+        return adapter(DeliveryAnswer).validate_json(answer)
+
+
+class RankActor:
+    """A rank of a run, as an actor."""
+
+    def __init__(self, keeper: Any) -> None:
+        self._keeper = keeper
+
+    def run(self, orders: str, life: str) -> str:
+        """Run what the rank claims, and return how it ended."""
+        read = adapter(RunOrders).validate_json(orders)
+        end = run_rank(read, adapter(Life).validate_json(life), _RemoteKeeper(self._keeper))
+        return json_line(end)
+
+
+def _knock(address: str) -> None:
+    """Refuse an address at which nobody listens; Ray itself would try for ten minutes.
+
+    Raises:
+        OSError: If there is no answer.
+        ValueError: If it is no address.
+    """
+    host, colon, port = address.rpartition(":")
+    if address.startswith("ray://"):
+        raise ValueError("start the command on a node of the cluster, or by ray job submit")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S).close()
+
+
+def _problem_of_node(needs: str) -> str | None:
+    return problem_of_node(adapter(NodeNeeds).validate_json(needs))
+
+
+def _problem_told(reference: Any) -> str | None:
+    """Return what a node has said, None where it has gone meanwhile: Ray lists it for some seconds more."""
+    try:
+        return ray.get(reference)
+    except RayError as error:
+        _LOG.warning("a node was not checked, because it has gone: %s", _why(error))
+        return None
+
+
+class RayEngine:
+    """Runs ranks on a Ray cluster; see `Cluster`.
+
+    Args:
+        options: How to reach the cluster.
+
+    Raises:
+        ConfigError: If it cannot be reached.
+    """
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self._address = options.ray_address
+        self._keeper: Any = None
+        self._orders: RunOrders | None = None
+        self._actors: dict[Life, Any] = {}
+        self._running: dict[Any, Life] = {}
+
+    def __enter__(self) -> Self:
+        namespace = f"arena-{uuid.uuid4().hex}"
+        own: dict[str, Any] = {"include_dashboard": False} if self._address == "local" else {}
+        try:
+            _knock(self._address)
+            ray.init(address=self._address, namespace=namespace, logging_level=logging.WARNING, **own)
+        except (OSError, RuntimeError, ValueError) as error:
+            message = (
+                f"no Ray cluster can be reached at '{self._address}' ({first_line(error)}); start one with: ray start "
+                "--head, or say --ray_address local for one on this node"
+            )
+            raise ConfigError(Problem(message, key="--ray_address")) from error
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        ray.shutdown()
+
+    def working_directory(self) -> str | None:
+        """Return where the command was typed; None where Ray brings a working directory to each node."""
+        return None if ray.get_runtime_context().runtime_env.get("working_dir") else os.getcwd()  # noqa: PTH109
+
+    def check_nodes(self, needs: NodeNeeds) -> None:
+        """Refuse nodes that could have ranks and lack something.
+
+        Raises:
+            ConfigError: With what each of them lacks.
+        """
+        check = _remote(num_cpus=0, max_retries=0)(_problem_of_node)
+        asked = [
+            check.options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
+            for node in ray.nodes()
+            if node["NodeID"] != _this_node() and _could_have(node, needs)
+        ]
+        problems = [problem for problem in map(_problem_told, asked) if problem is not None]
+        if problems:
+            raise ConfigError([Problem(problem) for problem in problems])
+
+    def start_keeper(self, orders: RunOrders) -> None:
+        """Start the keeper on this node."""
+        self._orders = orders
+        actor = _remote(num_cpus=0, **_ONCE)(KeeperActor)
+        named = actor.options(name=f"arena/{orders.run}/keeper", scheduling_strategy=_on(_this_node()))
+        self._keeper = named.remote(json_line(orders))
+
+    def state(self) -> KeeperState:
+        """Return how the run stands."""
+        return adapter(KeeperState).validate_json(ray.get(self._keeper.state.remote()))
+
+    def end_life(self, life: Life) -> int:
+        """Tell the keeper that a rank has ended."""
+        return ray.get(self._keeper.end.remote(json_line(life)))
+
+    def stop(self, signal_number: int) -> None:
+        """Tell the keeper that the run is to stop."""
+        ray.get(self._keeper.stop.remote(signal_number))
+
+    def start_rank(self, life: Life) -> None:
+        """Start a rank as soon as there are the resources."""
+        orders = self._orders
+        if orders is None:
+            raise RuntimeError("the keeper of the run has not been started")
+        again = f".{life.number}" if life.number else ""
+        rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **_ONCE)(RankActor)
+        actor = rank.options(name=f"arena/{orders.run}/{life.rank}{again}").remote(self._keeper)
+        self._actors[life] = actor
+        self._running[actor.run.remote(json_line(orders), json_line(life))] = life
+
+    def wait(self, timeout_s: float) -> Sequence[EndedRank]:
+        """Return the ranks that have ended since."""
+        ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s) if self._running else ((), ())
+        return [self._ended(reference) for reference in ended]
+
+    def kill(self, life: Life) -> None:
+        """End a rank at once."""
+        if (actor := self._actors.pop(life, None)) is not None:
+            ray.kill(actor)
+
+    def resources(self) -> str:
+        """Return what the cluster has, in words."""
+        total = ray.cluster_resources()
+        return f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU"
+
+    def _ended(self, reference: Any) -> EndedRank:
+        life = self._running.pop(reference)
+        try:
+            return EndedRank(life=life, end=adapter(RankEnd).validate_json(ray.get(reference)))
+        except RayError as error:
+            return EndedRank(life=life, reason=_why(error))
+        finally:
+            self._actors.pop(life, None)
+
+
+def _this_node() -> str:
+    return ray.get_runtime_context().get_node_id()
+
+
+def _on(node: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def _could_have(node: dict[str, Any], needs: NodeNeeds) -> bool:
+    resources = node["Resources"]
+    return node["Alive"] and resources.get("CPU", 0) >= needs.cpus and resources.get("GPU", 0) >= needs.gpus
+
+
+def _why(error: RayError) -> str:
+    """Return the line of one of Ray's long messages that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith("The actor ") and "unexpectedly before" not in line]
+    return (telling or lines[-1:] or [type(error).__name__])[0]

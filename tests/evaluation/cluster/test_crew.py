@@ -1,0 +1,138 @@
+"""The ranks of a run on a pretended cluster, by a clock of the test."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.evaluation.cluster.crew import Crew, EndedRank
+from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, NodeNeeds, RankEnd, RunOrders
+from isaaclab_arena.evaluation.process.interruption import Interruption
+from tests.evaluation.cluster.test_claim_keeper import ATTEMPT
+
+NEEDS = NodeNeeds(
+    program="", arguments=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0
+)
+ORDERS = RunOrders(
+    run="run",
+    needs=NEEDS,
+    config_hash="",
+    output_directory="",
+    attempt=ATTEMPT,
+    num_ranks=2,
+    node_directory=None,
+)
+FINISHED = RankEnd(state="finished")
+
+
+class PretendedCluster:
+    """A cluster in which things happen second by second, as a test has written them down.
+
+    Args:
+        story: By second, the ranks that end then.
+        starts: By rank, when the cluster has resources for it; a rank that is not here never starts.
+        jobs_end_s: When nothing is left to do.
+    """
+
+    def __init__(self, story: dict[int, list[EndedRank]], *, starts: dict[int, int], jobs_end_s: int) -> None:
+        self.now_s = 0
+        self.told: list[object] = []
+        self.silent: dict[int, float] = {}
+        self._story = story
+        self._starts = starts
+        self._jobs_end_s = jobs_end_s
+        self._ended: set[Life] = set()
+        self._lives: dict[int, Life] = {}
+
+    def __call__(self) -> float:
+        return float(self.now_s)
+
+    def start_keeper(self, orders: RunOrders) -> None: ...
+
+    def start_rank(self, life: Life) -> None:
+        self._lives[life.rank] = life
+        self.told.append(("start", life.rank, life.number))
+
+    def wait(self, timeout_s: float) -> Sequence[EndedRank]:
+        self.now_s += 1
+        return self._story.get(self.now_s, [])
+
+    def end_life(self, life: Life) -> int:
+        self._ended.add(life)
+        return 1
+
+    def state(self) -> KeeperState:
+        heard = {
+            rank: self.silent.get(rank, 0.0)
+            for rank, life in self._lives.items()
+            if life not in self._ended and self._starts.get(rank, 10**9) <= self.now_s
+        }
+        return KeeperState(num_unfinished_jobs=int(self.now_s < self._jobs_end_s), silent_s=heard)
+
+    def stop(self, signal_number: int) -> None:
+        self.told.append(("stop", signal_number))
+
+    def kill(self, life: Life) -> None:
+        self.silent.pop(life.rank, None)
+        self.told.append(("kill", life.rank, life.number))
+
+    def resources(self) -> str:
+        return "1 core"
+
+
+def work(cluster: PretendedCluster, interruption: Interruption | None = None, **options) -> list[object]:
+    Crew(cluster, ORDERS, interruption or Interruption(), clock=cluster, **options).work(60.0)
+    return cluster.told
+
+
+def died(rank: int, life: int = 0) -> EndedRank:
+    return EndedRank(life=Life(rank=rank, number=life), reason="its node has died")
+
+
+def finished(rank: int, life: int = 0) -> EndedRank:
+    return EndedRank(life=Life(rank=rank, number=life), end=FINISHED)
+
+
+def test_a_rank_that_dies_begins_anew(caplog):
+    cluster = PretendedCluster({3: [died(1)], 9: [finished(0), finished(1, life=1)]}, starts={0: 1, 1: 1}, jobs_end_s=9)
+    assert work(cluster) == [("start", 0, 0), ("start", 1, 0), ("start", 1, 1)]
+    assert "rank 1 has died: its node has died" in caplog.text
+
+
+def test_ranks_that_die_for_ever_do_not_begin_anew_for_ever(caplog):
+    story = {second: [died(0, second - 1), died(1, second - 1)] for second in range(1, 20)}
+    told = work(PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=99))
+    assert len(told) == 2 + 6
+    assert "have died too often" in caplog.text
+
+
+def test_a_rank_of_which_nothing_is_heard_for_half_a_minute_is_ended_and_begins_anew():
+    cluster = PretendedCluster({9: [finished(0), finished(1, life=1)]}, starts={0: 0, 1: 0}, jobs_end_s=9)
+    cluster.silent = {1: 31.0}
+    told = work(cluster)
+    assert ("kill", 1, 0) in told
+    assert ("start", 1, 1) in told
+
+
+def test_a_run_does_not_wait_for_resources_that_it_needs_no_more(caplog):
+    told = work(PretendedCluster({40: [finished(0)]}, starts={0: 2}, jobs_end_s=40))
+    assert told[-1] == ("kill", 1, 0)
+    assert "1 of 2 ranks wait for resources: each asks for 1 CPU, and the cluster has 1 core" in caplog.text
+
+
+def test_a_run_without_any_resources_gives_up_in_time():
+    with pytest.raises(DistributedError, match="no rank could start within 60 s"):
+        work(PretendedCluster({}, starts={}, jobs_end_s=99))
+
+
+def test_all_ranks_are_stopped_when_the_run_is_and_none_begins_anew():
+    interruption = Interruption()
+    interruption.receive(15)
+    cluster = PretendedCluster({3: [died(0), finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=99)
+    assert work(cluster, interruption) == [("start", 0, 0), ("start", 1, 0), ("stop", 15)]
+
+
+def test_the_first_failure_ends_the_run_where_that_is_asked_for():
+    failed = EndedRank(life=Life(rank=0), end=RankEnd(state="failed"))
+    cluster = PretendedCluster({3: [failed], 4: [finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=99)
+    assert ("stop", 15) in work(cluster, fail_fast=True)

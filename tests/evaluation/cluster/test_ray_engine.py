@@ -1,0 +1,56 @@
+"""Runs on a Ray cluster of two nodes that share no directory, with GPUs that are only pretended."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.launching import command, run, same_tables, write_jobs
+
+pytest.importorskip("ray")
+
+JOBS = [
+    {
+        "name": "reach",
+        "arena_env_args": {"environment": "reach", "num_envs": 2},
+        "policy_type": "random_action",
+        "num_episodes": 10,
+    },
+    {
+        "name": "lift",
+        "arena_env_args": {"environment": "lift_object", "num_envs": 2},
+        "policy_type": "scripted",
+        "num_episodes": 6,
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
+
+    node = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    cluster.add_node(**node)
+    assert cluster.address is not None
+    yield cluster.address
+    cluster.shutdown()
+
+
+def test_a_run_on_two_nodes_gives_the_tables_of_one_process(tmp_path, address):
+    jobs = write_jobs(tmp_path / "jobs.json", JOBS)
+    alone = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "alone"))
+    on_ray = run(
+        command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, tmp_path / "nodes")),
+        fresh=True,
+    )
+    assert (alone.returncode, on_ray.returncode) == (0, 0), on_ray.stderr
+    assert same_tables(tmp_path / "ray", tmp_path / "alone")
+    assert list((tmp_path / "nodes").iterdir()) == []
+
+
+def on_cluster(address: str, nodes: Path) -> list[object]:
+    ranks = ["--num_ranks", 2, "--gpus_per_rank", 1, "--device", "cpu"]
+    return ["--cluster", "ray", "--ray_address", address, "--node_dir", nodes, *ranks]
