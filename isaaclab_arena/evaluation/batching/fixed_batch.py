@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.batching.policy_wrapper import PolicyWrapper
 from isaaclab_arena.evaluation.rollout.policy_answers import checked_action, checked_finished
 from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import SomePictures
-from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, stated_model
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures
 from isaaclab_arena.interfaces.recordable import Recordable
 from isaaclab_arena.nested import with_leaves
 
@@ -62,7 +63,7 @@ def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
     return FixedBatchPolicy(policy, policy_batch)
 
 
-class FixedBatchPolicy(PolicyBase[None]):
+class FixedBatchPolicy(PolicyWrapper):
     """Asks another policy on batches of one size: first the env slots of the environment, then slots at rest.
 
     The other policy sees an environment of that size. In the slots beyond the real ones no episode ever starts, and all
@@ -74,8 +75,7 @@ class FixedBatchPolicy(PolicyBase[None]):
     """
 
     def __init__(self, policy: PolicyBase, policy_batch: int) -> None:
-        super().__init__()
-        self._policy = policy
+        super().__init__(policy)
         self._policy_batch = policy_batch
         self._view: WideView | None = None
 
@@ -85,18 +85,17 @@ class FixedBatchPolicy(PolicyBase[None]):
         Raises:
             PolicyError: If the other policy's answer does not fit the batch.
         """
-        view = self._view_of(env)
+        view = self.view_of(env)
+        action = self.asked.get_action(view, self.seen(env, observation))
         if view.num_envs == view.num_real:
             # Nothing is padded, and the loop checks the answer itself.
-            return self._policy.get_action(view, _of_one_layout(observation))
-        wide = padded(observation, view.num_envs, reader=type(self._policy).__name__)
-        action = self._policy.get_action(view, wide)
+            return action
         # The loop checks the values, because it knows which env slots run.
         return checked_action(action, view)[: env.num_envs]
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the real env slots at whose pictures the other policy looks, None for all."""
-        wanted = announced_pictures(self._policy, self._view_of(env), starting)
+        wanted = announced_pictures(self.asked, self.view_of(env), starting)
         return None if wanted is None else [env_id for env_id in wanted if env_id < env.num_envs]
 
     def finished(self) -> torch.Tensor | None:
@@ -105,7 +104,7 @@ class FixedBatchPolicy(PolicyBase[None]):
         Raises:
             PolicyError: If the other policy's answer does not fit the batch.
         """
-        finished = self._policy.finished()
+        finished = self.asked.finished()
         if self._view is None or finished is None:
             return finished
         checked = checked_finished(finished, self._view)
@@ -113,50 +112,21 @@ class FixedBatchPolicy(PolicyBase[None]):
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Tell the other policy of the episodes that begin."""
-        self._policy.start_episodes(self._view_of(env), starts)
+        self.asked.start_episodes(self.view_of(env), starts)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Tell the other policy of the episodes that have ended."""
-        self._policy.end_episodes(self._view_of(env), env_ids)
+        self.asked.end_episodes(self.view_of(env), env_ids)
 
-    def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Reset the other policy for the named env slots."""
-        self._policy.reset(env_ids)
+    def seen(self, env: Environment, observation: Observation) -> Observation:
+        """Return what the other policy sees of an observation: one of the view, in contiguous memory."""
+        view = self.view_of(env)
+        if view.num_envs == view.num_real:
+            return _of_one_layout(observation)
+        return padded(observation, view.num_envs, reader=type(self.asked).__name__)
 
-    def set_task_description(self, task_description: str | None) -> str | None:
-        """Give the other policy its instruction, and return the one that it will follow."""
-        return self._policy.set_task_description(task_description)
-
-    def has_length(self) -> bool:
-        """Whether the other policy determines the length of a run."""
-        return self._policy.has_length()
-
-    def length(self) -> int | None:
-        """What the other policy says."""
-        return self._policy.length()
-
-    def num_episodes(self) -> int | None:
-        """What the other policy says."""
-        return self._policy.num_episodes()
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the other policy's network runs in another process."""
-        return self._policy.is_remote
-
-    def stated_model(self) -> str | None:
-        """The description of its model by the other policy's server."""
-        return stated_model(self._policy)
-
-    def can_play(self, episode_index: int) -> bool:
-        """Whether the other policy can play an episode."""
-        return self._policy.can_play(episode_index)
-
-    def close(self) -> None:
-        """Close the other policy."""
-        self._policy.close()
-
-    def _view_of(self, env: Environment) -> "WideView":
+    def view_of(self, env: Environment) -> "WideView":
+        """Return what the other policy sees of an environment."""
         # Policies compare environments by identity, so each environment has one view.
         if self._view is None or self._view.real is not env:
             self._view = WideView(env, self._policy_batch)

@@ -19,6 +19,7 @@ def engine(version: str, success: list[float], lengths: list[int]) -> Engine:
         episode_return=np.zeros(number),
         conditions=np.array([f'{{"gym.seed": {index}}}' for index in range(number)], object),
         metrics=np.array(["{}"] * number, object),
+        events=np.full(number, None),
     )
     arm = Arm(directory=nothing, entry=nothing, contents=nothing, provenance=nothing, episodes=episodes, planned=number)
     return Engine(version=version, packages="numpy 2", arms={"lift": arm})

@@ -13,7 +13,13 @@ from gr00t.model.configuration import Gr00tSmallConfig
 from gr00t.model.networks.action_head import ActionHead, Situation
 from gr00t.model.networks.diffusion_transformer import AdaptiveLayerNorm
 from gr00t.model.networks.embodiment_layers import EmbodimentLinear
-from gr00t.model.networks.flow_matching import draw_flow_times, integrate, interpolate, masked_mean_square
+from gr00t.model.networks.flow_matching import (
+    draw_flow_times,
+    integrate,
+    interpolate,
+    masked_mean_square,
+    towards,
+)
 from gr00t.model.networks.vision import VisionEncoder
 
 
@@ -97,6 +103,25 @@ class Gr00tSmall(PreTrainedModel):
         velocity = self.action_head.velocity(situation, noisy.to(self.dtype), time).float()
         return FlowMatchingOutput(loss=masked_mean_square(velocity - (action - noise), mask), velocity=velocity)
 
+    @torch.no_grad()
+    def continue_action(
+        self, inputs: Mapping[str, Tensor], *, noise: Tensor, target: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Return normalised actions that go on from planned ones; see `flow_matching.towards`.
+
+        Args:
+            inputs: See the class.
+            noise: Start of the flow. Shape: (B, action_horizon, max_action_dim).
+            target: The planned actions, normalised. Shape: (B, action_horizon, max_action_dim).
+            weights: How strongly each number of them counts. Shape: (B, action_horizon, max_action_dim).
+
+        Returns:
+            float32 of shape (B, action_horizon, max_action_dim), padding included.
+        """
+        velocity = towards(self._velocity(self.encode(inputs)), target.to(self.device), weights.to(self.device))
+        steps = self.config.num_inference_timesteps
+        return integrate(velocity, noise.to(self.device, torch.float32), num_steps=steps)
+
     @torch.inference_mode()
     def get_action(
         self,
@@ -121,12 +146,16 @@ class Gr00tSmall(PreTrainedModel):
             shape = (len(situation.state), self.config.action_horizon, self.config.max_action_dim)
             noise = torch.randn(shape, device=situation.state.device)
 
+        velocity = self._velocity(situation)
+        steps = num_inference_timesteps or self.config.num_inference_timesteps
+        return integrate(velocity, noise.to(situation.state.device, torch.float32, non_blocking=True), num_steps=steps)
+
+    def _velocity(self, situation: Situation) -> Callable[[Tensor, Tensor], Tensor]:
         # The sum of small steps is kept in float32; only the network runs in the weights' precision.
         def velocity(action: Tensor, time: Tensor) -> Tensor:
             return self.action_head.velocity(situation, action.to(self.dtype), time).float()
 
-        steps = num_inference_timesteps or self.config.num_inference_timesteps
-        return integrate(velocity, noise.to(situation.state.device, torch.float32, non_blocking=True), num_steps=steps)
+        return velocity
 
     def compile_flow(self) -> None:
         """Have torch compile the velocity of noisy actions, once for each batch size."""

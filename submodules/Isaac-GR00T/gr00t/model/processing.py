@@ -151,6 +151,24 @@ class Gr00tSmallProcessor(ProcessorMixin):
         parts = physical.split(list(dimensions.values()), dim=-1)
         return {key: part.contiguous().numpy() for key, part in zip(dimensions, parts, strict=True)}
 
+    def continuation(
+        self, actions: Mapping[str, np.ndarray], weights: np.ndarray, embodiment_tag: str | EmbodimentTag
+    ) -> tuple[Tensor, Tensor]:
+        """Turn planned actions, and how strongly each counts, into the model's format.
+
+        Args:
+            actions: {key: (B, steps, D)} in physical units.
+            weights: Shape: (B, steps).
+            embodiment_tag: Which robot.
+
+        Returns:
+            Normalised actions and their weights, 0 in padding. Shape of both: (B, action_horizon, max_action_dim).
+        """
+        planned, mask = self._action(actions, None, self.embodiment(embodiment_tag))
+        counts = torch.from_numpy(np.asarray(weights, dtype=np.float32))
+        counts = functional.pad(counts, (0, self.capacity["action_horizon"] - counts.shape[1]))
+        return planned, counts.unsqueeze(-1) * mask
+
     def _images(
         self,
         video: Mapping[str, np.ndarray | Tensor],

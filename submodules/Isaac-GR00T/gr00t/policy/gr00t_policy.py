@@ -12,7 +12,7 @@ from gr00t.data.types import ModalityConfig
 from gr00t.errors import ObservationError
 from gr00t.model.checkpoint import load_model, load_processor
 from gr00t.model.networks.flow_matching import seeded_noise
-from gr00t.policy.observation_check import check_action, check_observation
+from gr00t.policy.observation_check import check_action, check_continued, check_observation
 from gr00t.policy.policy import BasePolicy
 from gr00t.policy.sim_policy_wrapper import Gr00tSimPolicyWrapper
 
@@ -34,7 +34,8 @@ class Gr00tPolicy(BasePolicy):
         processor: Its processor.
         embodiment_tag: The robot.
         honoured_options: Supported options of a query: ``noise_seeds``, one per batch entry. An entry's noise depends
-            only on its own seed.
+            only on its own seed. ``continued`` holds actions that the answer goes on from, which are planned already:
+            ``actions`` {key: (B, horizon, D)} in physical units, and ``weights`` (B, horizon), from 0 to 1.
         takes_tensors: Whether pictures and states of an observation may be tensors, on any device. Those on the model's
             own device stay there.
 
@@ -43,7 +44,7 @@ class Gr00tPolicy(BasePolicy):
         EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
     """
 
-    honoured_options = frozenset({"noise_seeds"})
+    honoured_options = frozenset({"noise_seeds", "continued"})
     takes_tensors = True
 
     def __init__(
@@ -102,7 +103,13 @@ class Gr00tPolicy(BasePolicy):
         """
         inputs = self.processor(observation, self.embodiment_tag, device=self.device)
         noise = self._noise(len(inputs["state"]), options or {})
-        action = self.model.get_action(inputs, noise=noise)
+        going_on = (options or {}).get("continued")
+        if going_on is None:
+            action = self.model.get_action(inputs, noise=noise)
+        else:
+            check_continued(going_on, self._embodiment.dimensions["action"], batch_size=len(noise))
+            target, weights = self.processor.continuation(going_on["actions"], going_on["weights"], self.embodiment_tag)
+            action = self.model.continue_action(inputs, noise=noise, target=target, weights=weights)
         return self.processor.decode_action(action, self.embodiment_tag), {}
 
     def _noise(self, batch_size: int, options: dict[str, Any]) -> Tensor:

@@ -152,3 +152,23 @@ class _ShortRepr(reprlib.Repr):
 
 
 _SHORT = _ShortRepr()
+
+
+def check_continued(going_on: Any, dimensions: Mapping[str, int], *, batch_size: int) -> None:
+    """Raise an ``ObservationError`` if nothing can go on from what a query gives as ``continued``.
+
+    Args:
+        going_on: What was given.
+        dimensions: Numbers of each action key.
+        batch_size: Number of observations.
+    """
+    given: Mapping[str, Any] = going_on if isinstance(going_on, Mapping) else {}
+    actions, weights = given.get("actions"), np.asarray(given.get("weights", 0.0))
+    steps = weights.shape[1] if weights.ndim == 2 else 0
+    due = {key: (batch_size, steps, size) for key, size in dimensions.items()}
+    found = {key: np.shape(values) for key, values in actions.items()} if isinstance(actions, Mapping) else None
+    if found != due or weights.shape != (batch_size, steps) or not steps:
+        raise ObservationError(
+            f"options['continued'] needs actions of the shapes {due} and weights of shape ({batch_size}, steps), got "
+            f"{found} and {weights.shape}"
+        )

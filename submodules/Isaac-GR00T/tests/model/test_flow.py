@@ -11,7 +11,7 @@ from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
 from gr00t.model.configuration import Gr00tSmallConfig
 from gr00t.model.networks.action_head import ActionHead, Situation
-from gr00t.model.networks.flow_matching import integrate, interpolate, seeded_noise
+from gr00t.model.networks.flow_matching import integrate, interpolate, seeded_noise, towards
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 from torch import Tensor
 
@@ -52,6 +52,23 @@ def test_time_begins_at_the_noise_and_goes_forward_in_equal_steps(num_steps: int
 def test_four_euler_steps_lead_where_four_euler_steps_by_hand_do(velocity: Velocity, reached: float) -> None:
     end = integrate(velocity, torch.full((2, 3, 4), 2.0), num_steps=4)
     torch.testing.assert_close(end, torch.full((2, 3, 4), reached))
+
+
+@pytest.mark.parametrize(
+    ("time", "guidance"),
+    # (t ** 2 + (1 - t) ** 2) / (t (1 - t)), and 5 at most.
+    [(0.0, 5.0), (0.1, 5.0), (0.25, 10 / 3), (0.5, 2.0), (0.75, 10 / 3)],
+)
+def test_guidance_pulls_the_predicted_action_towards_the_planned_one_as_the_paper_says(
+    time: float, guidance: float
+) -> None:
+    slope, points, target = 3.0, torch.full((2, 3, 1), 0.5), torch.full((2, 3, 1), 2.0)
+    weights = torch.tensor([1.0, 0.25, 0.0]).view(1, 3, 1).expand(2, 3, 1)
+    guided = towards(lambda at, _: slope * at, target, weights)(points, torch.full((2,), time))
+    # The velocity is linear, so the Jacobian of the predicted action is a number.
+    jacobian = 1.0 + (1.0 - time) * slope
+    expected = slope * points + guidance * jacobian * weights * (target - jacobian * points)
+    torch.testing.assert_close(guided, expected)
 
 
 def test_the_way_from_noise_to_action_is_straight_and_as_long_as_its_time() -> None:

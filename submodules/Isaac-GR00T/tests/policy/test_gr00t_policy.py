@@ -52,6 +52,39 @@ def test_a_wrong_number_of_noise_seeds_is_refused(policy: Gr00tPolicy, observe: 
         policy.get_action(observe(2), {"noise_seeds": [1]})
 
 
+def continued(actions: dict[str, np.ndarray], weight: float, committed: int = 3) -> dict[str, Any]:
+    weights = np.zeros((len(actions["arm"]), 6), np.float32)
+    weights[:, :committed] = weight
+    return {"noise_seeds": [7, 8], "continued": {"actions": actions, "weights": weights}}
+
+
+def test_an_answer_goes_on_from_planned_actions(policy: Gr00tPolicy, observe: Observe) -> None:
+    observation = observe(2)
+    planned, _ = policy.get_action(observation, {"noise_seeds": [1, 2]})
+    free, _ = policy.get_action(observation, {"noise_seeds": [7, 8]})
+    bound, _ = policy.get_action(observation, continued(planned, 1.0))
+    for key in planned:
+        gap = np.abs(free[key] - planned[key])[:, :3].mean()
+        assert np.abs(bound[key] - planned[key])[:, :3].mean() < 0.7 * gap
+    without, _ = policy.get_action(observation, continued(planned, 0.0))
+    assert all(np.array_equal(without[key], free[key]) for key in free)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"actions": {"arm": np.zeros((2, 6, 3), np.float32)}, "weights": np.zeros((2, 6))},
+        {"actions": {"arm": np.zeros((2, 6, 3)), "gripper": np.zeros((2, 6, 1))}, "weights": np.zeros((2, 7))},
+        {"actions": {"arm": np.zeros((2, 6, 2)), "gripper": np.zeros((2, 6, 1))}, "weights": np.zeros((2, 6))},
+        {"weights": np.zeros((2, 6))},
+        "planned",
+    ],
+)
+def test_actions_that_nothing_can_go_on_from_are_refused(policy: Gr00tPolicy, observe: Observe, wrong: Any) -> None:
+    with pytest.raises(ObservationError, match="continued"):
+        policy.get_action(observe(2), {"noise_seeds": [1, 2], "continued": wrong})
+
+
 def test_larger_images_are_made_to_fit(policy: Gr00tPolicy, observe: Observe) -> None:
     observation = observe(1)
     observation["video"]["head"] = np.zeros((1, 1, 96, 128, 3), dtype=np.uint8)

@@ -1,0 +1,1 @@
+"""Late answers: policies whose answers to queries come some control steps of simulated time after them."""
