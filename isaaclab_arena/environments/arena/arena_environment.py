@@ -8,10 +8,12 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
 from isaaclab_arena.environments.arena.state import StateReader
+from isaaclab_arena.environments.events.moments import MomentRing
+from isaaclab_arena.environments.events.reading import events_of
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import with_leaves
@@ -77,6 +79,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self._state = state
+        self._moments: MomentRing | None = None
         self.task.attach(backend)
         self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
 
@@ -139,6 +142,8 @@ class ArenaEnvironment(ShowsPictures, Environment):
     def step_again(self) -> Step:
         """Advance every running env slot, as `try_step` could not; see `TriesSteps`."""
         self._cameras.observe_again()
+        if self._moments is not None:
+            self._moments.take_back()
         self.backend.step(self._running, self._num_substeps)
         return self._outcome(self._running)
 
@@ -159,6 +164,29 @@ class ArenaEnvironment(ShowsPictures, Environment):
     def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
         """Return each env slot's whole integration state, from which `Backend.set_integration_state` continues."""
         return [{_INTEGRATION_STATE: state} for state in self.backend.integration_states(env_ids)]
+
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
+    def begin_events(self, env_ids: Sequence[int]) -> None:
+        """Begin to keep what happens in env slots that were just reset; see `TellsEvents`."""
+        if not self.task.tells_events:
+            return
+        if self._moments is None:
+            self._moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=self.max_episode_length)
+        self._moments.start(torch.tensor(env_ids, dtype=torch.int64, device=self.backend.device))
+
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
+    def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
+        """Return what happened in episodes that have just ended; see `TellsEvents`."""
+        moments, max_steps = self._moments, self.max_episode_length
+        if moments is None:
+            return [None] * len(env_ids)
+        read = moments.moments(env_ids)
+        facts = [self.task.facts(each, env_id) for each, env_id in zip(read, env_ids, strict=True)]
+        return [
+            events_of(each, solved=success, max_steps=max_steps) for each, success in zip(facts, solved, strict=True)
+        ]
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
         """Return what the future of all env slots depends on; None with cameras, whose last pictures are not kept."""
@@ -214,6 +242,8 @@ class ArenaEnvironment(ShowsPictures, Environment):
 
     def _outcome(self, moved: torch.Tensor) -> Step:
         """Return what a step gave to the env slots that made it; nothing changes for others. Shape: (num_envs,)."""
+        if self._moments is not None:
+            self._moments.keep()
         self._length += moved
         diverged = moved & self.backend.diverged
         sound = moved & ~diverged

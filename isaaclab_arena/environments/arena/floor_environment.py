@@ -10,6 +10,7 @@ from isaaclab_arena.environments.arena.state import StateReader
 from isaaclab_arena.environments.mdp.floor_actions import FloorActions
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset
+from isaaclab_arena.interfaces.environment import HOLDS_LAST
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.sim.backend import Backend, StartState
 
@@ -29,6 +30,7 @@ class FloorEnvironment(ArenaEnvironment):
         self._task = task
         self.robot = robot
         self._actions = FloorActions(robot, backend)
+        self.hold_action = HOLDS_LAST if robot.holds_targets else (0.0,) * len(robot.actuators)
         moved = ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint)
         super().__init__(
             backend=backend,

@@ -89,10 +89,10 @@ _YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
 
 def _rotated(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Turn vectors by unit quaternions, to the bit as `sim.rotation.rotate` does. Shapes: (n, 4), (n, 3) -> (n, 3)."""
-    axis = quaternion[:, 1:]
-    twice = 2 * _cross(axis, vector)
-    return vector + quaternion[:, :1] * twice + _cross(axis, twice)
+    yzx, zxy = quaternion.take(1 + _YZX, axis=1), quaternion.take(1 + _ZXY, axis=1)
 
+    def cross(other: np.ndarray) -> np.ndarray:
+        return yzx * other.take(_ZXY, axis=1) - zxy * other.take(_YZX, axis=1)
 
-def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a[:, _YZX] * b[:, _ZXY] - a[:, _ZXY] * b[:, _YZX]
+    twice = 2 * cross(vector)
+    return vector + quaternion[:, :1] * twice + cross(twice)

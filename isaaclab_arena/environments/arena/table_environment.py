@@ -50,6 +50,7 @@ class TableEnvironment(ArenaEnvironment):
     ) -> None:
         self.robot = robot
         self.action_mode = action_mode
+        self.hold_action = action_mode.hold_action
         self._varied = varied
         arm = ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints))
         super().__init__(

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 
+from isaaclab_arena.interfaces.environment import HOLDS_LAST, HoldAction
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.kinematics import damped_least_squares, step_within_limits
@@ -33,6 +34,7 @@ class ActionMode(ABC):
 
     name: ClassVar[str]
     spec: ArraySpec
+    hold_action: HoldAction = HOLDS_LAST
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
         self.robot = robot
@@ -109,6 +111,7 @@ class EndEffectorDelta(ActionMode):
         self.bound = torch.tensor(high, dtype=backend.qpos.dtype, device=backend.device)
         names = ("dx", "dy", "dz", "drx", "dry", "drz")
         self.spec = _with_gripper(robot, tuple(-value for value in high), high, names, "m, rotation rad")
+        self.hold_action = (*(0.0 for _ in high), *(() if robot.gripper_actuator is None else (None,)))
 
     def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
         """Return the targets so far plus a damped-least-squares step. Shape: (num_envs, num_joints)."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.events.facts import Facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
 
 
@@ -176,3 +178,20 @@ class Task(ABC):
             backend: The simulation.
             running: Env slots that made the step; the others' counters stay. Shape: (num_envs,), bool.
         """
+
+    @property
+    def tells_events(self) -> bool:
+        """Whether it says of an episode what it was like: whether it has `facts` of its own."""
+        return type(self).facts is not Task.facts
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what one episode was like, for its events. It must not depend on other env slots.
+
+        Args:
+            moments: The states that it went through, in place of env slots: its start, then the end of each step.
+            env_id: Its env slot, which has not been reset since.
+
+        Raises:
+            NotImplementedError: If the task tells no events, as by default.
+        """
+        raise NotImplementedError(f"task '{self.spec.name}' tells no events")

@@ -42,6 +42,7 @@ CARTPOLE_ROBOT = FloorRobot(
     default_control=(0.0,),
     action_scale=(20.0,),
     action_bound=1.0,
+    holds_targets=False,
     viewport=CameraPose(name="viewport", position=(0.9, -3.6, 1.8), target=(0.0, 0.0, 1.15), fovy_deg=42.0),
 )
 

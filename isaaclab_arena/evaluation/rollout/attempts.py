@@ -1,10 +1,11 @@
-"""Makes control steps of an environment without waiting to learn whether there was room for them."""
+"""Makes control steps of an environment as early as it lets them be made."""
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Step, TriesSteps
+from isaaclab_arena.interfaces.environment import BeginsSteps, Environment, Step, TriesSteps
 
 
 def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
@@ -15,15 +16,19 @@ def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
     Args:
         environment: The environment.
     """
-    if not isinstance(environment, TriesSteps):
-        return environment.step
-    # A wrapper has the other environment's methods without a class that defines them.
-    classes = type(environment).__mro__
-    tries, steps = (
-        next((number for number, each in enumerate(classes) if name in each.__dict__), len(classes))
-        for name in ("try_step", "step")
+    if isinstance(environment, TriesSteps) and _is_its_step(environment, "try_step"):
+        return environment.try_step
+    return environment.step
+
+
+def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
+    """Return whether steps of an environment, begun here, are made in other processes.
+
+    They are not if a class derived from the one that begins them, or a wrapper, has a `step` of its own.
+    """
+    return (
+        isinstance(environment, BeginsSteps) and _is_its_step(environment, "begin_step") and environment.steps_elsewhere
     )
-    return environment.step if steps < tries else environment.try_step
 
 
 def made_again(environment: Environment) -> Step:
@@ -35,3 +40,14 @@ def made_again(environment: Environment) -> Step:
     if not isinstance(environment, TriesSteps):
         raise TypeError(f"{type(environment).__name__} says that it made no step, and cannot make it again")
     return environment.step_again()
+
+
+def _is_its_step(environment: Environment, method: str) -> bool:
+    """Return whether a method makes the same step as `step` does."""
+    # A wrapper has the other environment's methods without a class that defines them.
+    classes = type(environment).__mro__
+    has_method, has_step = (
+        next((number for number, each in enumerate(classes) if name in each.__dict__), len(classes))
+        for name in (method, "step")
+    )
+    return has_method <= has_step

@@ -1,15 +1,13 @@
 """The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another."""
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.rollout.background_stepping import BackgroundStepping
+from isaaclab_arena.evaluation.rollout.background_stepping import Stepping, stepping_of, wait_for_one
 from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
 from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
@@ -55,7 +53,7 @@ def pipelined_rollout(
 
     The groups take turns in an order that changes nothing; see `_take_turns`. Every group may make
     ``max_steps``; ``max_envs`` are shared among them. Policies and observers are called in the caller's thread only,
-    steps are made in others.
+    steps are made in others or in workers.
     """
     pending, watch = iter(episodes), stopwatch or Stopwatch()
     taking_turns: list[_GroupTurns] = []
@@ -64,7 +62,7 @@ def pipelined_rollout(
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
                 loop = EpisodeLoop(group.environment, group.policy, *common)
-                stepping = stack.enter_context(closing(BackgroundStepping(group.environment, watch)))
+                stepping = stack.enter_context(closing(stepping_of(group.environment, watch)))
                 taking_turns.append(_GroupTurns(loop, stepping))
             for group, num_used in zip(taking_turns, _num_used(groups, limits), strict=True):
                 group.loop.reset(range(num_used))
@@ -121,16 +119,16 @@ def _ready(groups: Sequence["_GroupTurns"], stopwatch: Stopwatch) -> Sequence["_
     """Return the groups whose turn need not wait for a step; wait until there is one."""
     if all(group.is_stepping or not group.loop.may_step for group in groups):
         with stopwatch.measure(Phase.SIMULATE):
-            wait([group.step_under_way for group in groups if group.is_stepping], return_when=FIRST_COMPLETED)
-    return [group for group in groups if not group.is_stepping or group.step_under_way.done()]
+            wait_for_one([group.stepping for group in groups if group.is_stepping])
+    return [group for group in groups if not group.is_stepping or group.stepping.is_done]
 
 
 class _GroupTurns:
     """One group's turns: what the policy answers in one turn is simulated until the next."""
 
-    def __init__(self, loop: EpisodeLoop, stepping: BackgroundStepping) -> None:
+    def __init__(self, loop: EpisodeLoop, stepping: Stepping) -> None:
         self.loop = loop
-        self._stepping = stepping
+        self.stepping = stepping
         self._answer: PolicyAnswer | None = None
 
     @property
@@ -138,15 +136,10 @@ class _GroupTurns:
         """Whether a step was begun and not finished."""
         return self._answer is not None
 
-    @property
-    def step_under_way(self) -> Future[Any]:
-        """The step that was begun."""
-        return self._stepping.under_way
-
     def begin_step(self) -> None:
         """Ask the policy, and begin the step that it answers."""
         answer = self.loop.act()
-        self._stepping.begin(answer.action)
+        self.stepping.begin(answer.action)
         self._answer = answer
 
     def finish_step(self) -> Sequence[int]:
@@ -154,6 +147,6 @@ class _GroupTurns:
         answer, self._answer = self._answer, None
         if answer is None:
             return ()
-        step, over = self.loop.settle(answer, self._stepping.finish())
+        step, over = self.loop.settle(answer, self.stepping.finish())
         self.loop.observe(answer, step)
         return self.loop.end(step, over)

@@ -12,9 +12,10 @@ import torch
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again
 from isaaclab_arena.evaluation.rollout.endings import Ending, policy_lost
+from isaaclab_arena.evaluation.rollout.episode_events import begin_events, with_events
 from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
-from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction
+from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction, with_policy_metrics
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult, RunningEpisodes
 from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
@@ -102,6 +103,7 @@ class EpisodeLoop:
         self.pictures.before_reset([start.env_id for start in starts])
         with self._measure(Phase.SIMULATE):
             starts, self._observation = reset_to(environment, starts, self._instruction)
+            begin_events(environment, starts)
         self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
@@ -137,7 +139,11 @@ class EpisodeLoop:
         """Count the step, end the episodes that are over or late, and return their env slots."""
         self.episodes.count(step)
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
-        self.pictures.show_ends(self.episodes.end({**late, **over}))
+        records = with_policy_metrics(self._policy, self.episodes.end({**late, **over}))
+        if records:
+            with self._measure(Phase.SIMULATE):
+                records = with_events(self._environment, records)
+        self.pictures.show_ends(records)
         if free := sorted({*late, *over}):
             with self._measure(Phase.POLICY):
                 self._policy.end_episodes(self._environment, free)

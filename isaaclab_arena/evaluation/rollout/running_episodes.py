@@ -106,12 +106,17 @@ class RunningEpisodes:
             ArenaError: If one of them is longer.
             PolicyError: If an action of the answer held NaN or infinity.
         """
-        masks = _on_cpu(step, answer, self.running)
+        found = _on_cpu(step, answer, self.running)
+        at_limit = self._length.numpy() + 1 >= max_length
+        # Most steps end nothing, and this loop may have less time for one than it takes to look at each mask.
+        if not found.any() and not at_limit.any():
+            return {}
+        masks = _Masks(*found)
         answer.refuse(masks.unusable)
         if masks.unmade.any():
             return None
         over = masks.terminated | masks.truncated | masks.diverged | masks.finished
-        overdue = self._is_running.numpy() & ~over & (self._length.numpy() + 1 >= max_length)
+        overdue = self._is_running.numpy() & ~over & at_limit
         if overdue.any():
             raise ArenaError(
                 f"the environment broke its contract: env slot {np.flatnonzero(overdue)[0]} made {max_length} "
@@ -216,8 +221,10 @@ class _Masks(NamedTuple):
         )
 
 
-def _on_cpu(step: Step, answer: PolicyAnswer, running: torch.Tensor) -> _Masks:
+def _on_cpu(step: Step, answer: PolicyAnswer, running: torch.Tensor) -> np.ndarray:
     """Return what a step says of running env slots, and where a policy finished, was unusable or made no step.
+
+    It is all of `_Masks`, one after the other. Shape: (number of masks, num_envs), bool.
 
     All of it is read together, because each time that it is read back what a GPU has computed takes as long as a small
     network.
@@ -232,4 +239,4 @@ def _on_cpu(step: Step, answer: PolicyAnswer, running: torch.Tensor) -> _Masks:
         answer.unusable,
         none if step.made is None else ~step.made,
     )
-    return _Masks(*(torch.stack(masks) & running).cpu().numpy())
+    return (torch.stack(masks) & running).cpu().numpy()

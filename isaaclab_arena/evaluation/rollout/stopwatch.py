@@ -1,9 +1,8 @@
 """Measure how a job's time is divided among its phases."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
+from types import TracebackType
 
 from isaaclab_arena.interfaces.environment import Environment
 
@@ -31,23 +30,14 @@ class Stopwatch:
         self._started = time.perf_counter()
         self._rests_since: float | None = None
 
-    @contextmanager
-    def measure(self, phase: Phase, environment: Environment | None = None) -> Iterator[None]:
+    def measure(self, phase: Phase, environment: Environment | None = None) -> "_Block":
         """Count the time inside the ``with`` block towards a phase. Blocks must not be nested.
 
         Args:
             phase: The phase.
             environment: What it renders within the block counts as `Phase.RENDER` instead.
         """
-        begin, rendered_s = time.perf_counter(), 0.0 if environment is None else environment.render_s
-        try:
-            yield
-        finally:
-            self._seconds[phase] += time.perf_counter() - begin
-            if environment is not None:
-                rendered_s = environment.render_s - rendered_s
-                self._seconds[phase] -= rendered_s
-                self._seconds[Phase.RENDER] += rendered_s
+        return _Block(self, phase, environment)
 
     def add(self, phase: Phase, seconds: float) -> None:
         """Count seconds towards a phase that were measured elsewhere."""
@@ -74,3 +64,30 @@ class Stopwatch:
     def idle_s(self) -> float:
         """Return the seconds of `elapsed_s` that belong to no phase."""
         return max(0.0, self.elapsed_s() - sum(self._seconds.values()))
+
+
+class _Block:
+    """A ``with`` block whose time is counted. A step has several, and a generator for each takes three times as long.
+
+    Args:
+        stopwatch: What counts.
+        phase: See `Stopwatch.measure`.
+        environment: The same.
+    """
+
+    def __init__(self, stopwatch: Stopwatch, phase: Phase, environment: Environment | None) -> None:
+        self._stopwatch, self._phase, self._environment = stopwatch, phase, environment
+
+    def __enter__(self) -> None:
+        self._rendered_s = 0.0 if self._environment is None else self._environment.render_s
+        self._began_s = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        taken_s = time.perf_counter() - self._began_s
+        if self._environment is not None:
+            rendered_s = self._environment.render_s - self._rendered_s
+            self._stopwatch.add(Phase.RENDER, rendered_s)
+            taken_s -= rendered_s
+        self._stopwatch.add(self._phase, taken_s)

@@ -25,6 +25,7 @@ class FloorRobot:
         action_scale: What an action of 1 adds to each [rad, N or Nm].
         action_bound: Largest absolute value of an action; what is beyond counts as it.
         viewport: From where a person watches it.
+        holds_targets: Whether a control is a position that is held, and not a force.
     """
 
     name: str
@@ -38,3 +39,4 @@ class FloorRobot:
     action_scale: tuple[float, ...]
     action_bound: float
     viewport: CameraPose
+    holds_targets: bool = True

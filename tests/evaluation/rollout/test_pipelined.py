@@ -1,7 +1,9 @@
 """Env slots divided into groups: the same episodes, while the policy acts for one group and another is simulated."""
 
+import multiprocessing
 import threading
 import time
+from typing import Protocol
 
 import pytest
 import torch
@@ -139,10 +141,14 @@ class Gate(CoinEnvironment):
         return super().step(action)
 
 
+class Opens(Protocol):
+    def set(self) -> None: ...
+
+
 class Opener(Observer):
     """Opens a gate after some episodes."""
 
-    def __init__(self, opens: threading.Event, num_episodes: int) -> None:
+    def __init__(self, opens: Opens, num_episodes: int) -> None:
         self._opens, self._left = opens, num_episodes
 
     def on_episode_end(self, environment, record) -> None:
@@ -233,6 +239,85 @@ def test_what_a_step_raises_ends_the_rollout_when_no_other_step_is_under_way():
         pipelined_rollout(groups, episodes(9), [])
     assert not slow.is_stepping
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("simulation")]
+
+
+class Elsewhere(CoinEnvironment):
+    """Says that its steps are made in another process. A step is over once there is something in a pipe."""
+
+    steps_elsewhere = True
+    num_begun = num_finished = 0
+
+    def __init__(self, config: CoinConfig, num_envs: int, *, is_quick: bool = True) -> None:
+        super().__init__(config, num_envs)
+        self._is_quick = is_quick
+        self._told, self._tells = multiprocessing.Pipe(duplex=False)
+
+    @property
+    def unanswered(self) -> list[int]:
+        return [] if self._told.poll() else [self._told.fileno()]
+
+    def begin_step(self, action) -> None:
+        self.num_begun += 1
+        self._action = action
+        if self._is_quick:
+            self.set()
+
+    def set(self) -> None:
+        self._tells.send_bytes(b"done")
+
+    def finish_step(self):
+        self.num_finished += 1
+        self._told.recv_bytes()
+        return CoinEnvironment.step(self, self._action)
+
+
+class NotesThreadsThatStep(Observer):
+    """Notes how many threads there are for steps."""
+
+    most = 0
+
+    def on_step(self, environment, transition) -> None:
+        self.most = max(self.most, sum(thread.name.startswith("simulation") for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize("policy", [ShrugPolicy, Alone])
+def test_steps_that_are_made_elsewhere_need_no_thread(policy):
+    notebook, threads = Notebook(), NotesThreadsThatStep()
+    groups = [EnvGroup(environment=Elsewhere(CoinConfig(), size), policy=policy()) for size in (4, 3)]
+    pipelined_rollout(groups, episodes(50), [notebook, threads])
+    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(50))
+    assert sum(bool(record.success) for record in notebook.records) == sum(toss(index) for index in range(50))
+    assert threads.most == 0
+
+
+def test_a_group_does_not_wait_for_a_slower_one_whose_steps_are_made_elsewhere():
+    config, notebook = CoinConfig(success_rate=0.0, failure_step=1), Notebook()
+    slow, quick = Elsewhere(config, 1, is_quick=False), Elsewhere(config, 1)
+    groups = [EnvGroup(environment=each, policy=Alone()) for each in (slow, quick)]
+    pipelined_rollout(groups, episodes(6), [notebook, Opener(slow, num_episodes=5)])
+    assert [record.episode.episode_index for record in notebook.records] == [1, 2, 3, 4, 5, 0]
+
+
+def test_a_step_of_ones_own_around_an_environment_whose_steps_are_made_elsewhere_is_made():
+    class Own(Elsewhere):
+        def step(self, action):
+            return CoinEnvironment.step(self, action)
+
+    environments = [Own(CoinConfig(), 1), Own(CoinConfig(), 1)]
+    pipelined_rollout([EnvGroup(environment=each, policy=Alone()) for each in environments], episodes(9), [])
+    assert [each.num_begun for each in environments] == [0, 0]
+
+
+def test_what_was_begun_elsewhere_is_finished_when_another_step_raises():
+    class Falls(Elsewhere):
+        def finish_step(self):
+            raise RuntimeError("the table fell over")
+
+    other = Elsewhere(CoinConfig(), 1)
+    groups = [EnvGroup(environment=each, policy=ShrugPolicy()) for each in (Falls(CoinConfig(), 1), other)]
+    with pytest.raises(RuntimeError, match="the table fell over"):
+        pipelined_rollout(groups, episodes(9), [])
+    assert other.num_begun == other.num_finished == 1
 
 
 class Lost(ShrugPolicy):

@@ -122,14 +122,14 @@ class Finishes(ZeroActionPolicy):
         return done
 
 
-def test_however_many_episodes_end_in_a_step_their_numbers_are_read_with_one_wait_more(gpu):
+def test_however_many_episodes_end_in_a_step_their_numbers_and_moments_are_read_with_a_wait_each(gpu):
     loop = begun(built(there("lift_object")), Finishes())
     gpu.waits.clear()
     answer = loop.act()
     step, over = loop.settle(answer, loop.step(answer))
     loop.observe(answer, step)
     assert loop.end(step, over) == [1, 2]
-    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [WHICH_ENDED, "device_reads.py"]
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [WHICH_ENDED, "device_reads.py", "device_reads.py"]
 
 
 class TurnsToNaN(ZeroActionPolicy):

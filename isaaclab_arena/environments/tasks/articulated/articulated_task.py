@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term, position_term
@@ -12,8 +14,13 @@ from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Judgement, Ta
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import ContactSensor
+
+REACH_M = 0.05
+NEARLY = 0.8
+_MOVED = 0.1
 
 _FINGER_TOUCHES = ("left_finger_touches_handle", "right_finger_touches_handle")
 
@@ -80,9 +87,41 @@ class ArticulatedTask(Task):
             moved.called: number_term(moved.called, moved.unit, lambda backend: backend.joint_position(self.joint)),
         }
 
-    def hand_distance(self, backend: Backend) -> torch.Tensor:
+    def hand_distance(self, backend: NamedState) -> torch.Tensor:
         """Return the distance from the tool centre point to where the hand has to go [m]. Shape: (num_envs,)."""
         return terms.distance(backend.site_position(self.robot.tcp_site), backend.site_position(self.site))
+
+    def moved_facts(
+        self,
+        moments: NamedState,
+        *,
+        touched: torch.Tensor,
+        share: torch.Tensor,
+        met: torch.Tensor,
+        nearly: float = NEARLY,
+    ) -> Facts:
+        """Return what the hand did with the joint: come to its handle, touch it, move it.
+
+        Args:
+            moments: The episode.
+            touched: Whether the hand touches what moves. Shape: (moments,), bool.
+            share: How much of the way the joint has made. Shape: (moments,).
+            met: Whether it is where it should be. Shape: (moments,), bool.
+            nearly: Share of the way from which on it is nearly there.
+        """
+        hand_m = self.hand_distance(moments)
+        return Facts(
+            stages=(approach(hand_m, REACH_M), touched, touched.any() * share),
+            arm=arm_facts(moments, self.robot),
+            hand_m=hand_m,
+            reach_m=REACH_M,
+            taken=touched,
+            # A handle that is let go falls nowhere, but one that was only touched was missed.
+            carried=touched & (share > _MOVED),
+            delivered=torch.ones_like(touched),
+            met=met,
+            nearly=share >= nearly,
+        )
 
 
 class MovedByHandTask(ArticulatedTask):
@@ -171,8 +210,7 @@ class OpenByHandle(MovedByHandTask):
         """Judge by how far it is open and by how much of that a finger pulled."""
         opening, unit = self.opening, self.moved.unit
         position = backend.joint_position(self.joint)[:, 0]
-        left, right = _FINGER_TOUCHES
-        at_handle = backend.touching(left) | backend.touching(right)
+        at_handle = _at_handle(backend)
         self.count_way(position, running, at_handle, sign=1, fastest=opening.fastest)
         success = self.held((position >= opening.open) & (self.by_hand >= opening.pulled), running)
         reward = (
@@ -187,3 +225,16 @@ class OpenByHandle(MovedByHandTask):
             lost=torch.zeros_like(success),
             metrics={f"final_{opening.quantity}_{unit}": position, f"pulled_{unit}": self.by_hand},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the door or the drawer."""
+        del env_id
+        position = moments.joint_position(self.joint)[:, 0]
+        share = terms.progress(position, start=float(position[0]), goal=self.opening.open)
+        return self.moved_facts(moments, touched=_at_handle(moments), share=share, met=position >= self.opening.open)
+
+
+def _at_handle(state: NamedState) -> torch.Tensor:
+    """Return whether a finger touches the handle. Shape: (num_envs,), bool."""
+    left, right = _FINGER_TOUCHES
+    return state.touching(left) | state.touching(right)

@@ -5,12 +5,14 @@ from dataclasses import replace
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.events.facts import Facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated.articulated_task import MovedByHandTask, MovedJoint
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 SHUT_M = 0.01
@@ -67,6 +69,16 @@ class CloseDrawer(MovedByHandTask):
             lost=torch.zeros_like(success),
             metrics={"final_opening_m": opening, "pushed_m": self.by_hand},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the drawer."""
+        del env_id
+        opening = moments.joint_position(self.joint)[:, 0]
+        first = float(opening[0])
+        share = terms.progress(opening, start=first, goal=SHUT_M)
+        nearly = (first - 2 * SHUT_M) / (first - SHUT_M)
+        touched = moments.touching(_TOUCH)
+        return self.moved_facts(moments, touched=touched, share=share, met=opening <= SHUT_M, nearly=nearly)
 
 
 CLOSE_DRAWER = TableEnvironmentBuilder(

@@ -3,12 +3,14 @@
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.events.facts import Facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated.articulated_task import ArticulatedTask, MovedJoint
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 TRAVEL_M = 0.015
@@ -54,6 +56,14 @@ class PressButton(ArticulatedTask):
             lost=torch.zeros_like(success),
             metrics={"final_press_m": press},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the button."""
+        del env_id
+        press, touched = moments.joint_position(self.joint)[:, 0], moments.touching(_TOUCH)
+        share = touched * terms.progress(press, start=0.0, goal=PRESSED_M)
+        nearly = (2 * PRESSED_M - TRAVEL_M) / PRESSED_M
+        return self.moved_facts(moments, touched=touched, share=share, met=share >= 1, nearly=nearly)
 
 
 PRESS_BUTTON = TableEnvironmentBuilder(

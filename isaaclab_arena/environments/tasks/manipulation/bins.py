@@ -9,8 +9,8 @@ from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.workspace import Area
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import rotate_inverse
+from isaaclab_arena.sim.named_state import NamedState
 
 BIN_INSIDE_M = 0.09
 BIN_FLOOR_M = 0.008
@@ -41,7 +41,7 @@ def refuse_wider_than_bin(thing: ObjectAsset) -> None:
         )
 
 
-def inside_bin(backend: Backend, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:
+def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:
     """Return whether a body lies in an upright bin, not higher than on its floor. Shape: (num_envs,), bool.
 
     Args:

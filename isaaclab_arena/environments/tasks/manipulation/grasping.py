@@ -1,5 +1,7 @@
 """Define the common parts of tasks in which objects are grasped."""
 
+from dataclasses import dataclass
+
 import torch
 
 from isaaclab_arena.environments.mdp import terms
@@ -7,13 +9,17 @@ from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.workspace import Area
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import norm
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 OBJECT_BODY = "object/body"
 OBJECT_JOINT = "object/free"
+
+CARRIED_M = 0.02
+REACH_M = 0.05
+NEARLY = 0.8
 
 _REACH_OF_GRASP_M = 0.10
 _CLEARANCE_M = 0.008
@@ -44,23 +50,58 @@ def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor,
     )
 
 
-def touched(backend: Backend, prefix: str = "object") -> torch.Tensor:
+def touched(backend: NamedState, prefix: str = "object") -> torch.Tensor:
     """Return whether any finger touches an object. Shape: (num_envs,), bool."""
     return backend.touching(_touch("left", prefix)) | backend.touching(_touch("right", prefix))
 
 
-def grasped(backend: Backend, robot: Robot, prefix: str = "object") -> torch.Tensor:
+def grasped(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:
     """Return whether both fingers touch an object and it is at the fingertips. Shape: (num_envs,), bool."""
     both = backend.touching(_touch("left", prefix)) & backend.touching(_touch("right", prefix))
     return both & (tool_distance(backend, robot, prefix) < _REACH_OF_GRASP_M)
 
 
-def tool_distance(backend: Backend, robot: Robot, prefix: str = "object") -> torch.Tensor:
+def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:
     """Return the distance from the tool centre point to an object's centre [m]. Shape: (num_envs,)."""
     return terms.distance(backend.site_position(robot.tcp_site), backend.body_position(f"{prefix}/body"))
 
 
-def at_rest(backend: Backend, prefix: str = "object") -> torch.Tensor:
+@dataclass(frozen=True, kw_only=True)
+class GraspFacts:
+    """What the hand does with one object in each moment of an episode; see `Facts`.
+
+    Attributes:
+        position: Where its centre is [m]. Shape: (moments, 3).
+        height_m: How far it is above where it stands on the table [m]. Shape of this and all others: (moments,).
+        hand_m: How far the tool centre point is from its centre [m].
+        held: Whether it is between the fingers, bool.
+        carried: Whether it is held above the table, bool.
+        off_table: Whether it has left the table, bool.
+    """
+
+    position: torch.Tensor
+    height_m: torch.Tensor
+    hand_m: torch.Tensor
+    held: torch.Tensor
+    carried: torch.Tensor
+    off_table: torch.Tensor
+
+
+def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> GraspFacts:
+    """Return what the hand does with an object in an episode."""
+    position = moments.body_position(f"{prefix}/body")
+    height, held = position[:, 2] - thing.half_height, grasped(moments, robot, prefix)
+    return GraspFacts(
+        position=position,
+        height_m=height,
+        hand_m=tool_distance(moments, robot, prefix),
+        held=held,
+        carried=held & (height > CARRIED_M),
+        off_table=terms.off_the_table(position),
+    )
+
+
+def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
     """Return whether an object moves more slowly than 5 cm/s. Shape: (num_envs,), bool."""
     return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
 

@@ -5,18 +5,24 @@ import torch
 
 from isaaclab_arena.environments.arena.builder import ObjectOptions, TableEnvironmentBuilder
 from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import (
+    NEARLY,
     OBJECT_BODY,
+    REACH_M,
     finger_sensors,
+    grasp_facts,
     grasped,
     object_thing,
     refuse_too_wide,
 )
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 
 LIFT_HEIGHT_M = 0.10
 HOLD_STEPS = 10
@@ -60,6 +66,24 @@ class LiftObject(Task):
             success=success,
             lost=terms.off_the_table(position),
             metrics={"final_height_m": height, "final_distance_m": distance},
+        )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the object: come to it, hold it, lift it."""
+        del env_id
+        grasp, reach_m = grasp_facts(moments, self.robot, self.thing), self.thing.half_height + REACH_M
+        raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
+        return Facts(
+            stages=(approach(grasp.hand_m, reach_m), grasp.held, raised),
+            arm=arm_facts(moments, self.robot),
+            hand_m=grasp.hand_m,
+            reach_m=reach_m,
+            taken=grasp.held,
+            carried=grasp.carried,
+            strayed_m=strayed(grasp.position, grasp.held),
+            off_table=grasp.off_table,
+            met=grasp.held & (grasp.height_m >= LIFT_HEIGHT_M),
+            nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M),
         )
 
 

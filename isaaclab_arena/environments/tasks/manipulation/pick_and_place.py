@@ -5,21 +5,32 @@ import torch
 
 from isaaclab_arena.environments.arena.builder import ObjectOptions, TableEnvironmentBuilder
 from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.manipulation.bins import BIN_SIZES, bin_thing, inside_bin, refuse_wider_than_bin
+from isaaclab_arena.environments.tasks.manipulation.bins import (
+    BIN_INSIDE_M,
+    BIN_SIZES,
+    bin_thing,
+    inside_bin,
+    refuse_wider_than_bin,
+)
 from isaaclab_arena.environments.tasks.manipulation.grasping import (
     OBJECT_BODY,
+    REACH_M,
     at_rest,
     finger_sensors,
+    grasp_facts,
     grasped,
     object_thing,
     refuse_too_wide,
     touched,
 )
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 HOLD_STEPS = 5
@@ -70,8 +81,7 @@ class PickAndPlace(Task):
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         inside = inside_bin(backend, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         let_go = ~touched(backend) & (tcp_distance > _AWAY_M)
-        placed = inside & at_rest(backend) & backend.touching(_BIN_TOUCH) & let_go
-        success = self.held(placed, running)
+        success = self.held(_placed(backend, inside, let_go), running)
         bin_distance = terms.distance(position, bin_position)
         held = grasped(backend, self.robot)
         reward = (
@@ -87,6 +97,33 @@ class PickAndPlace(Task):
             lost=terms.off_the_table(position) | terms.off_the_table(bin_position),
             metrics={"final_bin_distance_m": bin_distance},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the object: come to it, hold it, bring it to the bin, put it in."""
+        del env_id
+        grasp, reach_m = grasp_facts(moments, self.robot, self.thing), self.thing.half_height + REACH_M
+        inside = inside_bin(moments, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
+        bin_position = moments.body_position(_BIN_BODY)
+        brought = grasp.carried * approach(terms.horizontal_distance(grasp.position, bin_position), BIN_INSIDE_M)
+        let_go = ~touched(moments) & (grasp.hand_m > _AWAY_M)
+        return Facts(
+            stages=(approach(grasp.hand_m, reach_m), grasp.held, brought, inside),
+            arm=arm_facts(moments, self.robot),
+            hand_m=grasp.hand_m,
+            reach_m=reach_m,
+            taken=grasp.held,
+            carried=grasp.carried,
+            delivered=inside,
+            strayed_m=strayed(grasp.position, grasp.held | inside),
+            off_table=grasp.off_table | terms.off_the_table(bin_position),
+            met=_placed(moments, inside, let_go),
+            nearly=inside,
+        )
+
+
+def _placed(state: NamedState, inside: torch.Tensor, let_go: torch.Tensor) -> torch.Tensor:
+    """Return whether the object rests in the bin, and is let go. Shape: (num_envs,), bool."""
+    return inside & at_rest(state) & state.touching(_BIN_TOUCH) & let_go
 
 
 PICK_AND_PLACE = TableEnvironmentBuilder(

@@ -6,14 +6,17 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.manipulation.grasping import grasped, tool_distance
+from isaaclab_arena.environments.tasks.manipulation.grasping import NEARLY, REACH_M, grasp_facts, grasped, tool_distance
 from isaaclab_arena.environments.tasks.manipulation.two_cubes import COLOURS, TwoCubesTask
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 
 LIFT_HEIGHT_M = 0.10
 WRONG_HEIGHT_M = 0.05
@@ -76,6 +79,26 @@ class PickByColour(TwoCubesTask):
             success=success & ~wrong,
             lost=wrong | terms.off_the_table(red) | terms.off_the_table(blue),
             metrics={"final_height_m": height, "final_other_height_m": other_height},
+        )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the named cube, and with the other one."""
+        wanted, other = COLOURS[::-1] if self._wants_blue[env_id] else COLOURS
+        grasp, wrong = (grasp_facts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
+        reach_m = CUBE.half_height + REACH_M
+        raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
+        return Facts(
+            stages=(approach(grasp.hand_m, reach_m), grasp.held, raised),
+            arm=arm_facts(moments, self.robot),
+            hand_m=grasp.hand_m,
+            reach_m=reach_m,
+            taken=grasp.held | wrong.held,
+            carried=grasp.carried,
+            strayed_m=strayed(grasp.position, grasp.held),
+            wrong_object=wrong.held,
+            off_table=grasp.off_table | wrong.off_table,
+            met=grasp.held & (grasp.height_m >= LIFT_HEIGHT_M),
+            nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M),
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.events.facts import Facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.actions import ActionModeName
 from isaaclab_arena.environments.mdp.conditions import draw_uniform
@@ -19,6 +20,7 @@ from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_BODY,
 from isaaclab_arena.environments.tasks.manipulation.push_to_goal import GOAL_BODY, PushToGoal
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import norm
+from isaaclab_arena.sim.named_state import NamedState
 
 TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10
@@ -139,6 +141,12 @@ class PushCube(PushToGoal):
             lost=terms.off_the_table(position),
             metrics={"final_goal_distance_m": goal_distance},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the cube, which need not rest on the disc."""
+        del env_id
+        stands = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
+        return self._push_facts(moments, tolerance_m=TOLERANCE_M, stands=stands)
 
 
 def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:

@@ -5,14 +5,17 @@ import torch
 
 from isaaclab_arena.environments.arena.builder import ObjectOptions, TableEnvironmentBuilder
 from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_BODY, OBJECT_JOINT, object_thing
+from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, object_thing
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import norm
+from isaaclab_arena.sim.named_state import NamedState
 
 TOLERANCE_M = 0.03
 LIFTED_M = 0.03
@@ -21,6 +24,7 @@ GOAL_BODY = "goal/body"
 
 _AT_REST_M_S = 0.03
 _ON_TABLE_M = 0.01
+_PUSHED_M = 0.01
 _LOW = (0.42, -0.20, -np.pi)
 _HIGH = (0.55, -0.08, np.pi)
 _GOAL_LOW = (0.42, 0.10)
@@ -56,8 +60,7 @@ class PushToGoal(Task):
         goal_distance = terms.horizontal_distance(position, goal)
         height = position[:, 2] - self.thing.half_height
         upright = terms.upright(backend.body_orientation(OBJECT_BODY))
-        at_rest = norm(backend.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
-        on_goal = (goal_distance < TOLERANCE_M) & (height.abs() < _ON_TABLE_M) & upright & at_rest
+        on_goal = self._stands(backend) & (goal_distance < TOLERANCE_M)
         success = self.held(on_goal, running)
         return Judgement(
             reward=0.3 * terms.closeness(tcp_distance, half_at=0.1)
@@ -67,6 +70,44 @@ class PushToGoal(Task):
             lost=terms.off_the_table(position) | ~upright | (height > LIFTED_M),
             metrics={"final_goal_distance_m": goal_distance},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the object: come to it, push it to the disc."""
+        del env_id
+        return self._push_facts(moments, tolerance_m=TOLERANCE_M, stands=self._stands(moments))
+
+    def _push_facts(self, moments: NamedState, *, tolerance_m: float, stands: torch.Tensor) -> Facts:
+        """Return the facts of a push to the disc.
+
+        Args:
+            moments: The episode.
+            tolerance_m: How far from the disc's middle the object may be [m].
+            stands: Whether it stands there as it has to. Shape: (moments,), bool.
+        """
+        position, goal = moments.body_position(OBJECT_BODY), moments.body_position(GOAL_BODY)
+        distance = terms.horizontal_distance(position, goal)
+        hand_m = terms.distance(moments.site_position(self.robot.tcp_site), position)
+        reach_m = self.thing.footprint_radius + REACH_M
+        upright = terms.upright(moments.body_orientation(OBJECT_BODY))
+        pushed = terms.horizontal_distance(position, position[:1].expand_as(position)) > _PUSHED_M
+        return Facts(
+            stages=(approach(hand_m, reach_m), pushed * approach(distance, tolerance_m)),
+            arm=arm_facts(moments, self.robot),
+            hand_m=hand_m,
+            reach_m=reach_m,
+            taken=norm(moments.free_velocity(OBJECT_JOINT)[:, :3]) > _AT_REST_M_S,
+            # One that has fallen over is as good as pushed away.
+            strayed_m=torch.where(upright, distance - torch.cummin(distance, dim=0).values, 1.0),
+            off_table=terms.off_the_table(position),
+            met=stands & (distance < tolerance_m),
+            nearly=upright & (distance < 2 * tolerance_m),
+        )
+
+    def _stands(self, state: NamedState) -> torch.Tensor:
+        """Return whether the object stands upright on the table, at rest. Shape: (num_envs,), bool."""
+        height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
+        at_rest = norm(state.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
+        return (height.abs() < _ON_TABLE_M) & terms.upright(state.body_orientation(OBJECT_BODY)) & at_rest
 
 
 PUSH_TO_GOAL = TableEnvironmentBuilder(

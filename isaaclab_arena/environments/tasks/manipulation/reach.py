@@ -3,11 +3,14 @@
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 
 TOLERANCE_M = 0.02
 HOLD_STEPS = 5
@@ -36,7 +39,7 @@ class Reach(Task):
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
         """Judge by the distance to the target."""
-        distance = terms.distance(backend.site_position(self.robot.tcp_site), backend.body_position(_TARGET))
+        distance = self._distance(backend)
         success = self.held(distance < TOLERANCE_M, running)
         return Judgement(
             reward=terms.closeness(distance, half_at=0.1) + success,
@@ -44,6 +47,24 @@ class Reach(Task):
             lost=torch.zeros_like(success),
             metrics={"final_distance_m": distance},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return how near the hand came to the target."""
+        del env_id
+        distance = self._distance(moments)
+        met = distance < TOLERANCE_M
+        return Facts(
+            stages=(approach(distance, TOLERANCE_M),),
+            arm=arm_facts(moments, self.robot),
+            hand_m=distance,
+            reach_m=2 * TOLERANCE_M,
+            taken=met,
+            met=met,
+            nearly=distance < 2 * TOLERANCE_M,
+        )
+
+    def _distance(self, state: NamedState) -> torch.Tensor:
+        return terms.distance(state.site_position(self.robot.tcp_site), state.body_position(_TARGET))
 
 
 REACH = TableEnvironmentBuilder(

@@ -3,13 +3,18 @@
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.manipulation.bins import BIN_SIZES, bin_thing, inside_bin
+from isaaclab_arena.environments.tasks.manipulation.bins import BIN_INSIDE_M, BIN_SIZES, bin_thing, inside_bin
 from isaaclab_arena.environments.tasks.manipulation.grasping import (
+    REACH_M,
+    GraspFacts,
     at_rest,
+    grasp_facts,
     grasped,
     tool_distance,
     touched,
@@ -17,6 +22,7 @@ from isaaclab_arena.environments.tasks.manipulation.grasping import (
 from isaaclab_arena.environments.tasks.manipulation.two_cubes import TwoCubesTask
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 
 HOLD_STEPS = 5
 
@@ -69,9 +75,55 @@ class SortTwo(TwoCubesTask):
             metrics={"progress": sum(done.values(), torch.zeros_like(reward)) / len(done), **done},
         )
 
-    def _is_sorted(self, backend: Backend, colour: str) -> torch.Tensor:
-        body = f"{colour}/body"
-        inside = inside_bin(backend, body, f"{_BIN_OF[colour]}/body", half_height=CUBE.half_height)
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the cube that is not sorted yet, and where the cubes lie."""
+        del env_id
+        red, blue = (grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
+        swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])
+        one_in = red_in | blue_in
+        reach_m = CUBE.half_height + REACH_M
+        brought = torch.maximum(self._brought(moments, "red", red), self._brought(moments, "blue", blue))
+        come = torch.maximum(approach(red.hand_m, reach_m), approach(blue.hand_m, reach_m))
+        # A cube that lies in its bin is not what the hand has to go to, unless both do.
+        first = torch.where(red_in & ~blue_in, blue.hand_m, red.hand_m)
+        second = torch.where(blue_in & ~red_in, red.hand_m, blue.hand_m)
+        bins = (moments.body_position(f"{place}/body") for place in _BIN_OF.values())
+        return Facts(
+            stages=(
+                come,
+                red.held | blue.held,
+                brought,
+                one_in,
+                one_in & ((red.held & ~red_in) | (blue.held & ~blue_in)),
+                one_in * brought,
+                red_in & blue_in,
+            ),
+            arm=arm_facts(moments, self.robot),
+            hand_m=torch.minimum(first, second),
+            reach_m=reach_m,
+            taken=red.held | blue.held,
+            carried=red.carried | blue.carried,
+            delivered=torch.where(_is_latest(red.carried, blue.carried), red_in | swapped, blue_in | swapped),
+            strayed_m=torch.maximum(
+                strayed(red.position, red.held | red_in), strayed(blue.position, blue.held | blue_in)
+            ),
+            wrong_object=swapped,
+            off_table=red.off_table | blue.off_table | torch.stack([terms.off_the_table(each) for each in bins]).any(0),
+            met=self._is_sorted(moments, "red") & self._is_sorted(moments, "blue"),
+            nearly=red_in & blue_in,
+        )
+
+    def _brought(self, moments: NamedState, colour: str, grasp: GraspFacts) -> torch.Tensor:
+        """Return the share of the way to its bin that a cube is carried. Shape: (num_envs,)."""
+        place = moments.body_position(f"{_BIN_OF[colour]}/body")
+        return grasp.carried * approach(terms.horizontal_distance(grasp.position, place), BIN_INSIDE_M)
+
+    def _is_inside(self, state: NamedState, colour: str, place: str) -> torch.Tensor:
+        return inside_bin(state, f"{colour}/body", f"{place}/body", half_height=CUBE.half_height)
+
+    def _is_sorted(self, backend: NamedState, colour: str) -> torch.Tensor:
+        inside = self._is_inside(backend, colour, _BIN_OF[colour])
         let_go = ~touched(backend, colour) & (tool_distance(backend, self.robot, colour) > _AWAY_M)
         return inside & at_rest(backend, colour) & let_go
 
@@ -81,6 +133,13 @@ class SortTwo(TwoCubesTask):
         held = grasped(backend, self.robot, colour)
         on_the_way = 0.2 * near + held * (0.2 + 0.4 * terms.closeness(terms.distance(position, place), half_at=0.15))
         return torch.where(sorted_in[colour], 1.0, on_the_way)
+
+
+def _is_latest(holds: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return whether the first of two things held at least as late as the other one. Shape: (num_envs,), bool."""
+    moments = torch.arange(len(holds))
+    latest = [torch.cummax(torch.where(each, moments, -1), dim=0).values for each in (holds, other)]
+    return latest[0] >= latest[1]
 
 
 SORT_TWO = TableEnvironmentBuilder(

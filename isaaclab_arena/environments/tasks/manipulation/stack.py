@@ -3,18 +3,23 @@
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.events.arm import arm_facts
+from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import (
+    REACH_M,
     at_rest,
+    grasp_facts,
     grasped,
     tool_distance,
     touched,
 )
 from isaaclab_arena.environments.tasks.manipulation.two_cubes import TwoCubesTask
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 HOLD_STEPS = 10
@@ -48,10 +53,9 @@ class Stack(TwoCubesTask):
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         beside = terms.horizontal_distance(red, blue)
         above = red[:, 2] - blue[:, 2]
-        on_top = (beside < _BESIDE_M) & ((above - _CUBE_M).abs() < _HEIGHT_TOLERANCE_M) & backend.touching(_TOUCH)
-        on_top &= terms.upright(backend.body_orientation("blue/body"))
+        on_top = _on_top(backend)
         tcp_distance = tool_distance(backend, self.robot, "red")
-        let_go = ~touched(backend, "red") & ~touched(backend, "blue") & (tcp_distance > _AWAY_M)
+        let_go = self._let_go(backend, tcp_distance)
         stands = on_top & at_rest(backend, "red") & at_rest(backend, "blue")
         success = self.held(stands & let_go, running)
         held = grasped(backend, self.robot, "red")
@@ -68,6 +72,42 @@ class Stack(TwoCubesTask):
             lost=terms.off_the_table(red) | terms.off_the_table(blue),
             metrics={"final_beside_m": beside, "final_above_m": above},
         )
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the red cube: come to it, hold it, bring it over the blue one, put it there."""
+        del env_id
+        red, blue = (grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        reach_m = CUBE.half_height + REACH_M
+        beside, above = terms.horizontal_distance(red.position, blue.position), red.height_m - blue.height_m
+        on_top = _on_top(moments)
+        rests = at_rest(moments, "red") & at_rest(moments, "blue")
+        return Facts(
+            stages=(approach(red.hand_m, reach_m), red.held, red.carried * approach(beside, _BESIDE_M), on_top),
+            arm=arm_facts(moments, self.robot),
+            hand_m=red.hand_m,
+            reach_m=reach_m,
+            taken=red.held,
+            carried=red.carried,
+            delivered=on_top,
+            strayed_m=strayed(red.position, red.held | on_top),
+            wrong_object=blue.carried,
+            wrong_order=(beside < _BESIDE_M) & (above < -_CUBE_M + _HEIGHT_TOLERANCE_M) & moments.touching(_TOUCH),
+            off_table=red.off_table | blue.off_table,
+            met=on_top & rests & self._let_go(moments, red.hand_m),
+            nearly=_on_top(moments, tolerance=2.0),
+        )
+
+    def _let_go(self, state: NamedState, tcp_distance: torch.Tensor) -> torch.Tensor:
+        """Return whether no finger is on or near the cubes. Shape: (num_envs,), bool."""
+        return ~touched(state, "red") & ~touched(state, "blue") & (tcp_distance > _AWAY_M)
+
+
+def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
+    """Return whether the red cube stands on the blue one, within its tolerances times a factor. Shape: (num_envs,)."""
+    red, blue = state.body_position("red/body"), state.body_position("blue/body")
+    is_above = terms.horizontal_distance(red, blue) < tolerance * _BESIDE_M
+    is_above &= (red[:, 2] - blue[:, 2] - _CUBE_M).abs() < tolerance * _HEIGHT_TOLERANCE_M
+    return is_above & state.touching(_TOUCH) & terms.upright(state.body_orientation("blue/body"))
 
 
 STACK = TableEnvironmentBuilder(

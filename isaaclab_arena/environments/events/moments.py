@@ -1,0 +1,109 @@
+"""Read the states of one episode by name, moment after moment, as tasks read those of many env slots."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.sim.model_names import ModelNames
+from isaaclab_arena.sim.named_state import NamedState
+
+
+class Moments(NamedState):
+    """The states of one episode; where a `NamedState` has env slots, it has moments.
+
+    Args:
+        names: Where named things are.
+        parts: ``qpos``, ``qvel``, ``ctrl``, ``sensordata`` and ``site_xpos`` of each moment. Shape: (moments, ...).
+        standing: Positions of the bodies at the end, for those that do not move [m]. Shape: (nbody, 3).
+    """
+
+    def __init__(self, names: ModelNames, parts: Mapping[str, torch.Tensor], standing: torch.Tensor) -> None:
+        self.names, self.device = names, torch.device("cpu")
+        self.qpos, self.qvel, self.ctrl = parts["qpos"], parts["qvel"], parts["ctrl"]
+        self.sensordata, self.site_xpos = parts["sensordata"], parts["site_xpos"].reshape(len(self.qpos), -1, 3)
+        self._standing = standing
+
+    def __len__(self) -> int:
+        return len(self.qpos)
+
+    def body_position(self, body: str) -> torch.Tensor:
+        """Return where a thing is that is loose or does not move [m]. Shape: (moments, 3)."""
+        pose = self._pose(body)
+        return self._standing[self.names.bodies[body]].expand(len(self), 3) if pose is None else pose[:, :3]
+
+    def body_orientation(self, body: str) -> torch.Tensor:
+        """Return how a loose thing is turned. Shape: (moments, 4).
+
+        Raises:
+            KeyError: If it has no free joint.
+        """
+        pose = self._pose(body)
+        if pose is None:
+            raise KeyError(f"{body} is not loose")
+        return pose[:, 3:]
+
+    def _pose(self, body: str) -> torch.Tensor | None:
+        joint = f"{body.rpartition('/')[0]}/free"
+        return self.joint_position(joint) if joint in self.names.joint_qpos else None
+
+
+class MomentRing:
+    """Keeps the last moments of all env slots, with one write per control step.
+
+    Args:
+        state: The simulation.
+        num_envs: Number of env slots.
+        capacity: Control steps of the longest episode.
+    """
+
+    def __init__(self, state: NamedState, *, num_envs: int, capacity: int) -> None:
+        self._state = state
+        fields = {name: getattr(state, name) for name in ("qpos", "qvel", "ctrl", "sensordata", "site_xpos")}
+        # Views of the simulation's own memory, which it renews with every step.
+        self._parts = [field.view(num_envs, -1) if field.ndim == 3 else field for field in fields.values()]
+        self._widths = {name: part.shape[1] for name, part in zip(fields, self._parts, strict=True)}
+        width = sum(self._widths.values())
+        self._steps = state.qpos.new_empty((capacity, num_envs, width))
+        # Right after the physics each call costs several times what it does elsewhere, so the views are made here.
+        self._each_step = self._steps.unbind(0)
+        self._starts = state.qpos.new_empty((num_envs, width))
+        self._first = [0] * num_envs
+        self._next = 0
+
+    def start(self, env_ids: torch.Tensor) -> None:
+        """Begin episodes in env slots that were just reset. Shape: (n,), int64, on the simulation's device."""
+        self._starts[env_ids] = torch.cat(self._parts, dim=1)[env_ids]
+        for env_id in env_ids.tolist():
+            self._first[env_id] = self._next
+
+    def keep(self) -> None:
+        """Keep the moment after a control step."""
+        torch.cat(self._parts, dim=1, out=self._each_step[self._next % len(self._each_step)])
+        self._next += 1
+
+    def take_back(self) -> None:
+        """Forget the last control step, because it is made again."""
+        self._next -= 1
+
+    def moments(self, env_ids: Sequence[int]) -> list[Moments]:
+        """Return the moments of the episodes in some env slots, each with its start first, read from a GPU together."""
+        kept = [
+            torch.cat((self._starts[env_id : env_id + 1], *self._steps_since(self._first[env_id], env_id)))
+            for env_id in env_ids
+        ]
+        read = on_cpu([*kept, *(self._state.xpos[env_id] for env_id in env_ids)])
+        names, widths = list(self._widths), list(self._widths.values())
+        return [
+            Moments(self._state.names, dict(zip(names, each.split(widths, dim=1), strict=True)), standing)
+            for each, standing in zip(read[: len(kept)], read[len(kept) :], strict=True)
+        ]
+
+    def _steps_since(self, first: int, env_id: int) -> list[torch.Tensor]:
+        """Return an env slot's control steps in order, in one part or two. Shape of each: (n, width)."""
+        begin, end = first % len(self._steps), self._next % len(self._steps)
+        if self._next == first:
+            return []
+        if begin < end:
+            return [self._steps[begin:end, env_id]]
+        return [self._steps[begin:, env_id], self._steps[:end, env_id]]

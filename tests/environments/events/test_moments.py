@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from isaaclab_arena.environments.events.moments import MomentRing
+from tests.environments.building import build, hold_still, start
+
+
+def test_the_moments_of_an_episode_are_what_the_simulation_showed_in_each_step():
+    env = build("push_to_goal", num_envs=3)
+    ring = MomentRing(env.backend, num_envs=3, capacity=4)
+    start(env)
+    ring.start(torch.tensor([0, 1, 2]))
+    shown = []
+    for step in range(6):
+        if step == 2:
+            start(env, [1])
+            ring.start(torch.tensor([1]))
+            shown.append(env.backend.body_position("object/body")[1].clone())
+        env.step(hold_still(env) + 0.1 * step)
+        ring.keep()
+        if step >= 2:
+            shown.append(env.backend.body_position("object/body")[1].clone())
+    (moments,) = ring.moments([1])
+    assert len(moments) == 5
+    assert torch.equal(moments.body_position("object/body"), torch.stack(shown))
+    assert torch.equal(moments.site_position("robot/tcp")[-1], env.backend.site_position("robot/tcp")[1])
+    assert torch.equal(moments.body_position("goal/body")[0], env.backend.body_position("goal/body")[1])
+    with pytest.raises(KeyError, match="not loose"):
+        moments.body_orientation("goal/body")
+
+
+def test_a_step_that_is_made_again_is_kept_once():
+    env = build("lift_object")
+    ring = MomentRing(env.backend, num_envs=1, capacity=4)
+    start(env)
+    ring.start(torch.tensor([0]))
+    ring.keep()
+    env.step(hold_still(env))
+    ring.take_back()
+    ring.keep()
+    (moments,) = ring.moments([0])
+    assert len(moments) == 2
+    assert torch.equal(moments.qpos[-1:], env.backend.qpos)
