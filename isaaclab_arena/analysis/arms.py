@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pyarrow.parquet import read_schema
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.results.freshness import tables_are_current
@@ -32,6 +33,7 @@ class EpisodeColumns:
         episode_return: Sum of the rewards, NaN where that is not a number.
         conditions: What the episode started from, as JSON.
         metrics: Further measures, as JSON.
+        events: What happened, as JSON; None where that is not told.
     """
 
     index: np.ndarray
@@ -41,6 +43,7 @@ class EpisodeColumns:
     episode_return: np.ndarray
     conditions: np.ndarray
     metrics: np.ndarray
+    events: np.ndarray
 
     def __len__(self) -> int:
         return len(self.index)
@@ -62,6 +65,7 @@ _NONE = EpisodeColumns(
     episode_return=np.zeros(0),
     conditions=np.zeros(0, object),
     metrics=np.zeros(0, object),
+    events=np.zeros(0, object),
 )
 
 
@@ -226,7 +230,14 @@ def _columns(episodes: pd.DataFrame) -> EpisodeColumns:
         episode_return=numbers("return"),
         conditions=episodes["conditions"].to_numpy(object),
         metrics=episodes["metrics"].to_numpy(object),
+        events=_told(episodes),
     ).at(order)
+
+
+def _told(episodes: pd.DataFrame) -> np.ndarray:
+    if "events" not in episodes:
+        return np.full(len(episodes), None)
+    return episodes["events"].to_numpy(object, na_value=None)
 
 
 def _tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -241,6 +252,7 @@ def _stored_tables(directory: Path, *, asks: bool) -> tuple[pd.DataFrame, pd.Dat
     of_jobs = ["name", "planned", *(["episodes", "missing", "decision"] if asks else [])]
     of_episodes = [*_COLUMNS, *(["beyond_decision"] if asks else [])]
     try:
+        of_episodes += {"events"} & {*read_schema(directory / "episodes.parquet").names}
         return (
             pd.read_parquet(directory / "results.parquet", columns=of_jobs),
             pd.read_parquet(directory / "episodes.parquet", columns=of_episodes),

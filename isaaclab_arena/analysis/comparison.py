@@ -1,6 +1,7 @@
 """Compare the jobs of a run with those of another, or with each other: what differs, how surely, and what is open."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,6 +18,7 @@ from isaaclab_arena.analysis.paired_rates import (
     paired_difference_interval,
 )
 from isaaclab_arena.analysis.planning import PairChances, least_number, pair_chances, paired_power
+from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 
 _POWER = 0.8
@@ -77,6 +79,31 @@ class MeanDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EventDifference:
+    """How often an event happened to the candidate and to the baseline, over pairs in which both tell.
+
+    Attributes:
+        event: The event.
+        num_pairs: Those pairs.
+        first: Episodes of the candidate that had it.
+        second: Episodes of the baseline that had it.
+        only_first: Pairs in which only the candidate's had it.
+        only_second: Pairs in which only the baseline's had it.
+        mid_p: Two-sided mid-p value of McNemar's test.
+        adjusted_p: That, adjusted by Holm's method for all events of the comparison that happened at all.
+    """
+
+    event: str
+    num_pairs: int
+    first: int
+    second: int
+    only_first: int
+    only_second: int
+    mid_p: float
+    adjusted_p: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobComparison:
     """A candidate against its baseline on one task. Differences are the candidate's less the baseline's.
 
@@ -103,6 +130,7 @@ class JobComparison:
         time_to_success: The same over pairs in which both succeeded.
         episode_return: Sum of the rewards of an episode.
         progress: Share of the task that was done, 0 to 1, where the task measures it.
+        events: What happened to either, where the task tells, those first that tell them apart most surely.
     """
 
     first: Arm
@@ -125,6 +153,7 @@ class JobComparison:
     time_to_success: MeanDifference | None
     episode_return: MeanDifference | None
     progress: MeanDifference | None
+    events: tuple[EventDifference, ...] = ()
 
 
 def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Question) -> JobComparison:
@@ -163,7 +192,39 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         time_to_success=_mean_difference(*(side.length[both_succeed] for side in (pairs.first, pairs.second))),
         episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return),
         progress=_mean_difference(*(_progress(side) for side in (pairs.first, pairs.second))),
+        events=event_differences(pairs.first.events, pairs.second.events),
     )
+
+
+def event_differences(first: np.ndarray, second: np.ndarray) -> tuple[EventDifference, ...]:
+    """Return how often each event happened to either side of some pairs, the surest difference first.
+
+    Args:
+        first: What happened to the candidate, as JSON; None where that is not told. Shape: (num_pairs,).
+        second: What happened to the baseline. Shape: (num_pairs,).
+    """
+    told = [(json.loads(a), json.loads(b)) for a, b in zip(first, second, strict=True) if _is_text(a) and _is_text(b)]
+    counts = {name: Counter((name in mine, name in other) for mine, other in told) for name in EVENTS}
+    happened = {name: count for name, count in counts.items() if count[False, False] < len(told)}
+    p_values = [mcnemar_mid_p(count[True, False], count[False, True]) for count in happened.values()]
+    found = (
+        EventDifference(
+            event=name,
+            num_pairs=len(told),
+            first=count[True, False] + count[True, True],
+            second=count[False, True] + count[True, True],
+            only_first=count[True, False],
+            only_second=count[False, True],
+            mid_p=p_value,
+            adjusted_p=adjusted,
+        )
+        for (name, count), p_value, adjusted in zip(happened.items(), p_values, holm(p_values), strict=True)
+    )
+    return tuple(sorted(found, key=lambda each: each.mid_p))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def as_family(comparisons: Sequence[JobComparison], question: Question) -> tuple[JobComparison, ...]:

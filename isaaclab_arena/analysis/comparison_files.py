@@ -11,6 +11,7 @@ from isaaclab_arena.analysis.comparison import JobComparison
 from isaaclab_arena.analysis.comparison_table import (
     TextTable,
     discordant_episodes,
+    events_table,
     films_of_pair,
     measures,
     measures_table,
@@ -76,8 +77,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
 def markdown(report: ComparisonReport) -> str:
     """Return the tables and sentences in Markdown, as ``--github-summary`` wants them too."""
     parts = [f"**{report.verdict}**", markdown_table(rates_table(report))]
-    if measures_table(report).rows:
-        parts.append(markdown_table(measures_table(report)))
+    parts += [markdown_table(table) for table in (measures_table(report), events_table(report)) if table.rows]
     parts.append("\n".join(f"- {sentence.strip()}" for sentence in sentences(report)))
     return "\n\n".join(parts) + "\n"
 
@@ -94,6 +94,7 @@ def _task(each: JobComparison) -> dict[str, Any]:
         "baseline": _arm(each.second),
         **{name: getattr(each, name) for name in plain},
         "measures": measures(each),
+        **({"events": each.events} if each.events else {}),
         "discordant_episodes": discordant,
         "videos": {str(index): paths for index, paths in videos.items() if paths},
         "unequal_conditions": each.matched.unequal,

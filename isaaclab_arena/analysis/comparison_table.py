@@ -48,6 +48,18 @@ def measures_table(report: ComparisonReport) -> TextTable:
     return TextTable(headings=headings, rows=tuple(rows))
 
 
+def events_table(report: ComparisonReport) -> TextTable:
+    """Return what happened to candidate and baseline, for each task that tells."""
+    rows = tuple(
+        (_name(each), event.event, str(event.num_pairs), str(event.first), str(event.second), str(event.only_first),
+         str(event.only_second), _p(event.mid_p), _p(event.adjusted_p))
+        for each in report.tasks
+        for event in each.events
+    )  # fmt: skip
+    headings = ("task", "event", "pairs", "candidate", "baseline", "only candidate", "only baseline", "mid-p", "Holm")
+    return TextTable(headings=headings, rows=rows)
+
+
 def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
     """Return what was measured beside success, by what it is called."""
     found = {
@@ -66,6 +78,9 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
     for each in report.tasks:
         yield from _about_numbers(each, report)
         yield from _about_pairs(each)
+        if telling := [event for event in each.events if event.adjusted_p <= report.question.alpha]:
+            listed = [f"{event.event} ({event.first} against {event.second})" for event in telling]
+            yield f"{_name(each)}: events that tell candidate and baseline apart: {_listed(listed)}"
     if len(report.tasks) > 1:
         yield f"p-values are adjusted by Holm's method for the family: {report.family}"
         if alike := [_name(each) for each in report.tasks if each.counts.total in vars(each.counts).values()]:

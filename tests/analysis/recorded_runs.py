@@ -1,18 +1,25 @@
 """Runs on disk whose episodes came out as letters say; see `tests.results.evidence.commit_lines`."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.analysis.arms import Arm, ReadRun, read_run
 from isaaclab_arena.config.schema import SuiteMember
+from isaaclab_arena.interfaces.episode import EpisodeEvents
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 
 def write_run(
-    directory: Path, jobs: dict[str, str], *, moved: dict[int, float] | None = None, **planned_as: Any
+    directory: Path,
+    jobs: dict[str, str],
+    *,
+    moved: dict[int, float] | None = None,
+    events: Mapping[int, EpisodeEvents] | None = None,
+    **planned_as: Any,
 ) -> Path:
     """Write a run.
 
@@ -21,6 +28,7 @@ def write_run(
         jobs: Name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``, which is
             another one than all others if it is called ``outside``.
         moved: Episodes that start from another place, to that place.
+        events: What happened in episodes of which that is told.
         planned_as: What is said of every job, see `planned`.
     """
     directory.mkdir(parents=True)
@@ -31,7 +39,11 @@ def write_run(
     write_plan(directory, *entries)
     for name, outcomes in jobs.items():
         lines = [
-            dataclasses.replace(line, variations={"cube.x": (moved or {}).get(line.episode_index, 0.5)})
+            dataclasses.replace(
+                line,
+                variations={"cube.x": (moved or {}).get(line.episode_index, 0.5)},
+                events=(events or {}).get(line.episode_index),
+            )
             for line in commit_lines(outcomes, job=name)
         ]
         if lines:
@@ -39,6 +51,11 @@ def write_run(
         if "-" not in outcomes:
             write_report(directory, report(name))
     return directory
+
+
+def failed_by(event: str | None, progress: float = 0.5) -> EpisodeEvents:
+    """Return what happened in an episode that one event decided, or none."""
+    return EpisodeEvents(progress=progress, decisive=event, seen={} if event is None else {event: (1, 1)})
 
 
 def suite_of(name: str) -> SuiteMember | None:

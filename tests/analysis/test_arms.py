@@ -3,12 +3,12 @@ import pytest
 
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.errors import ConfigError
-from tests.analysis.recorded_runs import arm_of, run_of, write_all_tables, write_run
+from tests.analysis.recorded_runs import arm_of, failed_by, run_of, write_all_tables, write_run
 from tests.evaluation.contests import ASKED, contest, new_and_old
 
 
 def test_a_run_is_read_from_its_tables_and_without_them_alike(tmp_path):
-    directory = write_run(tmp_path / "run", {"lift": "sfes", "reach": "ff"})
+    directory = write_run(tmp_path / "run", {"lift": "sfes", "reach": "ff"}, events={1: failed_by("dropped")})
     without = read_run(directory).arms()
     write_all_tables(directory)
     from_tables = read_run(directory).arms()

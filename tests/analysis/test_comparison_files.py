@@ -34,6 +34,7 @@ def test_the_json_file_holds_every_figure(tmp_path):
     assert task["exact_p"] == 0.03125
     assert task["discordant_episodes"] == {"candidate": [0, 1, 2, 3, 4, 5], "baseline": []}
     assert task["measures"]["length"]["mean"] == 0.0
+    assert "events" not in task
 
 
 def test_the_csv_file_holds_numbers(tmp_path):

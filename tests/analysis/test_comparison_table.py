@@ -1,7 +1,7 @@
 from isaaclab_arena.analysis.comparison import Question
-from isaaclab_arena.analysis.comparison_table import measures_table, rates_table, sentences
+from isaaclab_arena.analysis.comparison_table import events_table, measures_table, rates_table, sentences
 from isaaclab_arena.analysis.report import ComparisonReport, compare_runs
-from tests.analysis.recorded_runs import run_of
+from tests.analysis.recorded_runs import failed_by, run_of
 
 
 def report_of(tmp_path, candidate: dict[str, str], baseline: dict[str, str], **question) -> ComparisonReport:
@@ -71,3 +71,20 @@ def test_sentences_tell_errors_and_unequal_conditions(tmp_path):
     )
     assert "lift: no pairs, because their conditions differ: episodes 3 (cube.x)" in told
     assert "lift: 2 episodes of the baseline have no counterpart" in told
+
+
+def test_what_happened_is_a_table_of_its_own_and_what_tells_the_two_apart_is_said(tmp_path):
+    dropped = dict.fromkeys(range(9), failed_by("dropped")) | {9: failed_by(None)}
+    silent = dict.fromkeys(range(10), failed_by(None)) | {3: failed_by("almost")}
+    first = run_of(tmp_path / "candidate", {"lift": "f" * 10}, events=dropped)
+    second = run_of(tmp_path / "baseline", {"lift": "f" * 9 + "s"}, events=silent)
+    report = compare_runs(first, second, Question())
+    assert events_table(report).rows == (
+        ("lift", "dropped", "10", "9", "0", "9", "0", "0.0020", "0.0039"),
+        ("lift", "almost", "10", "0", "1", "0", "1", "0.5000", "0.5000"),
+    )
+    assert "lift: events that tell candidate and baseline apart: dropped (9 against 0)" in sentences(report)
+
+
+def test_runs_that_tell_no_events_have_no_table_of_them(tmp_path):
+    assert events_table(report_of(tmp_path, {"a": "ss"}, {"a": "sf"})).rows == ()

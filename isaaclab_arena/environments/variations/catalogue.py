@@ -21,15 +21,23 @@ from isaaclab_arena.sim.model_changes import (
 ACTION_NOISE = "action.noise"
 ACTION_NOISE_SEED = "action.noise_seed"
 OBSERVATION_DELAY = "observation.delay"
+OBSERVATION_NOISE = "observation.noise"
+OBSERVATION_NOISE_SEED = "observation.noise_seed"
+PICTURE_NOISE, PICTURE_BLUR, PICTURE_EXPOSURE = "picture.noise", "picture.blur", "picture.exposure"
+PICTURE_NOISE_SEED = "picture.noise_seed"
 DISTRACTOR_COUNT = "distractors.count"
 TABLE_HEIGHT = "table.height"
 LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intensity", "light.color"
+SHIFT, TURN, JOINT_SHIFT = "shift", "turn", "robot.joint_shift"
+ROBOT_START = "robot.joint_position"
 MAX_DISTRACTORS = 6
 MAX_DELAY = 100
 
 _SAMPLES = 256
 _VIEWPORT = "viewport"
 _COLOUR_SPREAD = 0.25
+_NOWHERE = (0.0, 0.0, 0.0)
+_COLOURS = frozenset({"red", "green", "blue", "yellow"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +66,7 @@ def catalogue(scene: Scene) -> tuple[Variation, ...]:
         *_light(scene.model),
         *_cameras(scene.model),
         *_others(scene),
+        *_pictures(scene.model),
     ):
         found.setdefault(variation.key, variation)
     return tuple(found.values())
@@ -82,6 +91,7 @@ def _starts(task: Task) -> Iterator[Variation]:
         asset, _, name = key.partition(".")
         if name:
             yield _start(asset, name, values)
+            yield from _moved(asset, name, values[0])
 
 
 def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation:
@@ -113,6 +123,16 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
     )
 
 
+def _moved(asset: str, name: str, value: ConditionValue) -> Iterator[Variation]:
+    """Yield what is added to a start that the task draws."""
+    if name == "position" and isinstance(value, tuple) and len(value) == 3:
+        words = f"added to {asset}.position along x and y"
+        yield _variation(asset, SHIFT, "m", words, ((-0.02, -0.02), (0.02, 0.02)), (-0.5, 0.5), nominal=(0.0, 0.0))
+    elif name == "yaw":
+        words = f"added to {asset}.yaw"
+        yield _variation(asset, TURN, "rad", words, (-0.2, 0.2), (-math.pi, math.pi), nominal=0.0)
+
+
 def _span(values: np.ndarray, *, whole: bool) -> tuple[float, float]:
     """Return the range that the draws suggest: whole centimetres, a full turn, or the one value there is."""
     low, high = float(values.min()), float(values.max())
@@ -127,21 +147,26 @@ def _objects(scene: Scene) -> Iterator[Variation]:
     model = scene.model
     for name, body in object_bodies(model, scene.task).items():
         mass = round(body_mass(model, body), 6)
-        yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0))
+        yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), nominal=mass)
         if is_scalable(model, body):
-            yield _variation(name, "size", "", "factor on its lengths; the mass stays the same", (0.9, 1.1), (0.2, 3.0))
+            words = "factor on its lengths; the mass stays the same"
+            yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), nominal=1.0)
         touching = touching_geoms(model, body)
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
             words = "coefficient of sliding friction in all its contacts"
-            yield _variation(name, "friction", "", words, (_cm(friction / 2), _cm(1.5 * friction)), (0.0, 10.0))
+            span = _cm(friction / 2), _cm(1.5 * friction)
+            yield _variation(name, "friction", "", words, span, (0.0, 10.0), nominal=friction)
         if body_geoms(model, body):
             rgb = colour_of(model, body)[:3]
-            span = (
+            colours = (
                 tuple(_cm(max(0.0, value - _COLOUR_SPREAD)) for value in rgb),
                 tuple(_cm(min(1.0, value + _COLOUR_SPREAD)) for value in rgb),
             )
-            yield _variation(name, "color", "", "red, green and blue of its main surface", span, (0.0, 1.0))
+            # A thing that is called by its colour would be another one in another colour.
+            nominal = () if _COLOURS & set(name.split("_")) else tuple(map(float, rgb))
+            words = "red, green and blue of its main surface"
+            yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal=nominal)
 
 
 def _light(model: mujoco.MjModel) -> Iterator[Variation]:
@@ -149,19 +174,21 @@ def _light(model: mujoco.MjModel) -> Iterator[Variation]:
         return
     x, y, z = (float(value) for value in model.light_dir[0])
     directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
-    direction = _variation("light", "direction", "", "direction of sunlight; any length", directions, (-10.0, 10.0))
+    words = "direction of sunlight; any length"
+    direction = _variation("light", "direction", "", words, directions, (-10.0, 10.0), nominal=(x, y, z))
     yield replace(direction, is_direction=True)
-    yield _variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0))
+    yield _variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0), nominal=1.0)
     words = "factors on red, green and blue of every light"
-    yield _variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0))
+    yield _variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0), nominal=(1.0,) * 3)
 
 
 def _cameras(model: mujoco.MjModel) -> Iterator[Variation]:
     for name in camera_assets(model):
         words = "offset from its nominal position, along the axes of its parent"
-        yield _variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0))
+        yield _variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0), nominal=_NOWHERE)
         words = "rotation vector about its own axes: right, up, backwards"
-        yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), (-math.pi, math.pi))
+        turn = (-math.pi, math.pi)
+        yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nominal=_NOWHERE)
 
 
 def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
@@ -173,21 +200,39 @@ def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
 def _others(scene: Scene) -> Iterator[Variation]:
     words = "start of its joints; replaces the draw around home"
     turn = (-2 * math.pi, 2 * math.pi)
-    joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn)
+    joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn, nominal=())
     yield replace(joints, is_drawn_anyway=True)
+    num_joints = len(scene.joint_position_span[0])
+    words, span = "added to the start of its joints", ((-0.05,) * num_joints, (0.05,) * num_joints)
+    yield _variation("robot", "joint_shift", "rad", words, span, (-math.pi, math.pi), nominal=(0.0,) * num_joints)
     words = "height of the table above the robot's base"
-    yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3))
+    yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), nominal=0.0)
     if scene.has_distractors:
         words = "number of objects without a part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
-        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
+        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), nominal=0)
         yield replace(count, integer=True, companions=poses)
     words = "standard deviation of the action noise, as a share of each action's range"
-    noise = _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0))
+    noise = _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), nominal=0.0)
     yield replace(noise, companions=(ACTION_NOISE_SEED,))
     words = "age of the observations"
-    delay = _variation("observation", "delay", "control steps", words, (0, 3), (0, MAX_DELAY))
+    delay = _variation("observation", "delay", "control steps", words, (0, 3), (0, MAX_DELAY), nominal=0)
     yield replace(delay, integer=True)
+    words = "standard deviation of the noise on each observed number, in its own unit"
+    noise = _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), nominal=0.0)
+    yield replace(noise, companions=(OBSERVATION_NOISE_SEED,))
+
+
+def _pictures(model: mujoco.MjModel) -> Iterator[Variation]:
+    if not camera_assets(model):
+        return
+    words = "standard deviation of the noise on each colour"
+    noise = _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), nominal=0.0)
+    yield replace(noise, companions=(PICTURE_NOISE_SEED,))
+    words = "standard deviation of a Gaussian blur"
+    yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), nominal=0.0)
+    words = "light on the sensor: 1 is twice as much, -1 half"
+    yield _variation("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), nominal=0.0)
 
 
 def _variation(
@@ -197,9 +242,11 @@ def _variation(
     description: str,
     span: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]],
     limits: tuple[float, float],
+    *,
+    nominal: float | tuple[float, ...],
 ) -> Variation:
     """Return a variation of numbers, uniform in a span: of one number, or of as many as its ends have."""
-    low, high = (end if isinstance(end, tuple) else (float(end),) for end in span)
+    low, high, unchanged = (end if isinstance(end, tuple) else (float(end),) for end in (*span, nominal))
     minimum, maximum = limits
     return Variation(
         asset=asset,
@@ -210,6 +257,7 @@ def _variation(
         minimum=minimum,
         maximum=maximum,
         sizes=(len(low),),
+        nominal=unchanged,
     )
 
 

@@ -13,7 +13,7 @@ from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.interfaces.variation import SamplerType, Variation
+from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.sim.model_changes import body_geoms
 from isaaclab_arena.sim.scene.scene import ScenePart
 
@@ -37,9 +37,7 @@ def most_distractors(variations: Sequence[Variation]) -> int:
     """Return how many distractors an environment must hold ready."""
     for variation in variations:
         if variation.key == DISTRACTOR_COUNT:
-            sampler = variation.sampler
-            counts = (*sampler.low, *sampler.high) if sampler.type in _BOUNDED else _numbers(sampler.choices)
-            return round(max(counts))
+            return round(max(variation.sampler.numbers))
     return 0
 
 
@@ -177,13 +175,6 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
         x, y, _ = model.body_pos[index].tolist()
         found.append(Footprint(asset=asset_of.get(prefix, prefix), place=(x, y), middle=middle, half=half))
     return tuple(found)
-
-
-_BOUNDED = (SamplerType.UNIFORM, SamplerType.BERNOULLI)
-
-
-def _numbers(choices: Sequence[tuple[float, ...] | str]) -> list[float]:
-    return [part for choice in choices if not isinstance(choice, str) for part in choice]
 
 
 def _outline(model: mujoco.MjModel, body: str) -> tuple[np.ndarray, np.ndarray]:

@@ -11,15 +11,26 @@ from isaaclab_arena.environments.variations.catalogue import (
     ACTION_NOISE,
     ACTION_NOISE_SEED,
     DISTRACTOR_COUNT,
+    JOINT_SHIFT,
     LIGHT_COLOR,
     LIGHT_DIRECTION,
     LIGHT_INTENSITY,
     OBSERVATION_DELAY,
+    OBSERVATION_NOISE,
+    OBSERVATION_NOISE_SEED,
+    PICTURE_BLUR,
+    PICTURE_EXPOSURE,
+    PICTURE_NOISE,
+    PICTURE_NOISE_SEED,
+    ROBOT_START,
+    SHIFT,
     TABLE_HEIGHT,
+    TURN,
     camera_assets,
     object_bodies,
 )
 from isaaclab_arena.environments.variations.distractors import Distractors, footprints
+from isaaclab_arena.environments.variations.disturbances import Disturbance, Disturbances
 from isaaclab_arena.environments.variations.imperfections import ActionNoise, ObservationDelay
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
@@ -37,6 +48,12 @@ from isaaclab_arena.sim.model_changes import (
 )
 
 _NO_TURN = (0.0, 0.0, 0.0)
+_SEEDS = {
+    ACTION_NOISE: ACTION_NOISE_SEED,
+    OBSERVATION_NOISE: OBSERVATION_NOISE_SEED,
+    PICTURE_NOISE: PICTURE_NOISE_SEED,
+}
+"""Conditions that are strengths of noise, and where its seed stands."""
 
 
 class VariedWorld:
@@ -77,6 +94,7 @@ class VariedWorld:
         self._cameras = camera_assets(self._model)
         self._noise = ActionNoise(action_spec, backend.num_envs, max_steps=max_steps, device=backend.device)
         self._delay = ObservationDelay(backend.num_envs, device)
+        self._disturbances = Disturbances(backend.num_envs, device, most_blur=_most_blur(variations))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
     @property
@@ -90,10 +108,13 @@ class VariedWorld:
         for variation in self._variations:
             stream = episode.variation_generator(variation.key)
             _put(varied, variation.key, variation.draw(stream, episode.episode_index))
+        for variation in self._variations:
+            _move(varied, variation)
         for name in self._objects:
             _stand_on_the_table(varied, name)
-        if ACTION_NOISE in varied:
-            varied[ACTION_NOISE_SEED] = episode.noise_seed
+        for noise, seed in _SEEDS.items():
+            if noise in varied:
+                varied[seed] = episode.noise_seed
         if DISTRACTOR_COUNT in varied:
             stream = episode.variation_generator("distractors.position")
             varied |= self._distractors.placed(self._footprints, varied, stream)
@@ -106,6 +127,7 @@ class VariedWorld:
         seeds = [round(number(own.get(ACTION_NOISE_SEED, 0))) for own in conditions]
         self._noise.begin(env_ids, strengths, seeds)
         self._delay.begin(env_ids, [round(number(own.get(OBSERVATION_DELAY, 0))) for own in conditions])
+        self._disturbances.begin(env_ids, [_disturbance(own) for own in conditions])
         shifts = [-number(own.get(TABLE_HEIGHT, 0.0)) for own in conditions]
         self.base_shift[env_ids, 2] = torch.tensor(shifts, dtype=self.base_shift.dtype, device=self.base_shift.device)
 
@@ -129,7 +151,7 @@ class VariedWorld:
             observation: What is observed now.
             moved: Env slots that began or made a step. Shape: (num_envs,), bool.
         """
-        return self._delay.delayed(observation, moved)
+        return self._delay.delayed(self._disturbances.disturbed(observation, moved), moved)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
         return [
@@ -167,6 +189,23 @@ class VariedWorld:
         return shifted_body(self._model, self._base_body, (0.0, 0.0, -number(conditions[TABLE_HEIGHT])))
 
 
+def _disturbance(conditions: Conditions) -> Disturbance:
+    seed = conditions.get(OBSERVATION_NOISE_SEED, conditions.get(PICTURE_NOISE_SEED, 0))
+    return Disturbance(
+        # As a float it would lose its last digits.
+        seed=seed if isinstance(seed, int) else round(number(seed)),
+        state_noise=number(conditions.get(OBSERVATION_NOISE, 0.0)),
+        picture_noise=number(conditions.get(PICTURE_NOISE, 0.0)),
+        blur=number(conditions.get(PICTURE_BLUR, 0.0)),
+        exposure=number(conditions.get(PICTURE_EXPOSURE, 0.0)),
+    )
+
+
+def _most_blur(variations: Sequence[Variation]) -> float:
+    """Return the strongest blur that an episode may have [pixels]."""
+    return max((max(each.sampler.numbers) for each in variations if each.key == PICTURE_BLUR), default=0.0)
+
+
 def _light_changes(model: mujoco.MjModel, conditions: Conditions) -> list[ModelChange]:
     direction, intensity, tint = (conditions.get(key) for key in (LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR))
     return lit(
@@ -183,6 +222,21 @@ def _put(conditions: dict[str, ConditionValue], key: str, value: ConditionValue)
     if isinstance(value, tuple) and isinstance(before, tuple) and len(value) < len(before):
         value = (*value, *before[len(value) :])
     conditions[key] = value
+
+
+def _move(conditions: dict[str, ConditionValue], variation: Variation) -> None:
+    """Add to a start what a variation of its place has drawn."""
+    if variation.name == SHIFT:
+        key = f"{variation.asset}.position"
+        x, y, z = point(conditions[key])
+        east, north = point(conditions[variation.key])
+        conditions[key] = (x + east, y + north, z)
+    elif variation.name == TURN:
+        key = f"{variation.asset}.yaw"
+        conditions[key] = number(conditions[key]) + number(conditions[variation.key])
+    elif variation.key == JOINT_SHIFT:
+        joints = zip(point(conditions[ROBOT_START]), point(conditions[JOINT_SHIFT]), strict=True)
+        conditions[ROBOT_START] = tuple(start + shift for start, shift in joints)
 
 
 def _stand_on_the_table(conditions: dict[str, ConditionValue], name: str) -> None:

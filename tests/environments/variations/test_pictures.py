@@ -1,9 +1,10 @@
 """Colour, light and cameras vary in the picture, and nowhere else."""
 
 import numpy as np
+import torch
 
 from tests.environments.building import hold_still, steps_of
-from tests.environments.variations.varying import begin, build_varied, fixed, simulation
+from tests.environments.variations.varying import begin, build_varied, conditions_of, fixed, simulation
 
 HEAD = "robot_head_cam_rgb"
 
@@ -33,3 +34,18 @@ def test_pictures_show_colour_light_and_camera_and_the_physics_does_not():
     assert not np.array_equal(shows_cube[0], shows_cube[3])
     states = [state["integration_state"] for state in env.episode_states(range(4))]
     assert all(np.array_equal(state, states[0]) for state in states)
+
+
+def test_policies_are_shown_disturbed_pictures_and_films_what_is_there():
+    overrides = {**fixed("picture.noise", 12.0), **fixed("picture.exposure", 1.0), **fixed("picture.blur", 1.0)}
+    plain, disturbed = (
+        build_varied("lift_object", own, num_envs=2, enable_cameras=True, camera_size=32)
+        for own in (fixed("cube.yaw", 0.5), {**fixed("cube.yaw", 0.5), **overrides})
+    )
+    seen = [env.reset(torch.arange(2), [conditions_of(env, index) for index in range(2)]) for env in (plain, disturbed)]
+    one, other = (each["camera_obs"][HEAD].numpy().astype(float) for each in seen)
+    assert other.mean() > one.mean() + 20
+    filmed = [env.film([0, 1], [HEAD])[HEAD] for env in (plain, disturbed)]
+    assert np.array_equal(filmed[0], filmed[1])
+    for name, value in seen[0]["policy"].items():
+        assert torch.equal(value, seen[1]["policy"][name])

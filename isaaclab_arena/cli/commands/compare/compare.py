@@ -12,7 +12,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.comparison import Verdict
 from isaaclab_arena.analysis.comparison_files import document, markdown, write_comparison
-from isaaclab_arena.analysis.comparison_table import measures_table, rates_table, sentences
+from isaaclab_arena.analysis.comparison_table import events_table, measures_table, rates_table, sentences
 from isaaclab_arena.analysis.report import ComparisonReport, NotComparableError, compare_directories
 from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, question_of
 from isaaclab_arena.cli.json_output import print_json
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 def show(report: ComparisonReport, console: Console) -> None:
     """Print the tables, and what they cannot say."""
-    for table in (rates_table(report), measures_table(report)):
+    for table in (rates_table(report), measures_table(report), events_table(report)):
         if table.rows:
             console.print(drawn(table))
     for sentence in sentences(report):

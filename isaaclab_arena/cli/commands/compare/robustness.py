@@ -1,0 +1,100 @@
+"""``isaaclab-arena robustness``: say how much of a policy's success is left when its episodes are changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.text import Text
+
+from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.robustness.drops import drops
+from isaaclab_arena.analysis.robustness.files import write_robustness
+from isaaclab_arena.analysis.robustness.table import drops_table, sentences
+from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn
+from isaaclab_arena.config.options import Count, refuse_wrong_numbers
+from isaaclab_arena.environments.variations.axes import ALL_AXES, EDGE_LEVEL
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation import eval_runner
+from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.logs import plain_text
+
+PROGRAM = "isaaclab-arena robustness"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustnessOptions:
+    """Run every job once as it is and once more for each level of each axis, and say what is lost on the same episodes.
+
+    Given the directory of such a run, it runs nothing. Further options are those of isaaclab-arena run. Writes
+    robustness.csv, robustness.md and a picture per job into the run's directory.
+    """
+
+    jobs: tyro.conf.Positional[Path]
+    """A job file, or the directory of a run whose jobs had arms."""
+    axes: str = ALL_AXES
+    """The axes of jobs that do not say: all, or names with commas between: light,delay."""
+    levels: Count = EDGE_LEVEL
+    """The highest level; 5 is the edge of what is known to be solvable."""
+    output_dir: str | None = None
+    """Exact directory for the run, instead of a dated one; missing or empty."""
+    output_base_dir: str = "outputs"
+    """Directory that gets a dated directory for the run."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the jobs unless they have run, write the files and show the table.
+
+    Returns:
+        0, or what the run returned; 3 if the run has no arms to compare.
+
+    Raises:
+        ConfigError: If the job file is wrong, or there is no such run.
+        StorageError: If a file cannot be read or written.
+    """
+    options, rest = tyro.cli(RobustnessOptions, args=argv, prog=PROGRAM, use_underscores=True, return_unknown_args=True)
+    refuse_wrong_numbers(options)
+    if not options.jobs.is_dir():
+        directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
+        code = eval_runner.main([*_run_arguments(options, directory), *rest], typed_as=PROGRAM)
+        if code != 0:
+            _remove_if_empty(directory)
+            return code
+    elif rest:
+        raise ConfigError(Problem(f"'{options.jobs}' is a run, which is only read", key=rest[0]))
+    else:
+        directory = options.jobs
+    return show(directory)
+
+
+def show(directory: Path) -> int:
+    """Write the files of a run, show its table, and return the exit code.
+
+    Raises:
+        ConfigError: If there is no run.
+        StorageError: If a file cannot be read or written.
+    """
+    found = drops(read_run(directory).arms().values())
+    console = results_console()
+    if not found:
+        message = f"no job of {directory} has arms; give a job file, or jobs the key 'robustness'"
+        console.print(Text(plain_text(message)))
+        return NOT_COMPARABLE
+    written = write_robustness(directory, found)
+    console.print(drawn(drops_table(found)))
+    for sentence in sentences(found):
+        console.print(Text(plain_text(sentence)))
+    console.print(Text(plain_text(f"written to {written[1]}")))
+    return 0
+
+
+def _remove_if_empty(directory: Path) -> None:
+    """Remove the directory of a run that did not begin."""
+    if not any(directory.iterdir()):
+        directory.rmdir()
+
+
+def _run_arguments(options: RobustnessOptions, directory: Path) -> list[str]:
+    asked = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
+    return ["--eval_jobs_config", str(options.jobs), *asked, "--output_dir", str(directory)]

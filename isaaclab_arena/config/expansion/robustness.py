@@ -1,0 +1,95 @@
+"""One job with ``robustness`` becomes a benign job, and one per level of each way in which its episodes are changed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from isaaclab_arena.config.messages import error_message, key_path
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ConfigError, Problem
+
+KEY = "robustness"
+AXIS_LABEL, LEVEL_LABEL = "axis", "level"
+"""Labels of the jobs that it makes, beside ``robustness``, the name of the job that they come from."""
+
+MAX_LEVEL = 20
+_ALL = "all"
+
+_Level = Annotated[int, Field(ge=1, le=MAX_LEVEL)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robustness:
+    """What a job asks for.
+
+    Attributes:
+        axes: Names of axes, None for all that its environment has.
+        levels: Levels of each, ascending.
+    """
+
+    axes: tuple[str, ...] | None = None
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5)
+
+
+ArmsOf: TypeAlias = Callable[[JobConfig, Robustness], Sequence[JobConfig]]
+"""Makes the jobs of a job that asks for them; raises `ConfigError` with the key within the job."""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    axes: str | list[str] = _ALL
+    levels: _Level | Annotated[list[_Level], Field(min_length=1)] = 5
+
+
+def no_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
+    """Refuse: only some programs take jobs that ask for robustness."""
+    del job, asked
+    message = "is for runs of a job file: isaaclab-arena run or isaaclab-arena robustness"
+    raise ConfigError(Problem(message, key=KEY))
+
+
+def read_robustness(value: Any) -> Robustness:
+    """Return what ``robustness`` asks for.
+
+    Args:
+        value: What the job gives: ``{axes: all, levels: 5}``, or ``{axes: [light, delay], levels: [1, 3, 5]}``.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    try:
+        fields = _Fields.model_validate(value)
+    except ValidationError as invalid:
+        raise ConfigError([_problem(value, error) for error in invalid.errors(include_url=False)]) from invalid
+    levels = range(1, fields.levels + 1) if isinstance(fields.levels, int) else sorted(set(fields.levels))
+    if fields.axes == _ALL:
+        return Robustness(levels=tuple(levels))
+    axes = [fields.axes] if isinstance(fields.axes, str) else fields.axes
+    if not axes:
+        raise ConfigError(Problem("lists no axis", key=f"{KEY}.axes"))
+    return Robustness(axes=tuple(dict.fromkeys(axes)), levels=tuple(levels))
+
+
+def written_robustness(axes: str, levels: int | None) -> Mapping[str, Any]:
+    """Return what a job would ask for, from the words of a command line.
+
+    Args:
+        axes: ``all``, or names with commas between.
+        levels: The highest level, None for the usual one.
+    """
+    names: Any = _ALL if axes == _ALL else [name.strip() for name in axes.split(",") if name.strip()]
+    return {"axes": names} | ({} if levels is None else {"levels": levels})
+
+
+def _problem(value: Any, error: Any) -> Problem:
+    path = key_path(error).partition(".")[0]
+    if path == "levels":
+        given = value["levels"]
+        return Problem(f"must be 1 to {MAX_LEVEL}, or a list of such levels, got {given!r}", key=f"{KEY}.levels")
+    if path == "axes":
+        return Problem(f"must be all or a list of axes, got {value['axes']!r}", key=f"{KEY}.axes")
+    message = error_message(error, _Fields.model_fields)
+    return Problem(message, key=f"{KEY}.{path}" if path else KEY)

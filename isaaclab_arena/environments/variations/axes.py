@@ -1,0 +1,233 @@
+"""The axes of a robustness run: what each of them changes of an episode, and how far at which level."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from isaaclab_arena.interfaces.variation import Variation
+
+EDGE_LEVEL = 5
+"""The level at which an axis reaches its edge; level k goes k fifths of the way there."""
+
+ALL_AXES = "all"
+BENIGN = "benign"
+"""The name of the arm in which nothing is changed, which is level 0."""
+
+_OBJECT = "object"
+_NOT_OBJECTS = frozenset({"light", "robot", "table", "distractors", "action", "observation", "picture"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One kind of change.
+
+    Attributes:
+        name: What it is called in jobs and tables.
+        asset: The asset whose variations it turns on; ``object`` stands for every thing of the task and every camera.
+        names: Names of these variations. Only those with a nominal value are meant, from which levels go away.
+        reach: How far the edge lies from the nominal value, as a multiple of the variation's own range.
+        is_exact: Whether every episode of a level gets the same strength; otherwise it draws one up to it.
+        libero_plus: The axis of LIBERO-plus that it belongs to, None where that has none.
+        pictures_only: Whether nothing but pictures changes, so that a policy without cameras cannot notice.
+        strength: What the strength is, with its unit.
+        also: Further conditions of an episode that it changes, as patterns of their keys.
+    """
+
+    name: str
+    asset: str
+    names: tuple[str, ...]
+    reach: float
+    strength: str
+    is_exact: bool = False
+    libero_plus: str | None = None
+    pictures_only: bool = False
+    also: tuple[str, ...] = ()
+
+    def changes(self, condition: str) -> bool:
+        """Return whether a condition of an episode, such as ``cube.mass``, may be another one because of this axis."""
+        asset = "*" if self.asset == _OBJECT else self.asset
+        return any(fnmatch(condition, pattern) for pattern in (*(f"{asset}.{name}" for name in self.names), *self.also))
+
+    def variations(self, catalogue: Sequence[Variation]) -> tuple[Variation, ...]:
+        """Return what it turns on in an environment, nothing where the environment has nothing of the kind."""
+        return tuple(
+            variation
+            for variation in catalogue
+            if variation.name in self.names
+            and variation.nominal
+            and (variation.asset == self.asset if self.asset != _OBJECT else variation.asset not in _NOT_OBJECTS)
+        )
+
+    def settings(self, catalogue: Sequence[Variation], level: int) -> dict[str, Any]:
+        """Return a level as a job's ``variations`` spell it: ``cube.mass.sampler_cfg.low`` and so on.
+
+        Args:
+            catalogue: What may vary in the environment.
+            level: From 1; beyond `EDGE_LEVEL` it goes further than what was found to be solvable.
+        """
+        found: dict[str, Any] = {}
+        for variation in self.variations(catalogue):
+            low, high = self._span(variation, level)
+            found[f"{variation.key}.enabled"] = True
+            found[f"{variation.key}.sampler_cfg.low"] = low
+            found[f"{variation.key}.sampler_cfg.high"] = high
+        return found
+
+    def _span(self, variation: Variation, level: int) -> tuple[Any, Any]:
+        share = self.reach * level / EDGE_LEVEL
+        default = variation.sampler
+        low, high = (
+            [_rounded(middle + share * (end - middle)) for middle, end in zip(variation.nominal, ends, strict=True)]
+            for ends in (default.low, default.high)
+        )
+        if variation.integer:
+            low, high = ([max(1, round(end)) for end in ends] for ends in (low, high))
+        if self.is_exact:
+            low = high
+        return (low[0], high[0]) if len(high) == 1 else (low, high)
+
+
+AXES: Mapping[str, Axis] = {
+    axis.name: axis
+    for axis in (
+        Axis(
+            name="object_position",
+            asset=_OBJECT,
+            names=("shift",),
+            reach=2.0,
+            strength="distance along x and y [m]",
+            libero_plus="layout",
+            also=("*.position",),
+        ),
+        Axis(
+            name="object_yaw",
+            asset=_OBJECT,
+            names=("turn",),
+            reach=4.0,
+            strength="angle [rad]",
+            libero_plus="layout",
+            also=("*.yaw",),
+        ),
+        Axis(
+            name="object_size",
+            asset=_OBJECT,
+            names=("size",),
+            reach=1.2,
+            strength="factor on lengths",
+            also=("*.position",),
+        ),
+        Axis(name="object_mass", asset=_OBJECT, names=("mass",), reach=1.6, strength="mass [kg]"),
+        Axis(name="object_friction", asset=_OBJECT, names=("friction",), reach=1.6, strength="coefficient"),
+        Axis(
+            name="object_color",
+            asset=_OBJECT,
+            names=("color",),
+            reach=1.0,
+            strength="red, green and blue",
+            pictures_only=True,
+        ),
+        Axis(
+            name="light",
+            asset="light",
+            names=("direction", "intensity", "color"),
+            reach=1.0,
+            strength="direction, and factors on intensity and colour",
+            libero_plus="light",
+            pictures_only=True,
+        ),
+        Axis(
+            name="camera_pose",
+            asset=_OBJECT,
+            names=("position", "rotation"),
+            reach=2.0,
+            strength="distance along each axis [m] and angle about each axis [rad]",
+            libero_plus="camera",
+            pictures_only=True,
+        ),
+        Axis(
+            name="robot_start",
+            asset="robot",
+            names=("joint_shift",),
+            reach=4.0,
+            strength="angle of each joint [rad]",
+            libero_plus="robot start",
+            also=("robot.joint_position",),
+        ),
+        Axis(name="table_height", asset="table", names=("height",), reach=4.0, strength="height [m]"),
+        Axis(
+            name="distractors",
+            asset="distractors",
+            names=("count",),
+            reach=5 / 3,
+            strength="number of objects",
+            is_exact=True,
+            libero_plus="layout",
+            also=("distractor_*",),
+        ),
+        Axis(
+            name="action_noise",
+            asset="action",
+            names=("noise",),
+            reach=0.2,
+            strength="standard deviation as a share of each action's range",
+            is_exact=True,
+            libero_plus="noise",
+            also=("action.noise_seed",),
+        ),
+        Axis(
+            name="sensor_noise",
+            asset="observation",
+            names=("noise",),
+            reach=2.0,
+            strength="standard deviation on each observed number, in its own unit",
+            is_exact=True,
+            libero_plus="noise",
+            also=("observation.noise_seed",),
+        ),
+        Axis(
+            name="picture_noise",
+            asset="picture",
+            names=("noise",),
+            reach=4.0,
+            strength="standard deviation on each colour, of 255",
+            is_exact=True,
+            libero_plus="noise",
+            pictures_only=True,
+            also=("picture.noise_seed",),
+        ),
+        Axis(
+            name="picture_blur",
+            asset="picture",
+            names=("blur",),
+            reach=3.0,
+            strength="standard deviation [pixels]",
+            is_exact=True,
+            libero_plus="noise",
+            pictures_only=True,
+        ),
+        Axis(
+            name="picture_exposure",
+            asset="picture",
+            names=("exposure",),
+            reach=2.0,
+            strength="light on the sensor [stops]",
+            libero_plus="light",
+            pictures_only=True,
+        ),
+        Axis(
+            name="delay",
+            asset="observation",
+            names=("delay",),
+            reach=5 / 3,
+            strength="age of observations [control steps]",
+            is_exact=True,
+            libero_plus="noise",
+        ),
+    )
+}
+"""The axes by name, in the order of tables."""
+
+
+def _rounded(value: float) -> float:
+    return round(value, 6)

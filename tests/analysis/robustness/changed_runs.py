@@ -1,0 +1,45 @@
+"""Runs on disk whose jobs are the arms of one, for tests."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.robustness.drops import Drop, drops
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+
+
+def write_changed_run(
+    directory: Path,
+    arms: Mapping[tuple[str, int], str],
+    *,
+    job: str = "lift",
+    conditions: Mapping[str, Mapping[str, float]] | None = None,
+) -> Path:
+    """Write a run of the arms of one job.
+
+    Args:
+        directory: Where to; it is made.
+        arms: Axis and level to the outcomes of the episodes, see `commit_lines`.
+        job: The job that they come from.
+        conditions: Axis to what its episodes start from, beside ``cube.x``; by default nothing.
+    """
+    directory.mkdir(parents=True)
+    names = {(axis, level): f"{job}-{axis}-{level}" for axis, level in arms}
+    labels = {key: {"robustness": job, "axis": key[0], "level": str(key[1])} for key in arms}
+    entries = [
+        planned(names[key], index=index, num_episodes=len(outcomes), labels=labels[key])
+        for index, (key, outcomes) in enumerate(arms.items())
+    ]
+    write_plan(directory, *entries)
+    for key, outcomes in arms.items():
+        own = {"cube.x": 0.5, **(conditions or {}).get(key[0], {})}
+        lines = [dataclasses.replace(line, variations=own) for line in commit_lines(outcomes, job=names[key])]
+        write_lines(directory, lines)
+        write_report(directory, report(names[key]))
+    return directory
+
+
+def drops_of(directory: Path) -> dict[tuple[str, int], Drop]:
+    """Return what each level of each axis of a run costs."""
+    return {(each.axis, each.level): each for each in drops(read_run(directory).arms().values())}

@@ -1,0 +1,62 @@
+import pytest
+
+from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.families import holm
+from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
+from isaaclab_arena.analysis.robustness.drops import drops
+from isaaclab_arena.results.stopping.counts import PairCounts
+from tests.analysis.recorded_runs import write_run
+from tests.analysis.robustness.changed_runs import drops_of, write_changed_run
+
+BENIGN = ("benign", 0)
+
+
+def test_a_drop_is_the_benign_rate_less_the_changed_one_over_the_same_episodes(tmp_path):
+    arms = {BENIGN: "sssssfss", ("light", 5): "sfffsssf"}
+    found = drops_of(write_changed_run(tmp_path / "run", arms))[("light", 5)]
+    counts = PairCounts(both=3, only_first=4, only_second=1, neither=0)
+    assert found.counts == counts
+    assert found.drop == pytest.approx(3 / 8)
+    assert found.drop_interval == paired_difference_interval(counts)
+    assert found.mid_p == mcnemar_mid_p(4, 1)
+    assert (found.rate, found.libero_plus, found.left_out) == (0.5, "light", 0)
+
+
+def test_each_level_is_a_family_of_its_own_over_the_axes(tmp_path):
+    arms = {
+        BENIGN: "ssssssss",
+        ("light", 1): "ssssssss",
+        ("delay", 1): "sssssfff",
+        ("light", 5): "ffffffff",
+        ("delay", 5): "fffffsss",
+    }
+    found = drops_of(write_changed_run(tmp_path / "run", arms))
+    for level in (1, 5):
+        own = [found["light", level], found["delay", level]]
+        assert [each.holm_p for each in own] == holm([each.mid_p for each in own if each.mid_p is not None])
+    assert found[BENIGN].holm_p is None
+    assert found[BENIGN].drop is None
+
+
+def test_episodes_that_differ_in_something_else_are_no_pairs(tmp_path):
+    arms = {BENIGN: "ssss", ("light", 5): "ffff", ("object_mass", 5): "ffff", ("all", 5): "ffff"}
+    conditions = {
+        "light": {"light.intensity": 2.0},
+        "object_mass": {"cube.mass": 0.2, "cube.x": 0.6},
+        "all": {"cube.mass": 0.2, "light.intensity": 2.0},
+    }
+    found = drops_of(write_changed_run(tmp_path / "run", arms, conditions=conditions))
+    assert (found["light", 5].drop, found["light", 5].left_out) == (1.0, 0)
+    assert (found["object_mass", 5].drop, found["object_mass", 5].left_out) == (None, 4)
+    assert found["all", 5].drop == 1.0
+
+
+def test_errors_and_missing_episodes_leave_their_pair_out(tmp_path):
+    arms = {BENIGN: "sse-", ("light", 5): "fess"}
+    found = drops_of(write_changed_run(tmp_path / "run", arms))[("light", 5)]
+    assert found.counts == PairCounts(both=0, only_first=1, only_second=0, neither=0)
+    assert (found.episodes, found.left_out) == (3, 3)
+
+
+def test_jobs_without_arms_have_no_drops(tmp_path):
+    assert drops(read_run(write_run(tmp_path / "run", {"lift": "sf"})).arms().values()) == ()

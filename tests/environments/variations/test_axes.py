@@ -1,0 +1,69 @@
+import pytest
+
+from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL
+from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from tests.environments.variations.varying import build_varied, catalogue_of, conditions_of
+
+CAN = catalogue_of("lift_object", object="can")
+BENIGN = build_varied("lift_object", {}, object="can")
+
+
+def episode_of(axis: str, level: int, index: int = 3) -> Conditions:
+    """Return what an episode of a level starts from."""
+    env = build_varied("lift_object", AXES[axis].settings(CAN, level), object="can")
+    return conditions_of(env, index)
+
+
+def numbers(value: ConditionValue) -> tuple[float, ...]:
+    assert not isinstance(value, str)
+    return tuple(map(float, value)) if isinstance(value, tuple) else (float(value),)
+
+
+def own_axes() -> list[str]:
+    return [name for name, axis in AXES.items() if axis.variations(CAN)]
+
+
+@pytest.mark.parametrize("axis", own_axes())
+def test_an_axis_changes_what_it_says_and_nothing_else(axis):
+    benign, changed = conditions_of(BENIGN, 3), episode_of(axis, EDGE_LEVEL)
+    differ = {key for key in benign.keys() | changed.keys() if benign.get(key) != changed.get(key)}
+    assert differ
+    assert all(AXES[axis].changes(key) for key in differ), differ
+    on = enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL))
+    assert {variation.key for variation in on} <= differ
+
+
+@pytest.mark.parametrize("axis", own_axes())
+def test_a_change_only_grows_from_level_to_level(axis):
+    nominal = {variation.key: variation.nominal for variation in AXES[axis].variations(CAN)}
+    episodes = [episode_of(axis, level) for level in (1, 3, 5)]
+    for key, middle in nominal.items():
+        ways = [
+            tuple(value - start for value, start in zip(numbers(each[key]), middle, strict=True)) for each in episodes
+        ]
+        for component in zip(*ways, strict=True):
+            assert abs(component[0]) <= abs(component[1]) <= abs(component[2])
+            assert component[0] * component[2] >= 0
+
+
+def test_a_start_is_moved_from_where_the_task_puts_it():
+    benign, moved, turned = conditions_of(BENIGN, 3), episode_of("object_position", 5), episode_of("object_yaw", 5)
+    shift = numbers(moved["can.shift"])
+    before, now = numbers(benign["can.position"]), numbers(moved["can.position"])
+    assert now == (before[0] + shift[0], before[1] + shift[1], before[2])
+    assert turned["can.yaw"] == numbers(benign["can.yaw"])[0] + numbers(turned["can.turn"])[0]
+    started = episode_of("robot_start", 5)
+    sums = zip(numbers(benign["robot.joint_position"]), numbers(started["robot.joint_shift"]), strict=True)
+    assert started["robot.joint_position"] == tuple(start + more for start, more in sums)
+
+
+def test_no_axis_of_colour_where_a_thing_is_called_by_its_colour():
+    assert not AXES["object_color"].variations(catalogue_of("pick_by_colour"))
+    assert AXES["object_color"].variations(CAN)
+
+
+@pytest.mark.parametrize(("axis", "asset"), [("camera_pose", "wrist_cam"), ("object_position", "can")])
+def test_cameras_and_things_are_told_apart_by_what_is_nominal(axis, asset):
+    assert asset in {variation.asset for variation in AXES[axis].variations(CAN)}
+    assert len({variation.asset for variation in AXES[axis].variations(CAN)} & {"can", "wrist_cam"}) == 1
