@@ -156,6 +156,18 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
     return config
 
 
+def named_by_option(error: ConfigError, file: str) -> ConfigError:
+    """Return the problems of a YAML file as those of the option of a job that names it.
+
+    Args:
+        error: The problems.
+        file: The YAML file.
+    """
+    # The option is the key in a job file, and the message says where in the YAML file to look.
+    located = [dataclasses.replace(problem, file=problem.file or file) for problem in error.problems]
+    return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
+
+
 def read_settings(
     settings_class: type[SettingsT], path: str | Path, *, owner: str, paths: Sequence[str], **given: str
 ) -> SettingsT:

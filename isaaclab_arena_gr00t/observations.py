@@ -9,8 +9,9 @@ import torch
 
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.interfaces.environment import Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import SomePictures
+from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.joints import from_groups, to_groups
 from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
@@ -123,6 +124,35 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
         if not torch.isfinite(groups[key]).all():
             raise PolicyError(f"the model's action '{key}' holds numbers that are not finite")
     return from_groups(groups, wiring.action)
+
+
+def continued(going_on: Continuation | None, wiring: Wiring) -> dict[str, Any] | None:
+    """Return the actions that chunks go on from in the model's format, None for none.
+
+    Args:
+        going_on: Actions of the environment.
+        wiring: Where everything goes.
+
+    Returns:
+        ``actions``: action key to (n, predicted, size), float32; ``weights``: (n, predicted), float32.
+    """
+    if going_on is None:
+        return None
+    groups = to_groups(going_on.actions, wiring.action)
+    return {
+        "actions": {key: values.numpy() for key, values in groups.items()},
+        "weights": going_on.weights.numpy(),
+    }
+
+
+def zero_observation(env: Environment, wiring: Wiring) -> Observation:
+    """Return an observation of zeros for one env slot."""
+    groups: dict[str, Any] = {}
+    wanted = {"camera_obs": set(wiring.cameras.values()), "policy": set(wiring.state_terms)}
+    for group, names in wanted.items():
+        specs: Any = env.observation_spec.get(group, {})
+        groups[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
+    return groups
 
 
 def _of(values: torch.Tensor | SomePictures, env_ids: Sequence[int] | slice) -> torch.Tensor:

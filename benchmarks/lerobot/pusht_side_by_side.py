@@ -188,9 +188,10 @@ Untrained ACT of LeRobot (resnet18, width 128, {options.chunk} actions played pe
 whole commands, with the start of all interpreters and what is written in the end. `lerobot-eval` draws every picture,
 and a second one for the videos of its first ten episodes, which cannot be switched off. Here pictures are drawn where
 the policy looks, and there is a recording of states and actions, but no video; two workers hold the environments. The T
-was over its target at some time in {pushed} of {options.episodes} episodes. The last column compares sums of rewards,
-episode by episode, with those of this program's first line, where a call of the policy has one observation, as in
-batches of 1."""
+was over its target at some time in {pushed} of {options.episodes} episodes. `lerobot-eval` steps 50 environments at
+once unless it is told otherwise. The last column compares sums of rewards, episode by episode, with those of this
+program's first line. The last digits of an answer depend on how many observations a call has; here it has
+{" or ".join(map(str, options.slots_per_call))}."""
 
 
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ class PolicyNetwork(ABC):
         del batch_size
         return ()
 
+    def close(self) -> None:
+        """Say that nothing will be asked for now; it may be asked again."""
+
 
 def forgotten(memory: Memory, entries: torch.Tensor) -> Memory:
     """Return a memory in which some batch entries have seen nothing yet.

@@ -54,11 +54,11 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
         del observation
         if self._blocks.shape[0] != env.num_envs:
             return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
-        low, high = _bounds(env.action_spec)
         # Drawn in blocks: one call of the generator per env slot and step would cost more than a small policy network.
         for slot in np.flatnonzero(self._positions == BLOCK_STEPS).tolist():
             self._positions[slot] = 0
             if slot in self._generators:
+                low, high = _bounds(env.action_spec)
                 unit = self._generators[slot].random(self._blocks.shape[1:])
                 self._blocks[slot] = low + (high - low) * unit
         action = self._blocks[np.arange(env.num_envs), self._positions]

@@ -10,22 +10,27 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.config.options import read_options
+from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.models.agent_settings import find_agent_file
 from isaaclab_arena.models.exported import is_torchscript
 from isaaclab_arena.models.network import Memory, forgotten, remembered
 from isaaclab_arena.models.run_directory import checkpoint_file
+from isaaclab_arena.models.shared_network import NetworkOnServer, SharedNetwork
 from isaaclab_arena.policy.network_inputs import NetworkInputs, network_inputs
 from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, TrainedPolicy, load_trained, policy_device
 
 logger = logging.getLogger(__name__)
+
+_CPU = torch.device("cpu")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     Args:
         config: Options of the job.
         trained: The network, where another policy with the same options has loaded it.
+        device: Where it takes what is observed; None for where the options say.
 
     Raises:
         ConfigError: If there is no such file, its network is not known here, or there is no such device.
@@ -61,9 +67,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     traits = PolicyTraits(reproducible=True)
     config_class: ClassVar[type | None] = RslRlPolicyCfg
 
-    def __init__(self, config: RslRlPolicyCfg, *, trained: TrainedPolicy | None = None) -> None:
+    def __init__(
+        self, config: RslRlPolicyCfg, *, trained: TrainedPolicy | None = None, device: torch.device | None = None
+    ) -> None:
         super().__init__(config)
-        self.device = policy_device(config)
+        self.device = device or policy_device(config)
         self._options = config
         self._trained = self._loaded() if trained is None else trained
         self._memory: Memory | None = None
@@ -79,7 +87,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             ConfigError: With ``key`` set to the option at fault.
         """
         policy_device(config)
-        load_trained(config, torch.device("cpu"))
+        load_trained(config, _CPU)
 
     @classmethod
     def check_fit(cls, config: RslRlPolicyCfg, env: Environment) -> None:
@@ -88,9 +96,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         Raises:
             ConfigError: With ``key`` set to the checkpoint.
         """
-        policy = cls(config, trained=load_trained(config, torch.device("cpu")))
         # It is only asked about one env slot of zeros, whatever device it is to run on.
-        policy.device = torch.device("cpu")
+        policy = cls(config, trained=load_trained(config, _CPU), device=_CPU)
         try:
             policy.refuse_misfit(env)
         except ConfigError as error:
@@ -167,7 +174,21 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def with_own_memory(self) -> "RslRlPolicy":
         """Return a policy with the same network for other env slots."""
-        return RslRlPolicy(self._options, trained=self._trained)
+        return RslRlPolicy(self._options, trained=self._trained, device=self.device)
+
+    def network(self) -> SharedNetwork:
+        """Return the network as what ranks can share; see `AsksNetwork`."""
+        return SharedNetwork(self._trained.network, self.device)
+
+    @classmethod
+    def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "RslRlPolicy":
+        """Return a policy that asks a network in a policy server; see `AsksNetwork`.
+
+        Raises:
+            ConfigError: If an option is wrong.
+        """
+        config = read_options(RslRlPolicyCfg, options, owner=cls.__name__)
+        return cls(config, trained=load_trained(config, _CPU, network=NetworkOnServer(network)), device=_CPU)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return what the network does in every env slot. Shape: (num_envs, action_dim)."""
@@ -195,6 +216,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Let go of the environment and of what was remembered."""
         self.reset()
         self._meeting = None
+        self._trained.network.close()
 
     def _loaded(self) -> TrainedPolicy:
         trained = load_trained(self._options, self.device)
@@ -218,7 +240,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         network = self._trained.network
         try:
             answer = network.answer(torch.zeros(1, num_inputs, device=self.device), network.new_memory(1))
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, PolicyLostError, DistributedError):
             raise
         except Exception as error:
             # An exported program may raise whatever it likes; for a rebuilt network the sizes were compared before.

@@ -96,8 +96,15 @@ def policy_device(config: RslRlPolicyCfg) -> torch.device:
     return _with_key(key, lambda: resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
 
 
-def load_trained(config: RslRlPolicyCfg, device: torch.device) -> TrainedPolicy:
+def load_trained(
+    config: RslRlPolicyCfg, device: torch.device, *, network: PolicyNetwork | None = None
+) -> TrainedPolicy:
     """Return the network, and how it acts as far as the files and the options tell.
+
+    Args:
+        config: Options of the job.
+        device: Where the network is to run.
+        network: The network, where it need not be loaded.
 
     Raises:
         ConfigError: With ``key`` set to the option at fault.
@@ -105,7 +112,7 @@ def load_trained(config: RslRlPolicyCfg, device: torch.device) -> TrainedPolicy:
     file = checkpoint_file(config.checkpoint_path, config.checkpoint)
     agent_file = find_agent_file(file) if config.agent_cfg_path is None else Path(config.agent_cfg_path)
     told = None if agent_file is None else _with_key(_AGENT_KEY, lambda: read_agent_settings(agent_file))
-    network = _with_key(FILE_KEY, lambda: load_network(file, told, device))
+    network = network or _with_key(FILE_KEY, lambda: load_network(file, told, device))
     if config.stochastic and not network.knows_std:
         message = "actions can only be drawn from the Gaussian of a checkpoint; this network has none"
         raise ConfigError(Problem(message, key="stochastic"))

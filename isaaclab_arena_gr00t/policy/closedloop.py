@@ -1,9 +1,7 @@
 """Run the closed loop of a policy that asks a model for chunks of actions, wherever the model runs."""
 
-import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -15,7 +13,7 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena_gr00t.config import (
@@ -24,36 +22,18 @@ from isaaclab_arena_gr00t.config import (
     ClosedloopPolicyArgs,
     Gr00tClosedloopPolicyConfig,
     check_args,
+    named_by_option,
     read_policy_config,
 )
 from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
-from isaaclab_arena_gr00t.observations import Shown, action_chunks, as_arrays, model_observation
+from isaaclab_arena_gr00t.observations import action_chunks, as_arrays, continued, model_observation, zero_observation
 from isaaclab_arena_gr00t.policy.frame_history import ShownHistory
+from isaaclab_arena_gr00t.policy.query_count import QueryCount
 from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
 from isaaclab_arena_gr00t.wiring import Wiring, wired
 
-# Below the program's own logger, so that it is in the log of the rank.
-logger = logging.getLogger("isaaclab_arena.gr00t")
-
 ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
-
-
-@dataclass(kw_only=True)
-class QueryCount:
-    """How often a model was asked, and for how much.
-
-    Attributes:
-        queries: Calls of the model.
-        slots_needed: Env slots that needed a chunk, added up.
-        slots_asked: Env slots that the model was asked for, those that fill up a query included.
-        slots_of_all: What asking for all env slots whenever one needs a chunk would have come to.
-    """
-
-    queries: int = 0
-    slots_needed: int = 0
-    slots_asked: int = 0
-    slots_of_all: int = 0
 
 
 class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
@@ -91,12 +71,12 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self._wired: tuple[Environment, Wiring] | None = None
 
     @property
-    def takes_tensors(self) -> bool:
+    def _takes_tensors(self) -> bool:
         """Whether `query` takes tensors, where the observation is, and not arrays."""
         return False
 
     @property
-    def fills_calls(self) -> bool:
+    def _fills_calls(self) -> bool:
         """Whether this policy fills calls up, and not a server that gathers those of several ranks."""
         return True
 
@@ -106,12 +86,28 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
         Args:
             observation: ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state
-                steps, size), float32; ``language``: key to a list of n lists of one text. See `takes_tensors`.
+                steps, size), float32; ``language``: key to a list of n lists of one text. See `_takes_tensors`.
             noise_seeds: One number per env slot from which its noise is to be drawn.
 
         Returns:
             Action key to (n, horizon, size), float32, in physical units.
         """
+
+    def _continued_query(
+        self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
+    ) -> Mapping[str, np.ndarray]:
+        """Ask the model for actions that go on from others, where `chunk_traits` say that it can; see `query`.
+
+        Args:
+            observation: See `query`.
+            noise_seeds: See `query`.
+            going_on: See `isaaclab_arena_gr00t.observations.continued`.
+
+        Raises:
+            PolicyError: If it cannot.
+        """
+        del observation, noise_seeds, going_on
+        raise PolicyError(f"{self.name} cannot be given actions to go on from")
 
     @abstractmethod
     def modality_config(self) -> Mapping[str, Modality]:
@@ -162,12 +158,12 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """
         check_args(config)
         try:
-            cls.check_settings(cls.settings_of(config), config)
+            cls._check_settings(cls.settings_of(config), config)
         except ConfigError as error:
             raise named_by_option(error, config.policy_config_yaml_path) from error
 
     @classmethod
-    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
+    def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse wrong settings of the YAML file, as far as they can be checked without model and environment.
 
         Args:
@@ -230,17 +226,42 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
         """Return actions as `get_action` does, and go on in the named env slots alone; see `ActsInSome`."""
         source = self._source_for(env, all_active=True)
-        history = self._history_for(env)
-        history.push(observation, env_ids)
+        self.look(env, observation, env_ids)
         acting = torch.zeros(env.num_envs, dtype=torch.bool)
         acting[list(env_ids)] = True
         used_up = torch.nonzero(source.needs_chunk() & acting).flatten()
         if len(used_up):
             self.count.slots_of_all += env.num_envs
-            chunks = self._chunks(env, history, observation, used_up.tolist())
-            source = source.refilled(used_up, chunks)
+            played = self.policy_config.action_chunk_length
+            source = source.refilled(used_up, self._chunks(env, observation, used_up.tolist(), length=played))
         action, self._source = source.popped(acting)
         return action.to(env.device, non_blocking=True)
+
+    def chunk_traits(self) -> ChunkTraits:
+        """Return how many actions are played and predicted, and what a query shows; see `AnswersChunks`.
+
+        Raises:
+            ConfigError: If predictions of several queries are averaged.
+        """
+        if self.args.temporal_ensemble_coeff is not None:
+            message = "averages the answers to several queries, which cannot be late; leave it out"
+            raise ConfigError(Problem(message, key="policy_config_dict.temporal_ensemble_coeff"))
+        settings, model = self.policy_config, model_interface(self.modality_config(), self.dimensions())
+        return ChunkTraits(
+            played=settings.action_chunk_length,
+            predicted=settings.action_horizon,
+            picture_steps=model.video_steps if model.video_keys else (),
+        )
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Take up what some env slots show; once in every control step that they make."""
+        self._history_for(env).push(observation, env_ids)
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Ask the model about some env slots; see `AnswersChunks`. Shape: (len(env_ids), predicted, action_dim)."""
+        return self._chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query of the model shows."""
@@ -252,16 +273,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     def close(self) -> None:
         """Log how many queries were saved by asking for single env slots, and release the environment."""
         count, self.count = self.count, QueryCount()
-        if count.queries:
-            logger.info(
-                "%s: %d queries for %d env slots, %d with those that fill up; "
-                "all env slots each time would have been %d",
-                self.name,
-                count.queries,
-                count.slots_needed,
-                count.slots_asked,
-                count.slots_of_all,
-            )
+        count.log(self.name)
         self.reset()
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
@@ -271,35 +283,42 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             self._history.restart(env_ids)
 
     def _chunks(
-        self, env: Environment, history: ShownHistory, observation: Observation, env_ids: list[int]
+        self,
+        env: Environment,
+        observation: Observation,
+        env_ids: Sequence[int],
+        going_on: Continuation | None = None,
+        *,
+        length: int,
     ) -> torch.Tensor:
-        """Return new chunks for some env slots. Shape: (len(env_ids), chunk_length, action_dim)."""
-        wiring = self._wiring_of(env)
+        """Return new chunks for some env slots. Shape: (len(env_ids), length, action_dim)."""
+        wiring, history = self._wiring_of(env), self._history_for(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
-        size = size if self.fills_calls else len(env_ids)
+        size = size if self._fills_calls else len(env_ids)
         parts = []
         for first in range(0, len(env_ids), size):
-            slots, part_seeds = env_ids[first : first + size], seeds[first : first + size]
-            num_missing = size - len(slots)
+            places = list(range(first, min(first + size, len(env_ids))))
             # Padding is dropped; it repeats an env slot, so that the model accepts it.
-            slots_asked = slots + slots[:1] * num_missing
-            shown = history.shown(observation, slots_asked)
-            chunks = self._ask(shown, wiring, slots_asked, part_seeds + [0] * num_missing)
-            parts.append(chunks[: len(slots)])
-            self.count.slots_needed += len(slots)
+            num_missing = size - len(places)
+            asked = places + places[:1] * num_missing
+            slots = [env_ids[place] for place in asked]
+            part_seeds = [seeds[place] for place in places] + [0] * num_missing
+            ahead = None if going_on is None else going_on.of(asked)
+            shown = model_observation(history.shown(observation, slots), wiring, [*map(self._instruction, slots)])
+            answer = self._answer(shown, part_seeds, continued(ahead, wiring))
+            self.count.queries += 1
+            self.count.slots_asked += size
+            chunks = action_chunks(answer, wiring, num_slots=size, chunk_length=length)
+            parts.append(chunks[: len(places)])
+            self.count.slots_needed += len(places)
         return torch.cat(parts)
 
-    def _ask(self, shown: Shown, wiring: Wiring, env_ids: list[int], seeds: list[int]) -> torch.Tensor:
-        words = [self._instruction(env_id) for env_id in env_ids]
-        answer = self._answer(model_observation(shown, wiring, words), seeds)
-        self.count.queries += 1
-        self.count.slots_asked += len(env_ids)
-        length = self.policy_config.action_chunk_length
-        return action_chunks(answer, wiring, num_slots=len(env_ids), chunk_length=length)
-
-    def _answer(self, observation: dict[str, Any], seeds: list[int]) -> Mapping[str, np.ndarray]:
-        return self.query(observation if self.takes_tensors else as_arrays(observation), seeds)
+    def _answer(
+        self, observation: dict[str, Any], seeds: list[int], going_on: Mapping[str, Any] | None = None
+    ) -> Mapping[str, np.ndarray]:
+        shown = observation if self._takes_tensors else as_arrays(observation)
+        return self.query(shown, seeds) if going_on is None else self._continued_query(shown, seeds, going_on)
 
     def _instruction(self, env_id: int) -> str:
         words = self._instructions.get(env_id) or self.task_description or self.policy_config.language_instruction
@@ -350,7 +369,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
         """Ask once for an env slot of zeros, to learn the sizes of a model that does not state them."""
         size = self.slots_per_call(env.num_envs) or 1
-        observation = _zeros(env, wiring)
+        observation = zero_observation(env, wiring)
         history = ShownHistory(wiring, num_envs=1)
         history.push(observation, [0])
         nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
@@ -365,27 +384,5 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
 
 
-def named_by_option(error: ConfigError, file: str) -> ConfigError:
-    """Return the problems of a YAML file as those of the option of a job that names it.
-
-    Args:
-        error: The problems.
-        file: The YAML file.
-    """
-    # The option is the key in a job file, and the message says where in the YAML file to look.
-    located = [replace(problem, file=problem.file or file) for problem in error.problems]
-    return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
-
-
 def _indices(env_ids: Sequence[int]) -> torch.Tensor:
     return torch.tensor(list(env_ids), dtype=torch.int64)
-
-
-def _zeros(env: Environment, wiring: Wiring) -> Observation:
-    """Return an observation of zeros for one env slot."""
-    groups: dict[str, Any] = {}
-    wanted = {"camera_obs": set(wiring.cameras.values()), "policy": set(wiring.state_terms)}
-    for group, names in wanted.items():
-        specs: Any = env.observation_spec.get(group, {})
-        groups[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
-    return groups

@@ -16,18 +16,18 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, NetworkElsewhere
 from isaaclab_arena_gr00t.checkpoints import (
     checkpoint_files,
     checkpoint_problems,
     embodiment_problems,
     stated_embodiments,
 )
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig, named_by_option
 from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, named_by_option
-from isaaclab_arena_gr00t.policy.served_model import NOISE_SEEDS, Gr00tNetwork, ServedModel
+from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+from isaaclab_arena_gr00t.policy.served_model import CONTINUED, NOISE_SEEDS, Gr00tNetwork, ServedModel
 from isaaclab_arena_gr00t.wiring import wired
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -116,13 +116,13 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         super().check_options(config)
 
     @classmethod
-    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
+    def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse a YAML file whose checkpoint, embodiment or device does not exist.
 
         Raises:
             ConfigError: With every problem.
         """
-        super().check_settings(settings, args)
+        super()._check_settings(settings, args)
         problems = checkpoint_problems(settings.model_path)
         try:
             tag = embodiment_tag(settings.embodiment_tag)
@@ -198,13 +198,25 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return model
 
     @property
-    def takes_tensors(self) -> bool:
+    def _takes_tensors(self) -> bool:
         """Whether the model package takes tensors, as the one that comes along does; a subclass's query gets arrays."""
         return type(self).query is Gr00tClosedloopPolicy.query and getattr(self.policy, "takes_tensors", False)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
         return self._asked_model(observation, noise_seeds)
+
+    def chunk_traits(self) -> ChunkTraits:
+        """Return what chunks are like; they go on from others if the model package has an option for that."""
+        can_continue = CONTINUED in getattr(self.policy, "honoured_options", ()) and self._draws_by_slot
+        return dataclasses.replace(super().chunk_traits(), can_continue=can_continue)
+
+    def _continued_query(
+        self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
+    ) -> Mapping[str, np.ndarray]:
+        """Ask the model for actions that go on from others; see `ClosedloopPolicy._continued_query`."""
+        action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds, CONTINUED: going_on})
+        return action
 
     def _asked_model(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         if self._draws_by_slot:
@@ -241,7 +253,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return cls(read_options(options_class, options, owner=cls.__name__), model=ServedModel(network))
 
     @property
-    def fills_calls(self) -> bool:
+    def _fills_calls(self) -> bool:
         """Whether calls are filled up here, and not in a policy server."""
         return not isinstance(self.policy, ServedModel)
 

@@ -13,6 +13,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.policy.action_chunking import ActionChunks
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
@@ -90,9 +91,23 @@ class RemoteChunks(PolicyBase[OptionsT]):
         chunks = self._chunks_for(env, all_active=True)
         env_ids = torch.nonzero(chunks.needs_chunk()).flatten()
         if len(env_ids):
-            chunks = chunks.refilled(env_ids, torch.stack(self.asked(env, observation, env_ids.tolist())))
+            chunks = chunks.refilled(env_ids, self.chunks(env, observation, env_ids.tolist()))
         action, self._chunks = chunks.popped()
         return action.to(env.device, non_blocking=True)
+
+    def chunk_traits(self) -> ChunkTraits:
+        """Return how many actions of an answer are played; see `AnswersChunks`."""
+        return ChunkTraits(played=self._chunk_length, predicted=self._chunk_length)
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Do nothing: a server is shown what an env slot shows when it is asked."""
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Ask the server about some env slots; see `AnswersChunks`. Shape: (len(env_ids), predicted, action_dim)."""
+        del going_on
+        return torch.stack(self.asked(env, observation, env_ids))
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose chunk is used up by the next step."""

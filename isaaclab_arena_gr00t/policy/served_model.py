@@ -12,6 +12,9 @@ from isaaclab_arena_gr00t.modality import Dimensions, Modality, StatedModality
 NOISE_SEEDS = "noise_seeds"
 """The option of a query with each env slot's noise seed, if the model package supports it."""
 
+CONTINUED = "continued"
+"""The option of a query with the actions that its answers go on from, if the model package supports it."""
+
 _ARRAYS = ("video", "state")
 
 

@@ -36,7 +36,8 @@ class PolicyServerConnection:
 
     A question whose connection is lost, or which is not answered in time, is asked once more as soon as the server is
     there again; nothing is played meanwhile. Where the server remembers the episode, that is done only until it has
-    answered in it once; from then on a lost connection is the end of the episode.
+    answered in it once; from then on a lost connection is the end of the episode. A connection with a question whose
+    answer was not read is never used again, because most protocols do not number their answers.
 
     Args:
         address: The server.
@@ -53,6 +54,7 @@ class PolicyServerConnection:
         self._shown: Message | None = None
         self._loss: OSError | None = None
         self._has_answered = False
+        self._owes_answer = False
 
     @property
     def where(self) -> str:
@@ -128,9 +130,8 @@ class PolicyServerConnection:
         """
         self._shown, self._loss = (kind, payload), None
         try:
-            if self._channel is None and self._may_connect_again:
-                self._send_beginning()
-            self._send(self._shown)
+            self._connect_for_question()
+            self._send(self._shown, owes_answer=True)
         except OSError as error:
             self._loss = error
 
@@ -156,7 +157,7 @@ class PolicyServerConnection:
         try:
             self._send_beginning()
             if self._shown is not None:
-                self._send(self._shown)
+                self._send(self._shown, owes_answer=True)
             return self._received()
         except OSError as error:
             self.close()
@@ -170,12 +171,20 @@ class PolicyServerConnection:
     def close(self) -> None:
         """Close the connection. May be called more than once; the next question opens another."""
         channel, self._channel = self._channel, None
+        self._owes_answer = False
         if channel is not None:
             channel.close()
 
     @property
     def _may_connect_again(self) -> bool:
         return not (self.wire.remembers and self._has_answered)
+
+    def _connect_for_question(self) -> None:
+        if self._owes_answer:
+            # Whoever asked was interrupted. What comes late would be taken for the answer to this question.
+            self.close()
+        if self._channel is None and self._may_connect_again:
+            self._send_beginning()
 
     def _open(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -214,13 +223,14 @@ class PolicyServerConnection:
         if self._beginning is not None:
             self._send(self._beginning)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, *, owes_answer: bool = False) -> None:
         try:
             request = self.wire.question(*message)
         except WireError as error:
             raise PolicyError(f"this cannot be sent to the {self.wire.server}: {error}") from error
         if self._channel is None:
             raise OSError("there is no connection")
+        self._owes_answer |= owes_answer
         try:
             self._channel.send(request, self.address.timeout_s)
         except WireError as error:
@@ -232,7 +242,7 @@ class PolicyServerConnection:
         if loss is not None or channel is None:
             raise loss or OSError("there is no connection")
         answer = self._read(lambda: self.wire.answer(channel.receive(self.address.timeout_s)))
-        self._has_answered = True
+        self._has_answered, self._owes_answer = True, False
         return answer
 
     def _read(self, read: Callable[[], Any]) -> Any:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from isaaclab_arena.errors import ArenaError
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.wire.contract import Wire
@@ -52,16 +51,11 @@ class SlotConnections(Generic[WireT]):
             PolicyLostError: If the server is gone, or takes too long.
             PolicyError: If it answers with an error, or with something that cannot be read.
         """
-        try:
-            asked = []
-            for env_id, payload in shown:
-                asked.append(self.of(env_id))
-                asked[-1].show(kind, payload)
-            return [connection.answer() for connection in asked]
-        except ArenaError:
-            # Answers that nobody waits for any more would be taken for those of the next job.
-            self.close()
-            raise
+        asked = []
+        for env_id, payload in shown:
+            asked.append(self.of(env_id))
+            asked[-1].show(kind, payload)
+        return [connection.answer() for connection in asked]
 
     def close(self) -> None:
         """Close the connections. The server goes on: others may be using it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from isaaclab_arena.errors import PolicyError, first_line
+from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.interfaces.policy_traits import Entries, Network
 from isaaclab_arena.storage.run.job_reports import ServerUsage
 
@@ -96,6 +96,7 @@ class Batcher:
 
         Raises:
             PolicyError: If the entries are not of one number, or the network raises or answers something else.
+            PolicyLostError: If the network says that it is lost.
         """
         number = _number_of(entries)
         if slots_per_call < 1:
@@ -144,7 +145,7 @@ class Batcher:
                 for each in queries:
                     self._answer([each])
                 return
-            queries[0].answer.set_exception(_as_policy_error(error))
+            queries[0].answer.set_exception(_as_error_of_a_policy(error))
             return
         first = 0
         for each, usage in zip(queries, spent, strict=True):
@@ -220,5 +221,7 @@ def _taken(values: np.ndarray | Sequence[str], places: Sequence[int]) -> np.ndar
     return values[list(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
 
 
-def _as_policy_error(error: Exception) -> PolicyError:
-    return error if isinstance(error, PolicyError) else PolicyError(f"{type(error).__name__}: {first_line(error)}")
+def _as_error_of_a_policy(error: Exception) -> ArenaError:
+    if isinstance(error, (PolicyError, PolicyLostError)):
+        return error
+    return PolicyError(f"{type(error).__name__}: {first_line(error)}")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError
+from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.interfaces.policy_traits import Entries
@@ -42,7 +43,7 @@ class ServedNetwork:
     Raises:
         ConfigError: If the server cannot load the network because of what the job says.
         PolicyError: If it cannot load it for another reason.
-        PolicyLostError: If there is no server.
+        DistributedError: If the rank that ran the server is gone.
     """
 
     def __init__(self, address: ServerAddress, key: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
@@ -122,12 +123,13 @@ class ServedNetwork:
         try:
             return self._address.connected(_CONNECT_TIMEOUT_S)
         except OSError as error:
-            # The rank that started the server listens as long as it lives, also while the server is started again.
+            # The rank that started the server listens as long as it lives, also while the server is started again. Its
+            # end is no error of the episodes under way: they stay missing, and a later attempt runs them.
             message = f"the rank that ran the policy server at {self._address} is gone ({error.strerror or error})"
-            raise PolicyLostError(message) from error
+            raise DistributedError(message) from error
 
     def _heard(self, connection: socket.socket, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         said, arrays = wire.received(connection, timeout_s=timeout_s)
         if "error" in said:
-            raise (ConfigError if said["kind"] == "config" else PolicyError)(f"in the policy server: {said['error']}")
+            raise wire.ERRORS[said["kind"]](f"in the policy server: {said['error']}")
         return said, arrays

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, first_line
+from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.batching import Batcher
 from isaaclab_arena.interfaces.policy_traits import Network
@@ -147,7 +147,7 @@ class Serving:
         said, arrays = wire.received(connection)
         try:
             answered = batcher.ask({**arrays, **said["texts"]}, slots_per_call=said["slots_per_call"])
-        except PolicyError as error:
+        except (PolicyError, PolicyLostError) as error:
             wire.send(connection, _error(error))
         else:
             wire.send(connection, {"number": said["number"], "usage": asdict(answered.usage)}, answered.answers)
@@ -155,4 +155,5 @@ class Serving:
 
 def _error(error: Exception) -> dict[str, Any]:
     told = str(error) if isinstance(error, ArenaError) else f"{type(error).__name__}: {first_line(error)}"
-    return {"error": told, "kind": "config" if isinstance(error, ConfigError) else "policy"}
+    kind = next((kind for kind, each in wire.ERRORS.items() if isinstance(error, each)), "policy")
+    return {"error": told, "kind": kind}

@@ -7,6 +7,7 @@ from isaaclab_arena.config.schema import JobConfig, PolicyServerConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import AsksNetwork
+from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
 
 DEVICE_OPTION = "policy_device"
 
@@ -30,11 +31,7 @@ def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, option
         return
     problems = _of_server(server, job.num_envs)
     if not issubclass(policy_class, AsksNetwork):
-        message = (
-            f"policy '{job.policy_type}' has no network that ranks can share, as gr00t_closedloop has and classes with "
-            "the methods of isaaclab_arena.interfaces.policy_traits.AsksNetwork; leave it out"
-        )
-        problems.append(Problem(message, key="policy_server"))
+        problems.append(Problem(f"policy '{job.policy_type}' {_why_not(policy_class)}", key="policy_server"))
     elif server.device is not None and DEVICE_OPTION not in (options or ()):
         message = f"policy '{job.policy_type}' has no option {DEVICE_OPTION}; leave it out"
         problems.append(Problem(message, key="policy_server.device"))
@@ -45,6 +42,25 @@ def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, option
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _why_not(policy_class: type[PolicyBase]) -> str:
+    reason = "has no network that ranks can share"
+    if policy_class.is_remote is not PolicyBase.is_remote:
+        reason = "asks a server of its own, which all ranks share already"
+    able = [name for name in POLICIES.names() if _can_be_shared(name)]
+    return (
+        f"{reason}; leave policy_server out. These can have one: {', '.join(able)}, and classes with the methods of "
+        "isaaclab_arena.interfaces.policy_traits.AsksNetwork"
+    )
+
+
+def _can_be_shared(name: str) -> bool:
+    try:
+        return issubclass(resolve_policy_class(name), AsksNetwork)
+    except ConfigError:
+        # Of a package that is not installed.
+        return False
 
 
 def _of_server(server: PolicyServerConfig, num_envs: int) -> list[Problem]:

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.workers.program import frames
 
 VERSION = 1
 """Of these messages. Server and ranks are of one program, so another one is a mistake."""
+
+ERRORS: Mapping[str, type[ArenaError]] = {"config": ConfigError, "lost": PolicyLostError, "policy": PolicyError}
+"""What an asker raises of an error, by what the server calls its kind."""
 
 MAX_FIRST_BYTES = 1 << 16
 """The largest first message of an asker, who may be anybody."""

@@ -30,11 +30,15 @@ class Description:
         num_actions: Actions that it plays before it looks again.
         action_dim: Numbers of each.
         takes_batches: Whether it is asked about several env slots at once.
+        device_type: ``cpu`` or ``cuda``.
+        max_batch: Env slots of a call where nothing else fixes them; None for as many as need a chunk.
     """
 
     num_actions: int
     action_dim: int
     takes_batches: bool
+    device_type: str
+    max_batch: int | None = None
 
 
 def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
@@ -74,7 +78,14 @@ class LeRobotNetwork:
         self._worker: WorkerProcess | None = None
         self._worker, self.description = self._started()
 
-    def actions(self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]) -> np.ndarray:
+    def actions(
+        self,
+        shown: Mapping[str, np.ndarray],
+        words: Sequence[str],
+        noise_seeds: Sequence[int],
+        *,
+        slots_per_call: int | None = None,
+    ) -> np.ndarray:
         """Return the next actions of some env slots.
 
         A worker that died is started again and asked once more: the answer follows from the question alone.
@@ -83,6 +94,7 @@ class LeRobotNetwork:
             shown: By input, the last observations, oldest first. Shape: (n, num_observations, ...).
             words: What each env slot is to do.
             noise_seeds: What the noise of each is drawn from.
+            slots_per_call: Env slots of each call, which copies of one fill up; None for all in one call.
 
         Returns:
             Shape: (n, num_actions, action_dim), float32, finite.
@@ -91,6 +103,21 @@ class LeRobotNetwork:
             PolicyLostError: If the worker does not answer in time, or died again.
             PolicyError: If the policy raises, or answers something else.
         """
+        size, parts = slots_per_call or len(words), []
+        for first in range(0, len(words), size):
+            places = [*range(first, min(first + size, len(words)))]
+            filled = places + places[:1] * (size - len(places))
+            part = {name: values[filled] for name, values in shown.items()}
+            answer = self._called(part, [words[place] for place in filled], [noise_seeds[place] for place in filled])
+            parts.append(answer[: len(places)])
+        return np.concatenate(parts)
+
+    def close(self) -> None:
+        """Stop the worker. May be called more than once."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def _called(self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]) -> np.ndarray:
         request = {"request": "predict", "words": list(words), "seeds": list(noise_seeds)}
         try:
             answer = self._asked(request, shown)
@@ -100,11 +127,6 @@ class LeRobotNetwork:
             raise PolicyLostError(f"the policy in '{self._directory}' is lost: {error}") from error
         due = (len(words), self.description.num_actions, self.description.action_dim)
         return self._checked(answer.get("actions"), due)
-
-    def close(self) -> None:
-        """Stop the worker. May be called more than once."""
-        if self._worker is not None:
-            self._worker.close()
 
     def _asked(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         try:
@@ -146,7 +168,8 @@ class LeRobotNetwork:
             message = f"LeRobot in '{self._options.interpreter}' cannot load '{self._directory}': {error}"
             _LOG.info("%s\n%s", message, error.traceback)
             raise ConfigError(Problem(message, key=KEY)) from error
-        return Description(**{name: answer[name] for name in ("num_actions", "action_dim", "takes_batches")})
+        said = {name: answer[name] for name in ("num_actions", "action_dim", "takes_batches")}
+        return Description(**said, device_type=self._device.type)
 
     def _checked(self, actions: np.ndarray | None, due: tuple[int, int, int]) -> np.ndarray:
         if actions is None or actions.shape != due:

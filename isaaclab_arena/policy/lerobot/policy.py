@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices.policy_device import check_policy_device, resolve_policy_device
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionChunks
 from isaaclab_arena.policy.lerobot.fitting import Inputs, fitted
 from isaaclab_arena.policy.lerobot.history import ObservationHistory
@@ -27,6 +28,7 @@ from isaaclab_arena.policy.lerobot.pretrained import (
     read_training_data,
     refuse_memory,
 )
+from isaaclab_arena.policy.lerobot.shared_network import NetworkOnServer, SharedNetwork
 from isaaclab_arena.seeding import MAX_SEED
 
 CPU_SLOTS_PER_CALL = 4
@@ -42,7 +44,8 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
 
     Args:
         config: Options of the job.
-        network: The policy's process, where another policy with the same options has started it.
+        network: The policy's process, where another policy with the same options has started it, or what stands for
+            one in a policy server.
 
     Raises:
         ConfigError: If the policy cannot be loaded, or there is no such device.
@@ -52,15 +55,14 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
     config_class: ClassVar[type | None] = LeRobotPolicyCfg
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
 
-    def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | None = None) -> None:
+    def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkOnServer | None = None) -> None:
         super().__init__(config)
         directory = policy_directory(config.pretrained)
         self._options = config
         self._features = read_features(directory)
         self._data = read_training_data(directory, config.dataset)
-        self._device = _device(config)
         self._shares_network = network is not None
-        self._network = network or LeRobotNetwork(directory, self._device, config)
+        self._network = network or LeRobotNetwork(directory, _device(config), config)
         self._length = _chunk_length(self._network, config)
         self._filled_up_to: int | None = None
         self._instructions: dict[int, str] = {}
@@ -68,7 +70,8 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         self._chunks: ActionChunks | None = None
         self._history: ObservationHistory | None = None
         self._inputs: tuple[Environment, Inputs] | None = None
-        if self._device.type != "cpu" and config.slots_per_call is None:
+        said = self._network.description
+        if said.device_type != "cpu" and config.slots_per_call is None and said.max_batch is None:
             because = (
                 "a call has as many env slots as need a chunk, which other episodes decide; slots_per_call fixes that"
             )
@@ -128,13 +131,14 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         Args:
             num_envs: Env slots of the environment as this policy sees it.
         """
-        if not self._network.description.takes_batches:
+        said = self._network.description
+        if not said.takes_batches:
             return 1
         if self._options.slots_per_call is not None:
             return self._options.slots_per_call
         if torch.are_deterministic_algorithms_enabled():
             return num_envs
-        return min(num_envs, CPU_SLOTS_PER_CALL) if self._device.type == "cpu" else None
+        return min(num_envs, CPU_SLOTS_PER_CALL) if said.device_type == "cpu" else said.max_batch
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Make calls of so many env slots from now on, None for what the options say."""
@@ -145,6 +149,24 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         sharing = type(self)(self._options, network=self._network)
         sharing.fill_calls_up_to(self._filled_up_to)
         return sharing
+
+    def network(self) -> SharedNetwork:
+        """Return the process as what ranks can share; see `AsksNetwork`."""
+        if not isinstance(self._network, LeRobotNetwork):
+            raise PolicyError("this policy asks a process in a policy server, and has none of its own")
+        return SharedNetwork(self._network)
+
+    @classmethod
+    def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "LeRobotPolicy":
+        """Return a policy that asks a process in a policy server; see `AsksNetwork`.
+
+        Raises:
+            ConfigError: If an option is wrong.
+        """
+        policy = cls(read_options(LeRobotPolicyCfg, options, owner=cls.__name__), network=NetworkOnServer(network))
+        # The connection is this policy's own.
+        policy._shares_network = False
+        return policy
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Store instructions and noise streams of the episodes that begin, and drop what their env slots showed."""
@@ -182,12 +204,28 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         history.push(observation, _numbers(chunks.looked_at_next(self._looks)))
         env_ids = _numbers(chunks.needs_chunk())
         if env_ids:
-            size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
-            parts = [env_ids[first : first + size] for first in range(0, len(env_ids), size)]
-            answers = [self._asked(env, history, part, size) for part in parts]
-            chunks = chunks.refilled(torch.tensor(env_ids), torch.cat(answers))
+            chunks = chunks.refilled(torch.tensor(env_ids), self._asked(env, env_ids)[:, : self._length])
         action, self._chunks = chunks.popped()
         return action.to(env.device, non_blocking=True)
+
+    def chunk_traits(self) -> ChunkTraits:
+        """Return how many actions are played and known, and what a query shows; see `AnswersChunks`."""
+        shown = tuple(self._looks) if self._features.pictures else ()
+        return ChunkTraits(played=self._length, predicted=self._network.description.num_actions, picture_steps=shown)
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Take up what some env slots show, for a policy that is shown earlier observations too."""
+        if len(self._looks) > 1:
+            self._history_for(env).push(observation, env_ids)
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Ask the network about some env slots; see `AnswersChunks`. Shape: (len(env_ids), predicted, action_dim)."""
+        del going_on
+        if len(self._looks) == 1:
+            self._history_for(env).push(observation, env_ids)
+        return self._asked(env, list(env_ids))
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation the network is shown."""
@@ -198,7 +236,7 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         return [*starting, *_numbers(self._chunks.looked_at_next(self._looks))]
 
     def close(self) -> None:
-        """Stop the network's process, and let go of the environment."""
+        """Stop the network's process, or close the connection to it, and let go of the environment."""
         self.reset()
         if not self._shares_network:
             self._network.close()
@@ -208,14 +246,13 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         """Which observations a query shows: 0 is the one at that step, -1 the one before it."""
         return range(1 - self._features.num_observations, 1)
 
-    def _asked(self, env: Environment, history: ObservationHistory, env_ids: list[int], size: int) -> torch.Tensor:
-        """Return new chunks for some env slots, in one call. Shape: (len(env_ids), chunk_length, action_dim)."""
-        # What fills a call up is dropped; it repeats an env slot, so that the network accepts it.
-        num_missing = size - len(env_ids)
-        asked = env_ids + env_ids[:1] * num_missing
-        words = [self._words_for(env, env_id) for env_id in asked]
-        seeds = [*(self._draw_seed(env_id) for env_id in env_ids), *[0] * num_missing]
-        actions = self._network.actions(history.frames(asked), words, seeds)[: len(env_ids), : self._length]
+    def _asked(self, env: Environment, env_ids: list[int]) -> torch.Tensor:
+        """Return all actions that the network knows for some env slots. Shape: (len(env_ids), n, action_dim)."""
+        words = [self._words_for(env, env_id) for env_id in env_ids]
+        seeds = [self._draw_seed(env_id) for env_id in env_ids]
+        size = self._filled_up_to or self.slots_per_call(env.num_envs)
+        frames = self._history_for(env).frames(env_ids)
+        actions = self._network.actions(frames, words, seeds, slots_per_call=size)
         columns = self._options.action_columns
         return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
 
@@ -260,7 +297,7 @@ def _device(config: LeRobotPolicyCfg) -> torch.device:
     return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
 
 
-def _chunk_length(network: LeRobotNetwork, config: LeRobotPolicyCfg) -> int:
+def _chunk_length(network: LeRobotNetwork | NetworkOnServer, config: LeRobotPolicyCfg) -> int:
     """Return how many actions are played before the policy looks again.
 
     Raises:

@@ -121,6 +121,23 @@ def test_queries_of_other_shapes_are_not_mixed(network):
     batcher.close()
 
 
+def test_ranks_with_calls_of_other_sizes_have_calls_of_their_own(network):
+    batcher = Batcher(network, max_batch=64, max_wait_s=0.1)
+    batcher.come()
+    batcher.come()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda size: batcher.ask(query(size), slots_per_call=size), (SLOTS, 4)))
+    assert sorted(network.calls) == [4, SLOTS]
+    batcher.close()
+
+
+def test_no_more_is_answered_together_than_a_batch_may_have(network):
+    batcher = Batcher(network, max_batch=4, max_wait_s=0.1)
+    answered = asked_together(batcher, query(1, 2, 3), query(4, 5, 6), slots_per_call=SLOTS)
+    assert [each.usage.calls for each in answered] == [1.0, 1.0]
+    batcher.close()
+
+
 def test_the_parts_of_a_query_are_about_the_same_entries(batcher):
     with pytest.raises(PolicyError, match="the same entries"):
         batcher.ask({**query(1, 2), "words": ["one"]}, slots_per_call=SLOTS)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
@@ -50,12 +51,12 @@ def test_a_server_that_was_lost_and_came_back_goes_on_exactly(place):
     comes[0].close()
 
 
-def test_a_server_that_is_gone_for_good_loses_the_policy_at_once(place):
+def test_the_end_of_the_rank_with_the_server_is_told_at_once(place):
     serving = place.serve(random=RandomNetwork)
     network = ServedNetwork(place.address, "random")
     serving.close()
     place.listening.close()
-    with pytest.raises(PolicyLostError, match="the rank that ran the policy server"):
+    with pytest.raises(DistributedError, match="the rank that ran the policy server"):
         answer_of(network)
 
 
@@ -80,7 +81,7 @@ def test_a_query_that_ends_the_server_again_and_again_loses_the_policy(place):
 
 def other(**about):
     network = RandomNetwork()
-    network.about = about
+    network.about = {**network.about, **about}
     return network
 
 
@@ -118,10 +119,11 @@ def test_what_cannot_be_loaded_is_said_and_others_are_served(place, key, error, 
     serving.close()
 
 
-def test_who_does_not_know_the_token_is_told_and_hears_no_more(place):
+@pytest.mark.parametrize("token", ["guess", "open", ""])
+def test_who_does_not_know_the_token_is_told_and_hears_no_more(place, token):
     serving = place.serve(random=RandomNetwork)
     with pytest.raises(PolicyError, match="the token is wrong"):
-        ServedNetwork(replace(place.address, token="guess"), "random")
+        ServedNetwork(replace(place.address, token=token), "random")
     serving.close()
 
 
@@ -161,6 +163,39 @@ def test_a_wrong_answer_is_named_and_a_late_one_loses_the_policy(place, said, er
     with pytest.raises(error, match=words):
         answer_of(network)
     done.set()
+
+
+class HeldNetwork(RandomNetwork):
+    """Gives its first answer when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+
+    def answer(self, entries):
+        assert self.may_answer.wait(10.0)
+        return super().answer(entries)
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_that_to_the_next_query(place):
+    held = HeldNetwork()
+    serving = place.serve(held=lambda: held, random=RandomNetwork)
+    network = ServedNetwork(place.address, "held", answer_timeout_s=0.7)
+    with pytest.raises(PolicyLostError, match="did not answer in time"):
+        answer_of(network)
+    held.may_answer.set()
+    seeds = np.arange(3) + 9
+    assert answer_of(network, seed=seeds) == answer_of(ServedNetwork(place.address, "random"), seed=seeds)
+    serving.close()
+
+
+def test_who_has_gone_is_no_longer_waited_for(place):
+    serving = place.serve(max_wait_s=20.0, random=RandomNetwork)
+    first, second = ServedNetwork(place.address, "random"), ServedNetwork(place.address, "random")
+    first.close()
+    answer_of(second)
+    assert second.usage.queue_s < 10.0
+    serving.close()
 
 
 def test_a_network_that_nobody_asks_is_let_go_of_when_another_is_wanted(place):

@@ -18,7 +18,7 @@ listening = socket.socket(fileno=orders["listening"])
 def accept():
     while True:
         connection, _ = listening.accept()
-        connection.sendall(f"{os.getpid()} {orders['token']}".encode())
+        connection.sendall(f"{os.getpid()} {orders['token']} {'RANK' in os.environ}".encode())
         connection.close()
 threading.Thread(target=accept, daemon=True).start()
 sys.stdin.buffer.read()
@@ -30,28 +30,38 @@ def started(tmp_path, script=SAYS_ITS_NUMBER, host=None) -> PolicyServer:
     return PolicyServer(ORDERS, host=host, log_file=tmp_path / "server.log", command=command)
 
 
-def asked(server: PolicyServer) -> tuple[int, str]:
-    """Return what a server says of itself; one that is killed may take a connection with it, as ranks know."""
+def asked(server: PolicyServer) -> tuple[int, str, str]:
+    """Return a server's process, its token, and whether it takes itself for a rank.
+
+    One that is killed may take a connection with it, as ranks know.
+    """
     while True:
         with server.address.connected(30.0) as connection, suppress(ConnectionError):
             if words := connection.recv(1000).decode().split():
-                return int(words[0]), words[1]
+                return int(words[0]), words[1], words[2]
 
 
 def test_a_server_that_is_killed_is_started_again_and_whoever_asks_meanwhile_waits(tmp_path):
     server = started(tmp_path)
-    pid, token = asked(server)
+    pid, token, _ = asked(server)
     assert token == server.address.token
     os.kill(pid, signal.SIGKILL)
-    again, token = asked(server)
+    again, token, _ = asked(server)
     assert again != pid
     assert token == server.address.token
     server.close()
 
 
+def test_a_server_does_not_take_itself_for_the_rank_that_started_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    server = started(tmp_path)
+    assert asked(server)[2] == "False"
+    server.close()
+
+
 def test_a_server_ends_with_its_owner_and_leaves_nothing(tmp_path):
     server = started(tmp_path, host="127.0.0.1")
-    pid, _ = asked(server)
+    pid, *_ = asked(server)
     server.close()
     server.close()
     with pytest.raises(ProcessLookupError):

@@ -1,6 +1,5 @@
 """Ranks that share one policy server: what an episode does, and what is known of it, never depends on the others."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -128,10 +127,9 @@ class Ends(Observer):
             self._place.listening.close()
 
 
-def test_episodes_under_way_lose_their_policy_with_a_server_that_is_gone_and_the_others_stay_missing(tmp_path, place):
+def test_the_end_of_the_rank_with_the_server_leaves_the_episodes_under_way_missing(tmp_path, place):
     serving = place.serve(**{key_of_coins(): RandomNetwork})
     report = run_job(tmp_path, place.address, [Ends(place, serving)])
     assert report.status is ReportedStatus.FAILED
     assert "the rank that ran the policy server" in str(report.error)
-    lines = [json.loads(line) for file in tmp_path.glob("coins/*.jsonl") for line in file.read_text().splitlines()]
-    assert [(line["outcome"], line["termination"]) for line in lines] == [("error", "policy_lost")] * 4
+    assert [file.read_text() for file in tmp_path.glob("coins/*.jsonl")] == [""]

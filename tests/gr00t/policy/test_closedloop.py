@@ -1,5 +1,6 @@
 """A closed loop: which env slots are asked for when, what the model is told, and what comes of its answers."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,12 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.config.latency import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
+from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
@@ -463,3 +468,47 @@ def test_the_pictures_that_it_announces_are_enough(tmp_path, policy_class, args,
 
 class Actions(ActionLog):
     sees_pictures = False
+
+
+class ContinuingPolicy(LimbPolicy):
+    """Keeps what its model is given to go on from."""
+
+    def __init__(self, config: ClosedloopPolicyArgs) -> None:
+        super().__init__(config)
+        self.given: list[Mapping[str, Any]] = []
+
+    def chunk_traits(self):
+        return dataclasses.replace(super().chunk_traits(), can_continue=True)
+
+    def _continued_query(self, observation, noise_seeds, going_on):
+        self.given.append(going_on)
+        return self.query(observation, noise_seeds)
+
+
+def test_actions_to_go_on_from_come_to_the_model_by_its_groups_with_every_call_filled_up(tmp_path):
+    env, policy = LimbEnvironment(3), made(tmp_path, ContinuingPolicy, rows_per_query=2)
+    observation = started(env, policy, [0, 1, 2])
+    actions = torch.arange(3.0 * HORIZON * len(ACTION)).reshape(3, HORIZON, len(ACTION))
+    going_on = Continuation(actions=actions, weights=torch.ones(3, HORIZON))
+    chunks = policy.chunks(env, observation, [0, 1, 2], going_on)
+    assert chunks.shape == (3, policy.chunk_traits().predicted, len(ACTION))
+    wiring = policy._wiring_of(env)
+    for given, slots in zip(policy.given, ([0, 1], [2, 2]), strict=True):
+        assert all(
+            np.array_equal(given["actions"][group], actions[slots][..., list(places)])
+            for group, places in wiring.action.items()
+        )
+        assert given["weights"].shape == (2, HORIZON)
+
+
+def test_answers_that_are_on_time_are_played_as_without_latency(tmp_path):
+    plain, log = played(tmp_path, 3), ActionLog()
+    on_time = LatePolicy(made(tmp_path), Delays(steps=((0, 1),)), Meanwhile.CHUNK, QueryTimes())
+    rollout(LimbEnvironment(3), on_time, episodes(12), [log])
+    assert all(torch.equal(plain.actions[index], log.actions[index]) for index in range(12))
+
+
+def test_predictions_that_are_averaged_cannot_be_late(tmp_path):
+    policy = made(tmp_path, temporal_ensemble_coeff=0.1)
+    with pytest.raises(ConfigError, match="temporal_ensemble_coeff"):
+        policy.chunk_traits()

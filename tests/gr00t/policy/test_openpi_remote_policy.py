@@ -14,7 +14,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
+from isaaclab_arena.config.latency import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
+from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
@@ -22,6 +25,7 @@ from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
 from tests.fakes import Notebook
+from tests.fakes_environment import ActionLog
 from tests.gr00t.fakes import LimbEnvironment
 
 LENGTH = 6
@@ -151,6 +155,16 @@ def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
     assert pi.keys == [None, None]
 
 
+def test_late_answers_go_on_where_the_chunk_before_is_used_up():
+    log = ActionLog()
+    with talking(conversation(Pi())) as port:
+        late = LatePolicy(policy_at(port), Delays(steps=((2, 1),)), Meanwhile.CHUNK, QueryTimes())
+        rollout(LimbEnvironment(1), late, episodes(1), [log])
+        late.close()
+    # Of each answer but the first, the first two actions are late.
+    assert log.actions[0][:8, 0].tolist() == [10.0, 11, 12, 13, 22, 23, 32, 33]
+
+
 def test_the_questions_of_all_env_slots_are_under_way_at_once():
     class Meeting(PiWithoutMemory):
         together = threading.Barrier(3, timeout=20)
@@ -275,6 +289,23 @@ def test_a_policy_that_takes_too_long_is_an_error_that_says_so():
         with pytest.raises(ServerUnreachableError, match=r"did not answer within 0.2 s, twice"):
             rollout(LimbEnvironment(1), policy, episodes(1), [])
         policy.close()
+
+
+def test_what_an_interrupted_question_left_unanswered_is_not_taken_for_the_answer_to_the_next_one():
+    pi, environment = Pi(), LimbEnvironment(2)
+    pi.hold_s = 0.2
+    with talking(conversation(pi)) as port:
+        policy = policy_at(port)
+        drawn = environment.draw_conditions(np.random.default_rng(0))
+        shown = environment.reset(torch.arange(2), [drawn, drawn])
+        one_slot = {group: {name: term[:1] for name, term in terms.items()} for group, terms in shown.items()}
+        with pytest.raises(IndexError):
+            # The question of the first env slot is under way when there is nothing to show of the second.
+            policy.get_action(environment, one_slot)
+        first_actions = policy.get_action(environment, shown)[:, 0]
+        policy.close()
+    # The answer to the first question would begin with 10.
+    assert sorted(first_actions.tolist()) == [20.0, 30.0]
 
 
 @pytest.mark.parametrize(

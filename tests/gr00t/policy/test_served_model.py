@@ -11,6 +11,7 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from tests.fakes_environment import ActionLog, episodes
+from tests.fakes_network import Desk
 from tests.gr00t.fakes import DIMENSIONS, MODALITIES, LimbEnvironment, network_answer, write_policy_yaml
 
 
@@ -39,22 +40,6 @@ class NoisyModel(RandomModel):
     honoured_options = ()
 
 
-class Desk:
-    """A policy server without the processes; see `NetworkElsewhere`."""
-
-    max_batch = 64
-
-    def __init__(self, batcher: Batcher, about) -> None:
-        self._batcher, self.about = batcher, about
-        batcher.come()
-
-    def ask(self, entries, *, slots_per_call):
-        return self._batcher.ask(entries, slots_per_call=slots_per_call).answers
-
-    def close(self) -> None:
-        self._batcher.go()
-
-
 @pytest.fixture
 def options(tmp_path) -> dict[str, str]:
     return {"policy_config_yaml_path": str(write_policy_yaml(tmp_path)), "policy_device": "cpu"}
@@ -76,7 +61,7 @@ def test_ranks_that_share_a_model_play_the_same_bits_as_one_with_its_own(options
     model = RandomModel()
     network = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=model).network()
     batcher = Batcher(network, max_batch=64, max_wait_s=0.02)
-    ranks = [Gr00tClosedloopPolicy.asking(options, Desk(batcher, network.about)) for _ in range(3)]
+    ranks = [Gr00tClosedloopPolicy.asking(options, Desk(batcher, network)) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         parts = list(pool.map(played, ranks, [(0, 3), (1, 4), (2, 5)], [2, 1, 2]))
     batcher.close()
@@ -87,7 +72,7 @@ def test_ranks_that_share_a_model_play_the_same_bits_as_one_with_its_own(options
 def test_a_model_whose_noise_depends_on_its_neighbours_promises_the_plan_alone(options):
     network = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=NoisyModel()).network()
     batcher = Batcher(network, max_batch=64, max_wait_s=0.0)
-    policy = Gr00tClosedloopPolicy.asking(options, Desk(batcher, network.about))
+    policy = Gr00tClosedloopPolicy.asking(options, Desk(batcher, network))
     assert not policy.traits.reproducible
     assert "depends on the rows that share its query" in str(policy.traits.plan_because)
     batcher.close()

@@ -50,7 +50,7 @@ class TakesTensors(LimbPolicy):
     """Notes where what it is asked about is, and answers with zeros."""
 
     @property
-    def takes_tensors(self) -> bool:
+    def _takes_tensors(self) -> bool:
         return True
 
     def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ class TakesArrays(TakesTensors):
     """As a model of another package, which knows arrays alone."""
 
     @property
-    def takes_tensors(self) -> bool:
+    def _takes_tensors(self) -> bool:
         return False
 
 

@@ -83,6 +83,14 @@ def test_an_entry_follows_from_its_own_seed_and_nothing_is_left_of_it(client):
     assert asked(7)[0] != asked(8)[0]
 
 
+def test_the_last_of_several_steps_is_the_present(client):
+    def asked(joints: list[list[float]]) -> list:
+        state = np.array([joints], np.float32)
+        return client.get_action(observation(robot_joint_pos=state), {"noise_seeds": [4]})[0]["action"].tolist()
+
+    assert asked([[9.0] * 4, [1.0] * 4]) == asked([[1.0] * 4]) != asked([[9.0] * 4])
+
+
 WRONG_WORDS = {**observation(), "language": {INSTRUCTION: ["move"]}}
 
 

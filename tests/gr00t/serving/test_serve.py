@@ -10,14 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from gr00t.policy.policy_client import PolicyClient
 
 from isaaclab_arena_gr00t.serving.serve import main
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.end_to_end.launching import command, free_port, patience_s, start, wait_until
 
 
 @contextmanager
@@ -47,6 +43,27 @@ def test_a_signal_ends_the_server_with_its_exit_code(number, code):
     with signalled_when_healthy(port, number, found):
         assert main(["zero_action", "reach", "--protocol", "openpi", "--port", str(port)]) == code
     assert found == [200]
+
+
+def is_up(port: int) -> bool:
+    try:
+        return PolicyClient("127.0.0.1", port, timeout_ms=1000).ping()
+    except RuntimeError:
+        return False
+
+
+@pytest.mark.parametrize(("ending", "code"), [("kill", 0), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_process_that_speaks_gr00ts_protocol_ends_in_order_on_a_kill_and_on_signals(tmp_path, ending, code):
+    port, log = free_port(), tmp_path / "log.txt"
+    words = ("zero_action", "reach", "--protocol", "gr00t", "--port", port)
+    process = start(command(*words, module=["-m", "isaaclab_arena_gr00t.serving.serve"]), log)
+    wait_until(lambda: is_up(port), timeout_s=patience_s(60.0))
+    if ending == "kill":
+        PolicyClient("127.0.0.1", port).kill_server()
+    else:
+        process.send_signal(ending)
+    assert process.wait(patience_s(30.0)) == code
+    assert log.read_text().rstrip().endswith("stopped"), log.read_text()
 
 
 @pytest.mark.parametrize(

@@ -243,3 +243,36 @@ def test_a_client_that_floods_waits_and_others_go_on(port):
         answers = [unpacked(flooding.recv(20.0, decode=False))["seq"] for _ in range(98)]
         thread.join(20.0)
     assert answers == list(range(2, 100))
+
+
+class HeldPolicy(WalkPolicy):
+    """Acts when it may."""
+
+    may_act = threading.Event()
+
+    def act_in_some(self, env, observation, env_ids):
+        assert self.may_act.wait(20.0)
+        return super().act_in_some(env, observation, env_ids)
+
+
+def test_what_a_client_sends_ahead_stays_with_the_client():
+    HeldPolicy.may_act.set()
+    with serving(policy_class=HeldPolicy) as port, connected(port) as connection:
+        HeldPolicy.may_act.clear()
+        connection.send(start(1))
+        sent: list[int] = []
+
+        def flood() -> None:
+            for number in range(2, 252):
+                connection.send(shown(number, ahead=b"x" * 90_000))
+                sent.append(number)
+
+        thread = threading.Thread(target=flood, daemon=True)
+        thread.start()
+        thread.join(0.7)
+        is_held_up = thread.is_alive()
+        HeldPolicy.may_act.set()
+        answers = [unpacked(connection.recv(20.0, decode=False))["seq"] for _ in range(250)]
+        thread.join(20.0)
+    assert is_held_up
+    assert answers == sent == list(range(2, 252))

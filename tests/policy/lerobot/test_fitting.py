@@ -71,6 +71,8 @@ def test_a_state_of_which_nobody_speaks_is_the_only_observation_of_its_size():
         ({"action_dim": 8}, {}, "the policy's action has 8 numbers, the environment's 5: it is another robot's"),
         ({}, {"action_columns": (0, 1)}, "action_columns: names 2 numbers, the environment's action has 5"),
         ({}, {"action_columns": (0, 1, 2, 3, 5)}, "action_columns: must be 0 to 4"),
+        ({"pictures": {FRONT: (8, 6, 3)}}, {}, "looks at 8 x 6 x 3, and camera 'front' gives 6 x 8 x 3"),
+        ({}, {"fps": 5.0}, "made for 5 control steps per second, and the environment makes 10"),
         ({}, {"fps": 50.0}, "made for 50 control steps per second, and the environment makes 10"),
     ],
 )

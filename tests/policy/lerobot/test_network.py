@@ -42,6 +42,38 @@ def test_answers_go_through_the_saved_processors(tmp_path):
     network.close()
 
 
+def test_a_process_calculates_with_the_threads_and_as_deterministically_as_this_one(tmp_path):
+    torch.use_deterministic_algorithms(True)
+    try:
+        network = network_of(saved(tmp_path, misbehaviour="tell settings"))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert np.all(asked(network) == 2 * torch.get_num_threads() + 1)
+    network.close()
+
+
+def test_a_query_of_several_calls_of_one_size_has_the_answers_of_one_call(tmp_path):
+    network = network_of(saved(tmp_path, "diffusion"))
+    shown = {PICTURE: np.zeros((3, 1, 6, 8, 3), np.uint8), STATE: np.arange(18, dtype=np.float32).reshape(3, 1, 6)}
+    whole, parts = (network.actions(shown, ["a", "bb", "ccc"], [5, 6, 7], slots_per_call=size) for size in (None, 2))
+    assert np.allclose(whole, parts, atol=1e-6)
+    network.close()
+
+
+def test_a_call_that_is_not_full_is_filled_up(tmp_path):
+    network = network_of(saved(tmp_path, misbehaviour="tell size"))
+    sizes = [network.actions(_QUESTION, ["go", "stop"], [1, 2], slots_per_call=size) for size in (1, 2, 3)]
+    assert [set(each.flatten()) for each in sizes] == [{1}, {2}, {3}]
+    network.close()
+
+
+def test_a_policy_that_fell_silent_is_not_asked_again_in_silence(tmp_path):
+    network = network_of(saved(tmp_path, misbehaviour="hang once"), timeout_s=0.5)
+    with pytest.raises(PolicyLostError, match=r"did not answer within 0\.5 s"):
+        asked(network)
+    network.close()
+
+
 def test_a_policy_that_dies_between_two_answers_costs_nothing(tmp_path):
     expected = asked(network_of(saved(tmp_path / "well")))
     network = network_of(saved(tmp_path / "ill", misbehaviour="die once"))

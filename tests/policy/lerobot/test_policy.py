@@ -3,14 +3,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.config.latency import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
+from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.lerobot.network import LeRobotNetwork
+from isaaclab_arena.policy.lerobot.network import Description, LeRobotNetwork
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
 from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
@@ -27,7 +33,7 @@ def made(directory: Path, **options: Any) -> Iterator[LeRobotPolicy]:
     policy.close()
 
 
-def played(policy: PolicyBase, environment: LimbEnvironment, count: int = 5) -> dict[int, torch.Tensor]:
+def played(policy: PolicyBase, environment: Environment, count: int = 5) -> dict[int, torch.Tensor]:
     """Return the actions of each episode that a policy plays, by its index."""
     log = ActionLog()
     episodes = [Episode(job="limb", episode_index=index, seed=7) for index in range(count)]
@@ -86,12 +92,66 @@ def test_the_history_of_an_episode_begins_with_its_first_observation(tmp_path):
     assert len({round(float(each), 6) for each in actions[:, 0]}) == len(actions)
 
 
+@pytest.mark.parametrize("num_observations", [1, 2])
+def test_answers_that_are_on_time_are_played_as_without_latency(tmp_path, num_observations):
+    with made(saved(tmp_path, n_obs_steps=num_observations), n_action_steps=2) as policy:
+        plain = played(policy, LimbEnvironment(2))
+    with made(tmp_path, n_action_steps=2) as policy:
+        late = LatePolicy(policy, Delays(steps=((0, 1),)), Meanwhile.CHUNK, QueryTimes())
+        on_time = played(late, DrawnOnDemand(LimbEnvironment(2)))
+    assert all(torch.equal(plain[index], on_time[index]) for index in range(5))
+
+
 def test_columns_of_an_action_are_taken_in_order(tmp_path):
     directory = saved(tmp_path)
     with made(directory) as policy:
         whole = played(policy, LimbEnvironment(1), 1)[0][0]
     with made(directory, action_columns=[4, 3, 2, 1, 0]) as policy:
         assert torch.equal(played(policy, LimbEnvironment(1), 1)[0][0], whole.flip(0))
+
+
+def test_fewer_actions_than_the_policy_gives_are_the_first_of_them(tmp_path):
+    with made(saved(tmp_path)) as policy:
+        whole = played(policy, LimbEnvironment(1), 1)[0]
+    with made(tmp_path, n_action_steps=2) as policy:
+        assert torch.equal(played(policy, LimbEnvironment(1), 1)[0][:2], whole[:2])
+
+
+class NotedNetwork:
+    """Stands for the network of a policy, and notes for which words it was asked in each query."""
+
+    description = Description(num_actions=3, action_dim=5, takes_batches=True, device_type="cpu")
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def actions(self, shown, words, noise_seeds, *, slots_per_call=None) -> np.ndarray:
+        self.asked.append(list(words))
+        return np.zeros((len(words), 3, 5), np.float32)
+
+    def close(self) -> None: ...
+
+
+def test_each_env_slot_is_asked_about_with_the_words_of_its_episode_until_that_ends(tmp_path):
+    network: Any = NotedNetwork()
+    policy = LeRobotPolicy(LeRobotPolicyCfg(**options_for(saved(tmp_path), n_action_steps=1)), network=network)
+    policy.set_task_description("tidy up")
+    environment = LimbEnvironment(2)
+    observation = environment.reset(torch.arange(2), [environment.draw_conditions(np.random.default_rng(7))] * 2)
+    starts = [
+        EpisodeStart(
+            env_id=env_id,
+            episode=Episode(job="limb", episode_index=env_id, seed=7),
+            conditions={},
+            language_instruction=words,
+        )
+        for env_id, words in enumerate(("lift", "drop"))
+    ]
+    policy.start_episodes(environment, starts)
+    policy.get_action(environment, observation)
+    policy.end_episodes(environment, [0])
+    policy.get_action(environment, observation)
+    assert network.asked == [["lift", "drop"], ["drop"]]
 
 
 def test_no_more_actions_are_played_than_the_policy_was_saved_with(tmp_path):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
-import pathlib
 import typing
 
 import numpy as np
 import torch
 
-from .noise import NoiseOfEntries  # noqa: TID252  beside this file, whatever imports it
+from .loading import loaded, saved_steps  # noqa: TID252  beside this file, whatever imports it
+from .noise import NoiseOfEntries  # noqa: TID252
 
 DRAWN_BY_ENTRY = frozenset({"act", "diffusion", "pi0", "pi05", "smolvla", "xvla"})
 """Types whose noise, if they draw any, has the batch as its first dimension. Others are asked about one entry each."""
 
 _ACTION = "action"
-_DEVICE_STEP = "device_processor"
+
+_ELEMENTWISE = frozenset({"unnormalizer_processor", "device_processor"})
+"""Steps after a policy that do the same with each action, however many there are."""
 
 
 class Network:
@@ -31,18 +31,13 @@ class Network:
 
     def __init__(self, directory: str, device: str, settings: dict) -> None:
         torch.set_num_threads(settings["threads"])
-        torch.use_deterministic_algorithms(settings["deterministic"])
+        if settings["deterministic"]:
+            # To say that it need not be, which holds from the start, would import torch's compiler.
+            torch.use_deterministic_algorithms(mode=True)
         if device != "cpu":
             torch.cuda.set_device(torch.device(device))
-        # Types of other packages register themselves where they are found.
-        getattr(_lerobot("utils.import_utils"), "register_third_party_plugins", lambda: None)()
-        factory = _lerobot("policies.factory")
-        config = _lerobot("configs.policies").PreTrainedConfig.from_pretrained(directory)
-        config.device = device
-        self._policy = factory.get_policy_class(config.type).from_pretrained(directory, config=config)
-        self._before, self._after = factory.make_pre_post_processors(
-            config, pretrained_path=directory, preprocessor_overrides=_moved(directory, device)
-        )
+        self._policy, self._before, self._after = loaded(directory, device)
+        self._after_is_elementwise = saved_steps(directory, "policy_postprocessor") <= _ELEMENTWISE
         self._device = torch.device(device)
 
     @property
@@ -86,8 +81,15 @@ class Network:
             torch.manual_seed(seeds[0])
         amp = torch.autocast(self._device.type) if self._policy.config.use_amp else contextlib.nullcontext()
         with torch.inference_mode(), amp, noise:
-            played = [self._after(action) for action in self._played([self._before(step) for step in steps])]
-        return torch.stack([action.to("cpu", torch.float32) for action in played], dim=1).numpy()
+            played = self._processed(self._played([self._before(step) for step in steps]))
+        return played.to("cpu", torch.float32).numpy()
+
+    def _processed(self, actions: list[torch.Tensor]) -> torch.Tensor:
+        """Return actions after the saved processor. Shape: (n, num_actions, action_dim)."""
+        if not self._after_is_elementwise:
+            return torch.stack([self._after(action) for action in actions], dim=1)
+        stacked = torch.stack(actions, dim=1)
+        return self._after(stacked.flatten(0, 1)).unflatten(0, stacked.shape[:2])
 
     @property
     def _steps(self) -> range:
@@ -110,17 +112,6 @@ class Network:
         """Return the actions that the policy has still to play; those of one that keeps none are always none."""
         queue = getattr(self._policy, "_action_queue", None)
         return getattr(self._policy, "_queues", {}).get(_ACTION, []) if queue is None else queue
-
-
-def _lerobot(module: str) -> typing.Any:
-    return importlib.import_module(f"lerobot.{module}")
-
-
-def _moved(directory: str, device: str) -> dict:
-    """Return what is to be changed of the saved processors, so that they work on a device."""
-    saved = json.loads((pathlib.Path(directory) / "policy_preprocessor.json").read_text())
-    names = {step.get("registry_name") for step in saved["steps"]}
-    return {_DEVICE_STEP: {"device": device}} if _DEVICE_STEP in names else {}
 
 
 def _described(feature: typing.Any) -> dict:

@@ -24,6 +24,7 @@ _REFUSED = frozenset(
         torch.Tensor.random_,
     }
 )
+_DRAWING = _REFUSED.union(_LIKE, _SIZED, [torch.normal])
 
 
 class NoiseOfEntries(TorchFunctionMode):
@@ -48,6 +49,8 @@ class NoiseOfEntries(TorchFunctionMode):
             RuntimeError: If something is drawn that cannot be told by entries.
         """
         given = kwargs or {}
+        if function not in _DRAWING:
+            return function(*args, **given)
         if function in _LIKE:
             like = args[0]
             wanted = given.get("dtype") or like.dtype, given.get("device") or like.device
@@ -57,9 +60,7 @@ class NoiseOfEntries(TorchFunctionMode):
             return self._drawn(_SIZED[function], _shape(size), given.get("dtype"), given.get("device"))
         if function is torch.normal:
             return self._normal(args, given)
-        if function in _REFUSED:
-            raise RuntimeError(f"the policy draws with {function.__name__}, which is not known to be drawn by entries")
-        return function(*args, **given)
+        raise RuntimeError(f"the policy draws with {function.__name__}, which is not known to be drawn by entries")
 
     def _normal(self, args: tuple, given: dict) -> torch.Tensor:
         mean, std = given.get("mean", args[0] if args else 0.0), given.get("std", args[1] if len(args) > 1 else 1.0)

@@ -1,9 +1,13 @@
+import json
 import os
 import time
 from collections import deque
 from pathlib import Path
 
 import torch
+
+from lerobot.datasets import Dataset
+from lerobot.policies.groot import GrootConfig
 
 
 class Policy:
@@ -19,6 +23,8 @@ class Policy:
     def from_pretrained(cls, directory, config):
         if getattr(config, "misbehaviour", None) == "no weights":
             raise RuntimeError("Missing key(s) in state_dict: model.weight")
+        if getattr(config, "needs_datasets", False):
+            assert issubclass(Dataset, object)
         return cls(directory, config)
 
     def reset(self):
@@ -71,6 +77,14 @@ class Policy:
             time.sleep(3600)
         if misbehaviour == "raise":
             raise ValueError("a tensor is on the wrong shelf")
+        if misbehaviour == "hang once" and not (self.directory / ".hung").exists():
+            (self.directory / ".hung").touch()
+            time.sleep(3600)
+        if misbehaviour == "tell size":
+            return torch.full_like(actions, 2.0 * len(actions))
+        if misbehaviour == "tell settings":
+            told = 2 * torch.get_num_threads() + torch.are_deterministic_algorithms_enabled()
+            return torch.full_like(actions, 2.0 * told)
         if misbehaviour == "nan":
             return actions * float("nan")
         return actions[:, :-1] if misbehaviour == "few" else actions
@@ -82,8 +96,22 @@ def get_policy_class(name):
 
 def make_pre_post_processors(config, pretrained_path, preprocessor_overrides):
     assert preprocessor_overrides == {"device_processor": {"device": "cpu"}}
+    assert not isinstance(config, GrootConfig)
 
     def before(batch):
         return {**batch, "observation.state": 2 * batch["observation.state"]}
 
-    return before, lambda action: action / 2
+    return before, _Halved(pretrained_path)
+
+
+class _Halved:
+    """Halves actions; with a step that remembers, each is one further on than the one before."""
+
+    def __init__(self, directory):
+        steps = json.loads((Path(directory) / "policy_postprocessor.json").read_text())["steps"]
+        self.remembers = any(step["registry_name"] == "delta_action_processor" for step in steps)
+        self.calls = 0
+
+    def __call__(self, action):
+        self.calls += 1
+        return action / 2 + (self.calls if self.remembers else 0)

@@ -1,0 +1,2 @@
+class Dataset:
+    """What no policy needs."""
