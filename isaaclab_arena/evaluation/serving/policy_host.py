@@ -162,6 +162,7 @@ class PolicyHost:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        batch: Sequence[_Waiting] = ()
         try:
             while self._wait():
                 ended, batch = self._taken()
@@ -177,7 +178,7 @@ class PolicyHost:
         finally:
             with self._changed:
                 self._is_closed = True
-                left = list(self._waiting)
+                left = [waiting for waiting in (*batch, *self._waiting) if not waiting.answer.done()]
             for waiting in left:
                 waiting.answer.set_exception(PolicyError("the policy is no longer served"))
             self.policy.close()

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
@@ -104,16 +105,28 @@ def test_a_session_without_an_env_slot_is_refused_until_another_one_ends():
         first.close()
         assert played(second, 5, [1.0]) == due(5, [1.0])
         assert played(opened(host), 6, [1.0]) == due(6, [1.0])
+        with pytest.raises(HostFullError):
+            opened(host)
+
+
+def test_an_env_slot_stays_with_its_session_from_one_episode_to_the_next():
+    with hosting(CountingTogetherPolicy, num_slots=2) as host:
+        sessions = [host.open(), host.open()]
+        for episode_index in range(3):
+            for session in sessions:
+                assert played(session, episode_index, [1.0, 2.0]) == due(episode_index, [1.0, 2.0])
+        with pytest.raises(HostFullError):
+            opened(host)
 
 
 def opened(host: PolicyHost):
     """Return a session as soon as an env slot is given back, which happens on the host's own thread."""
-    for _ in range(200):
+    for _ in range(20):
         try:
             return host.open()
         except HostFullError:
             threading.Event().wait(0.01)
-    raise AssertionError("no env slot is given back")
+    return host.open()
 
 
 def test_an_observation_that_is_refused_leaves_the_episode_as_it_was():
@@ -137,6 +150,37 @@ def test_what_goes_wrong_in_the_policy_ends_the_episode_and_not_the_host(policy_
         assert played(other, 1, [1.0, 2.0]) == due(1, [1.0, 2.0])
         assert played(session, 2, [1.0, 2.0]) == due(2, [1.0, 2.0])
         assert host.failure is None
+
+
+class GreedyPolicy(CountingTogetherPolicy):
+    """Needs more memory than there is, once the clock stands at 13."""
+
+    def act_in_some(self, env, observation, env_ids):
+        if (observation["policy"]["clock"] == 13).any():
+            raise torch.OutOfMemoryError("13 gigabytes")
+        return super().act_in_some(env, observation, env_ids)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_policy_without_memory_ends_the_host_and_whoever_asked_is_told():
+    with hosting(GreedyPolicy) as host:
+        session = host.open()
+        session.start_episode(Episode(job="coins", episode_index=0, seed=3))
+        with pytest.raises(PolicyError, match="no longer served"):
+            session.ask(showing(13.0)).result(timeout=5.0)
+        host.close()
+        assert host.failure == "13 gigabytes"
+
+
+def test_a_query_that_waits_when_the_host_is_closed_is_told_so():
+    with hosting(CountingTogetherPolicy, max_wait_s=20.0) as host:
+        session, other = host.open(), host.open()
+        for each in (session, other):
+            each.start_episode(Episode(job="coins", episode_index=0, seed=3))
+        waiting = session.ask(showing(1.0))
+        host.close()
+        with pytest.raises(PolicyError, match="no longer served"):
+            waiting.result(timeout=5.0)
 
 
 def test_a_closed_host_answers_nobody():

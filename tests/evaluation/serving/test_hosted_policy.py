@@ -1,0 +1,81 @@
+"""The policy of a job, as it acts in the env slots of clients."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.evaluation.serving.hosted_policy import BegunEpisode, HostedPolicy, SlotAnswer
+from isaaclab_arena.evaluation.serving.observations import checked_observation
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.policy import PolicyBase
+from tests.evaluation.jobs import coin_job
+from tests.evaluation.serving.hosts import CountingPolicy, CountingTogetherPolicy, showing
+
+
+def hosted(policy_class: type[PolicyBase], words: str | None = None) -> "closing[HostedPolicy]":
+    return closing(HostedPolicy(coin_job(policy_class=policy_class, language_instruction=words), 2))
+
+
+def asked(policy: HostedPolicy, env_id: int, clock: float) -> SlotAnswer | Exception:
+    return policy.act({env_id: checked_observation(showing(clock), policy.observation_spec)})[env_id]
+
+
+def begun(episode_index: int, instruction: str | None = None) -> BegunEpisode:
+    return BegunEpisode(episode=Episode(job="coins", episode_index=episode_index, seed=3), instruction=instruction)
+
+
+class BorrowingPolicy(CountingPolicy):
+    """Has a network that others with a memory of their own may share."""
+
+    networks_made = 0
+
+    def __init__(self, network: object | None = None) -> None:
+        super().__init__()
+        if network is None:
+            type(self).networks_made += 1
+        self.network_of_all = network or object()
+
+    def with_own_memory(self) -> "BorrowingPolicy":
+        return type(self)(self.network_of_all)
+
+
+def test_sessions_share_a_network_and_no_memory():
+    made_before = BorrowingPolicy.networks_made
+    with hosted(BorrowingPolicy) as policy:
+        loaded = BorrowingPolicy.networks_made - made_before
+        for env_id in (0, 1):
+            policy.start(env_id, begun(env_id))
+        steps = [
+            answer.action[0] for env_id in (0, 1, 0) if isinstance(answer := asked(policy, env_id, 1.0), SlotAnswer)
+        ]
+        assert steps == [1, 1, 2]
+        assert BorrowingPolicy.networks_made - made_before == loaded
+
+
+class RashPolicy(CountingTogetherPolicy):
+    """Knows what it does next, which is too much from the second step on."""
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        return torch.full((2, 2), 1.0 if self.steps[env_id] < 2 else np.inf)
+
+
+def test_a_chunk_that_is_not_finite_is_no_answer():
+    with hosted(RashPolicy) as policy:
+        assert policy.chunk_length == 3
+        policy.start(1, begun(0))
+        first, second = asked(policy, 1, 1.0), asked(policy, 1, 1.0)
+    assert isinstance(first, SlotAnswer)
+    assert isinstance(second, PolicyError)
+    with pytest.raises(PolicyError, match="the policy's action holds NaN or infinity"):
+        raise second
+
+
+def test_what_a_client_says_is_to_be_done_goes_before_what_the_job_says():
+    with hosted(CountingTogetherPolicy, "roll it") as policy:
+        policy.start(0, begun(0, "toss it"))
+        policy.start(1, begun(1))
+        assert isinstance(policy.policy, CountingTogetherPolicy)
+        assert policy.policy.words[1:] == ["toss it", "roll it"]
