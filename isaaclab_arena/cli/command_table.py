@@ -45,6 +45,7 @@ _GROUPS = {
     },
     "compare": {
         "compare": (f"{_HERE}.compare.compare:CompareOptions", "say which of two policies is better, and how surely"),
+        "robustness": (f"{_HERE}.compare.robustness:RobustnessOptions", "say what is left when episodes are changed"),
         "leaderboard": (f"{_HERE}.compare.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
         "replay-decision": (
             f"{_HERE}.compare.replay_decision:ReplayDecisionOptions",

@@ -50,6 +50,11 @@ class MlflowTracker(Tracker):
         self._whole = self._begun({_ID_TAG: run.run_id}, run.name, run.settings)
         self._jobs: dict[str, str] = {}
 
+    @property
+    def keeps_series(self) -> bool:
+        """Its store does, on this machine too."""
+        return True
+
     def log_job(self, measures: JobMeasures) -> None:
         """Add a point to the curves of the job's own run, over finished episodes."""
         self._log(self._job(measures.job), measures.values, measures.episodes)

@@ -1,6 +1,7 @@
 """Show a run in TensorBoard: curves of each job with their intervals, the table of jobs, and videos of failures."""
 
 import io
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from isaaclab_arena.tracking.tracker import (
 )
 
 _INTERVAL = ("success_rate", "success_low", "success_high")
+_EVENTS = "events.out.tfevents"
+_EARLIER_FILES = 3
 _FRAMES_OF_A_FILM = 60
 _LONGER_SIDE_PIXELS = 240
 
@@ -34,10 +37,15 @@ class TensorboardTracker(Tracker):
 
     def __init__(self, run: TrackedRun) -> None:
         self._directory = run.directory / "tensorboard"
-        self._writer = SummaryWriter(str(self._directory))
+        self._writing = run.directory / ".tensorboard" if run.series else self._directory
+        if run.series:
+            # A process that was killed leaves what it had written.
+            shutil.rmtree(self._writing, ignore_errors=True)
+        # A reader that knows earlier files drops what they have from the step to purge from.
+        self._writer = SummaryWriter(str(self._writing), purge_step=0 if run.series else None)
         self._num_tables = 0
-        self._num_films = 0
-        rates = {job: ["Margin", [f"{job}/{name}" for name in _INTERVAL]] for job in run.jobs}
+        tags = [*run.jobs, *(f"{CHECKPOINTS}/{series}" for series in run.series)]
+        rates = {tag: ["Margin", [f"{tag}/{name}" for name in _INTERVAL]] for tag in tags}
         self._writer.add_custom_scalars({"success rates with 95 % intervals": rates})
         for job, settings in run.jobs.items():
             self._writer.add_text(f"{job}/settings", _markdown([dict(settings)]))
@@ -69,7 +77,21 @@ class TensorboardTracker(Tracker):
     def close(self) -> str:
         """Finish, and return the command that shows it."""
         self._writer.close()
+        if self._writing != self._directory:
+            self._put_last()
         return f"tensorboard --logdir {self._directory}"
+
+    def _put_last(self) -> None:
+        """Put the file of a series after those of earlier processes, in the order in which readers read."""
+        earlier = sorted(self._directory.glob(f"{_EVENTS}.*"))
+        number = 1 + (int(earlier[-1].suffix[1:]) if earlier else 0)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        [written] = self._writing.iterdir()
+        written.replace(self._directory / f"{_EVENTS}.{number:06d}")
+        shutil.rmtree(self._writing)
+        # One that is removed while a reader is at it would keep the reader from going on to the next.
+        for file in earlier[:-_EARLIER_FILES]:
+            file.unlink(missing_ok=True)
 
     def _add(self, prefix: str, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

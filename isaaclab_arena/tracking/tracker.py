@@ -23,6 +23,7 @@ class TrackedRun:
         directory: Where files of a service lie that runs on no server.
         settings: What holds for all jobs: versions, machine, options.
         jobs: By name, each job's settings, under the keys of the job file: ``policy_config_dict.checkpoint_path``.
+        series: The curves over training steps, where this is a watch of a training; see `CheckpointMeasures`.
     """
 
     run_id: str
@@ -30,6 +31,7 @@ class TrackedRun:
     directory: Path
     settings: Mapping[str, Any]
     jobs: Mapping[str, Mapping[str, Any]]
+    series: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,15 @@ class FailureFilm:
 
 class Tracker(ABC):
     """A service that shows results. Its methods raise whatever the service's library raises."""
+
+    @property
+    def keeps_series(self) -> bool:
+        """Whether points of a watch that an earlier process told are still there.
+
+        Where they are not, every process tells all of them in the order of their steps, and what it writes takes the
+        place of what an earlier one wrote.
+        """
+        return False
 
     @abstractmethod
     def log_job(self, measures: JobMeasures) -> None:

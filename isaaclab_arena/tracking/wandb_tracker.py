@@ -1,6 +1,8 @@
 """Show a run in Weights & Biases: curves of each job, the table of jobs, videos of failures, and the jobs' settings."""
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.registry import optional_library
@@ -40,12 +42,15 @@ class WandbTracker(Tracker):
         wanted = self._library.setup(self._library.Settings(**quiet)).settings
         has_key = self._library.login(prompt=False, verify=False)
         mode = "offline" if wanted.mode == "online" and not has_key else wanted.mode
+        self._is_online = mode == "online"
         run.directory.mkdir(parents=True, exist_ok=True)
+        earlier = run.directory.glob(f"wandb/offline-run-*-{run.run_id}")
+        self._replaced = [*earlier] if run.series and not self._is_online else []
         self._run: Any = self._library.init(
             project=wanted.project or PROJECT,
             name=run.name,
             id=run.run_id,
-            resume="allow" if mode == "online" else None,
+            resume="allow" if self._is_online else None,
             dir=str(run.directory),
             mode=mode,
             config={**run.settings, "jobs": {name: dict(settings) for name, settings in run.jobs.items()}},
@@ -56,6 +61,11 @@ class WandbTracker(Tracker):
         self._run.define_metric(f"{CHECKPOINTS}/*", step_metric=_STEP)
         self._keys = job_keys(run.jobs)
         self._jobs: set[str] = set()
+
+    @property
+    def keeps_series(self) -> bool:
+        """A server does."""
+        return self._is_online
 
     def log_job(self, measures: JobMeasures) -> None:
         """Add a point to the curves ``<job>/success_rate`` and so on."""
@@ -88,7 +98,11 @@ class WandbTracker(Tracker):
     def close(self) -> str:
         """Finish, and return the page of the run, or the command that sends its files."""
         self._run.finish()
-        return str(self._run.url) if self._run.url else f"wandb sync {self._run.settings.sync_dir}"
+        written = Path(self._run.settings.sync_dir)
+        for directory in self._replaced:
+            if directory.name != written.name:
+                shutil.rmtree(directory, ignore_errors=True)
+        return str(self._run.url) if self._run.url else f"wandb sync {written}"
 
 
 def job_keys(jobs: Iterable[str]) -> dict[str, str]:

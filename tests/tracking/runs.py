@@ -11,7 +11,7 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, VIDEOS_DIRECTORY, video_file_name
 from isaaclab_arena.storage.run.run_plan import read_run_plan
-from isaaclab_arena.tracking.tracker import Tracker
+from isaaclab_arena.tracking.tracker import TrackedRun, Tracker
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 CHECKPOINT = "policy_config_dict.checkpoint_path"
@@ -63,6 +63,11 @@ def finished_run(directory: Path) -> Path:
     for index in (0, 1):
         write_film(directory, "early", index)
     return directory
+
+
+def series_run(directory: Path) -> TrackedRun:
+    """Return a watch of a training as services are told of it."""
+    return TrackedRun(run_id="series", name="watch", directory=directory, settings={}, jobs={}, series=["reach"])
 
 
 def write_film(directory: Path, job: str, index: int, *, num_frames: int = 3) -> Path:

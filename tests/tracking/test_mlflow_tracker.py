@@ -1,12 +1,15 @@
 """Tests of MLflow runs, read back by its own ``search_runs``."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from isaaclab_arena.tracking.exporting import export_mlflow
-from tests.tracking.runs import finished_run
+from isaaclab_arena.tracking.series import TrackedSeries
+from isaaclab_arena.tracking.tracker import CheckpointMeasures
+from tests.tracking.runs import finished_run, series_run
 
 mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
 
@@ -72,3 +75,15 @@ def test_films_of_failures_and_the_table_are_files(client):
     assert film.path == "films/viewport-env1-episode-1.mp4"
     table = json.loads(Path(client.download_artifacts(found["run"].info.run_id, "jobs.json")).read_text())
     assert [row[table["columns"].index("name")] for row in table["data"]] == ["early", "late.v2"]
+
+
+def test_a_curve_that_is_told_again_has_each_point_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for steps in ((200,), (100, 200)):
+        points = [CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}) for step in steps]
+        series = TrackedSeries(["mlflow"], record=tmp_path / "told.json", held=lambda: nullcontext(enter_result=True))
+        series.tell(series_run(tmp_path), points)
+    client = mlflow.MlflowClient()
+    whole = runs(client)["watch"].info.run_id
+    told = client.get_metric_history(whole, "checkpoints/reach/success_rate")
+    assert sorted(each.step for each in told) == [100, 200]

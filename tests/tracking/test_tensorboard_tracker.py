@@ -8,7 +8,8 @@ from PIL import Image
 
 from isaaclab_arena.registry import imported
 from isaaclab_arena.tracking.exporting import export_tensorboard
-from tests.tracking.runs import finished_run, write_film
+from isaaclab_arena.tracking.tracker import CheckpointMeasures
+from tests.tracking.runs import finished_run, series_run, write_film
 
 reader = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
@@ -61,3 +62,25 @@ def test_a_long_film_is_shortened_to_sixty_frames_at_most(tmp_path):
     moving_picture = imported("isaaclab_arena.tracking.tensorboard_tracker:moving_picture")
     moving, _ = moving_picture(write_film(tmp_path, "lift", 0, num_frames=130))
     assert getattr(Image.open(io.BytesIO(moving)), "n_frames", 1) == 44
+
+
+def tell_series(directory: Path, *steps: int) -> None:
+    tracker_of = imported("isaaclab_arena.tracking.tensorboard_tracker:TensorboardTracker")
+    tracker = tracker_of(series_run(directory))
+    for step in steps:
+        values = {"success_rate": step / 1000, "success_low": 0.0, "success_high": 1.0}
+        tracker.log_checkpoint(CheckpointMeasures(series="reach", step=step, values=values))
+    tracker.close()
+
+
+def test_readers_of_a_curve_that_is_told_again_and_again_see_each_point_once(tmp_path):
+    tell_series(tmp_path, 500)
+    open_all_the_time = events(tmp_path / "tensorboard")
+    for first in (400, 300, 200, 100):
+        tell_series(tmp_path, *range(first, 600, 100))
+        open_all_the_time.Reload()
+    for reading in (open_all_the_time, events(tmp_path / "tensorboard")):
+        told = [each.step for each in reading.Scalars("checkpoints/reach/success_rate")]
+        assert told == [100, 200, 300, 400, 500]
+    assert len([*(tmp_path / "tensorboard").iterdir()]) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]

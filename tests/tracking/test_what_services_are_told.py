@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.tracking.exporting import export_wandb
-from tests.tracking.runs import finished_run
+from isaaclab_arena.tracking.series import TrackedSeries
+from isaaclab_arena.tracking.tracker import CheckpointMeasures
+from tests.tracking.runs import finished_run, series_run
 
 
 class Service(ModuleType):
@@ -161,6 +164,24 @@ def test_wandb_gets_rates_films_and_the_table(install, tmp_path):
     assert "success_rate" in told[-1]["jobs"]["columns"]
     assert service.run.axes["early/*"] == "early/episodes"
     assert "hush" not in str(service.begun)
+
+
+@pytest.mark.parametrize(("has_key", "resume", "told"), [(True, "allow", [100, 200]), (False, None, [100, 100, 200])])
+def test_wandb_goes_on_in_the_run_of_a_watch_with_the_points_that_its_server_does_not_have(
+    install, tmp_path, has_key, resume, told
+):
+    service = Wandb(has_key=has_key)
+    install(service.module())
+    ids = []
+    for steps in ((100,), (100, 200)):
+        points = [CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}) for step in steps]
+        series = TrackedSeries(["wandb"], record=tmp_path / "told.json", held=lambda: nullcontext(enter_result=True))
+        series.tell(series_run(tmp_path), points)
+        ids.append((service.begun["id"], service.begun["resume"]))
+    assert ids[0] == ids[1]
+    assert ids[0][1] == resume
+    assert service.run.axes["checkpoints/*"] == "checkpoint_step"
+    assert [line["checkpoint_step"] for line in service.run.history] == told
 
 
 def test_an_export_that_the_service_refuses_is_an_error(install, tmp_path, capsys):

@@ -9,10 +9,13 @@ from pathlib import Path
 from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.evaluation.watching.best import Score, best_of, promote, scores_of
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator
+from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, score_again
 from isaaclab_arena.evaluation.watching.job_document import OTHER_SEED
 from isaaclab_arena.evaluation.watching.learning_curve import points_of, write_curve
 from isaaclab_arena.evaluation.watching.ledger import Ledger
+from isaaclab_arena.evaluation.watching.page import write_watch_page
 from isaaclab_arena.evaluation.watching.point import Point
+from isaaclab_arena.evaluation.watching.tracked_curve import TrackedCurve
 from isaaclab_arena.evaluation.watching.watcher import Evaluate, Pass, Verdict, Watched, Watcher
 from isaaclab_arena.storage.atomic import write_text
 
@@ -32,6 +35,7 @@ class WatchSettings:
         stop_file: The watch ends when this file is there, and writes it when the bar is reached; None for none.
         promote: Directory of the checkpoints that reach the bar; None for none.
         bar: The share of episodes that the lower end of a checkpoint's interval has to reach; None for none.
+        tracking: The services that show the curve.
     """
 
     watched: Watched
@@ -40,6 +44,7 @@ class WatchSettings:
     stop_file: Path | None = None
     promote: Path | None = None
     bar: float | None = None
+    tracking: Sequence[str] = ()
 
 
 def watch(
@@ -65,22 +70,23 @@ def watch(
     ledger = Ledger(settings.directory)
     watcher = Watcher(watched=settings.watched, ledger=ledger, evaluate=evaluate)
     points: dict[int, list[Point]] = {}
+    tracked = TrackedCurve(settings.tracking, ledger, settings.watched.training)
     while True:
         done = watcher.one_pass()
         if done in _ENDS:
             return _ENDS[done]
         if _read_new(watcher, points, say):
+            _show(ledger, points, tracked)
             _reach_bar(settings, ledger, watcher, points, say)
         is_stopped = settings.stop_file is not None and settings.stop_file.exists()
         if is_stopped or done is Pass.REACHED_END or (settings.once and done is Pass.NOTHING_TO_DO):
             break
         if done is Pass.NOTHING_TO_DO:
             sleep(settings.watched.poll_s)
-    if not _scored_again(watcher, points, evaluate_again, say):
+    if not _scored_again(watcher, points, evaluate_again, say=say, wait=lambda: sleep(settings.watched.poll_s)):
         return INTERRUPTED
-    for record in watcher.unfinished():
-        say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
-    return 1 if watcher.unfinished() else 0
+    _show(ledger, points, tracked)
+    return _exit_code(watcher, say)
 
 
 def evaluators(evaluator: Evaluator) -> tuple[Evaluator, Evaluator]:
@@ -89,17 +95,23 @@ def evaluators(evaluator: Evaluator) -> tuple[Evaluator, Evaluator]:
 
 
 def _read_new(watcher: Watcher, points: dict[int, list[Point]], say: Callable[[str], None]) -> bool:
-    """Read what was evaluated since, by others too, and write the curve; returns whether there was anything."""
+    """Read what was evaluated since, by others too, and say it; returns whether there was anything."""
     new = [record.step for record in watcher.done() if record.step not in points]
     for step in new:
         points[step] = points_of(watcher.ledger.run_directory(step), step)
     if not new:
         return False
-    write_curve(watcher.ledger.directory, _together(points))
     for step, score in scores_of(_together(points)).items():
         if step in new:
             say(f"step {step}: {_in_words(score)}")
     return True
+
+
+def _show(ledger: Ledger, points: Mapping[int, Sequence[Point]], tracked: TrackedCurve) -> None:
+    if points:
+        write_curve(ledger.directory, _together(points))
+        write_watch_page(ledger.directory, _together(points))
+        tracked.tell(_together(points))
 
 
 def _together(points: Mapping[int, Sequence[Point]]) -> list[Point]:
@@ -135,27 +147,30 @@ def _scored_again(
     watcher: Watcher,
     points: Mapping[int, Sequence[Point]],
     evaluate_again: Evaluate,
+    *,
     say: Callable[[str], None],
+    wait: Callable[[], None],
 ) -> bool:
     """Score the best checkpoint in episodes by which it was not chosen; returns whether nobody interrupted it."""
     ledger = watcher.ledger
-    records = {record.step: record for record in watcher.done()}
-    best = best_of(scores_of(_together(points)))
-    if best is None or not Path(records[best.step].path).exists():
+    chosen = best_of(scores_of(_together(points)))
+    if chosen is None:
         return True
-    checkpoint = Checkpoint(step=best.step, path=Path(records[best.step].path))
-    directory = ledger.directory / f"best_step_{best.step}"
-    with ledger.held(directory.name) as is_mine:
-        if not is_mine:
-            say(f"the best is step {best.step}: {_in_words(best)}; another watcher scores it again")
-            return True
-        outcome = evaluate_again(checkpoint, directory)
+    paths = {record.step: Path(record.path) for record in watcher.done()}
+    checkpoint = Checkpoint(step=chosen.step, path=paths[chosen.step])
+    outcome = score_again(ledger, chosen, checkpoint, evaluate_again, wait=wait)
     if outcome.verdict is Verdict.INTERRUPTED:
         return False
-    say(f"the best is step {best.step}: {_in_words(best)} in the episodes that it was chosen by")
-    again = scores_of(points_of(directory, best.step)).get(best.step) if outcome.verdict is Verdict.DONE else None
-    say(f"  in others: {_in_words(again)}" if again else f"  in others it could not be scored: {outcome.reason}")
+    best = best_of_watch(ledger.directory, chosen)
+    say(f"the best is step {chosen.step}: {_in_words(chosen)} in the episodes that it was chosen by")
+    say(f"  in others: {_in_words(best.fresh)}" if best else f"  in others it could not be scored: {outcome.reason}")
     return True
+
+
+def _exit_code(watcher: Watcher, say: Callable[[str], None]) -> int:
+    for record in watcher.unfinished():
+        say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
+    return 1 if watcher.unfinished() else 0
 
 
 def _in_words(score: Score) -> str:

@@ -5,23 +5,9 @@ import pytest
 
 from isaaclab_arena.evaluation.watching.best import best_of, promote, scores_of
 from isaaclab_arena.evaluation.watching.ledger import Evaluated, Ledger
-from isaaclab_arena.evaluation.watching.point import Point
 from isaaclab_arena.results.statistics import wilson_interval
+from tests.evaluation.watching.points import point
 from tests.evaluation.watching.trainings import ARCHIVE, save
-
-
-def point(step: int, successes: int, scored: int = 100, job: str = "reach") -> Point:
-    interval = wilson_interval(successes, scored)
-    assert interval is not None
-    return Point(
-        job=job,
-        step=step,
-        successes=successes,
-        scored=scored,
-        success_rate=successes / scored,
-        success_low=interval.low,
-        success_high=interval.high,
-    )
 
 
 def test_every_job_weighs_the_same_in_the_score():

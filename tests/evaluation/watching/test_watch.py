@@ -76,6 +76,9 @@ def test_the_best_is_scored_again_in_episodes_by_which_it_was_not_chosen(setting
     again = tossing(seed=1)
     _, said = watched(settings, tossing(), again)
     assert again.asked == [100]
+    assert "in other episodes" in (settings.directory / "report.html").read_text()
+    assert watched(settings, tossing(), again)[1][-2:] == said[-2:]
+    assert again.asked == [100], "what was scored again is not scored once more"
     assert said[-2].startswith("the best is step 100: ")
     assert said[-2].endswith("in the episodes that it was chosen by")
     assert said[-1].startswith("  in others: ")

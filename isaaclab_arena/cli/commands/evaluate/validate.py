@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.robustness.arms import robustness_arms
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -88,7 +90,14 @@ def _checked(
     problems: list[Problem] = []
     for path in files:
         try:
-            jobs_file = limited(load_jobs_file(path, defaults, overrides=overrides, suites=SUITES), options.limit)
+            read = load_jobs_file(
+                path,
+                defaults,
+                overrides=overrides,
+                suites=SUITES,
+                arms=partial(robustness_arms, may_import=not options.no_import),
+            )
+            jobs_file = limited(read, options.limit)
             jobs = resolve_jobs(
                 jobs_file.jobs,
                 file=jobs_file.path,

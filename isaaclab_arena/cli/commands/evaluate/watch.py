@@ -1,23 +1,26 @@
 """``isaaclab-arena watch``: evaluate the checkpoints of a training as they appear."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from pydantic import Field
 
 from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.job_list import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator
 from isaaclab_arena.evaluation.watching.watch import WatchSettings, evaluators, watch
 from isaaclab_arena.evaluation.watching.watcher import Watched
 from isaaclab_arena.logs import set_up_console_logging
+from isaaclab_arena.tracking.trackers import check_trackers
 
 _END = re.compile(r"(?:\w+=)?(\d{1,12})")
+_TRACKING = "tracking"
 _OWN = ("--resume", "--output_base_dir")
 
 
@@ -54,6 +57,9 @@ class WatchOptions:
     """Copy checkpoints that reach the bar into this directory, with their comparison."""
     stop_file: Path | None = None
     """End when this file is there; it is written when the bar is reached, for the training to see."""
+    tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Show the curve in wandb, tensorboard or mlflow as one run of theirs, besides what the job file names under
+    tracking; may be given several times."""
     nice: Annotated[int, Field(ge=0, le=19)] = 0
     """How much less of the processor than the training the evaluation gets."""
 
@@ -67,40 +73,46 @@ def main(argv: Sequence[str]) -> int:
     options, others = tyro.cli(
         WatchOptions, args=list(argv), prog="isaaclab-arena watch", return_unknown_args=True, use_underscores=True
     )
-    _check(options, others)
-    set_up_console_logging(0)
-    watched = Watched(
-        training=options.training,
-        pattern=options.pattern,
-        every=options.every,
-        until=_end(options.until),
-        poll_s=options.poll_s,
-        quiet_s=options.quiet_s,
-        retry_s=options.retry_s,
-    )
-    settings = WatchSettings(
-        watched=watched,
-        directory=options.output_dir or Path("outputs") / f"watch_{options.training.resolve().name}",
-        once=options.once,
-        stop_file=options.stop_file,
-        promote=options.promote,
-        bar=options.bar,
-    )
     document = read_document(options.eval_jobs_config)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("holds no jobs", file=str(options.eval_jobs_config)))
+    tracking = _checked(options, others, document)
+    set_up_console_logging(0)
     evaluator = Evaluator(
-        document=document,
+        document={key: value for key, value in document.items() if key != _TRACKING},
         training=options.training,
         pattern=options.pattern,
         options=others,
         nice=options.nice,
     )
     try:
-        return watch(settings, *evaluators(evaluator))
+        return watch(_settings(options, tracking), *evaluators(evaluator))
     except KeyboardInterrupt:
         return 130
 
 
-def _check(options: WatchOptions, others: Sequence[str]) -> None:
+def _settings(options: WatchOptions, tracking: Sequence[str]) -> WatchSettings:
+    return WatchSettings(
+        watched=Watched(
+            training=options.training,
+            pattern=options.pattern,
+            every=options.every,
+            until=_end(options.until),
+            poll_s=options.poll_s,
+            quiet_s=options.quiet_s,
+            retry_s=options.retry_s,
+        ),
+        directory=options.output_dir or Path("outputs") / f"watch_{options.training.resolve().name}",
+        once=options.once,
+        stop_file=options.stop_file,
+        promote=options.promote,
+        bar=options.bar,
+        tracking=tracking,
+    )
+
+
+def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Refuse what contradicts itself, and return the services that show the curve."""
     problems = list(wrong_numbers(options))
     if not options.training.is_dir():
         problems.append(Problem(f"'{options.training}' is no directory", key="TRAINING"))
@@ -111,8 +123,13 @@ def _check(options: WatchOptions, others: Sequence[str]) -> None:
         )
     if options.promote is not None and options.bar is None:
         problems.append(Problem("needs --bar, which says what a checkpoint has to reach", key="--promote"))
+    named = document.get(_TRACKING) or []
+    problems += tracker_problems(options.tracking, key="--tracking") + tracker_problems(named, key=_TRACKING)
     if problems:
         raise ConfigError(problems)
+    tracking = (*named, *options.tracking)
+    check_trackers(tracking, key="--tracking")
+    return tracking
 
 
 def _end(until: str | None) -> int | None:

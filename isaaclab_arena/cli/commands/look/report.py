@@ -11,6 +11,7 @@ from pydantic import Field
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.watching.page import is_watch, points_of_watch, write_watch_page
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.writing import EMBEDDED_MB, write_report
 
@@ -20,7 +21,7 @@ class ReportOptions:
     """Write the page of one run or several: results, films, comparisons, in one file that needs no network."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Directories of runs, each of which holds run.json."""
+    """Directories of runs, each of which holds run.json; or that of a watch, whose page shows its learning curve."""
     output: Path | None = None
     """The file; report.html in the directory of the first run by default."""
     embed_mb: Annotated[float, Field(ge=0, le=2_000)] = EMBEDDED_MB
@@ -42,9 +43,18 @@ def main(argv: Sequence[str]) -> int:
         problems.append(Problem("name the directory of a run", key="RUNS"))
     if problems:
         raise ConfigError(problems)
-    path = write_report(list(dict.fromkeys(options.runs)), options.output, embed_mb=options.embed_mb)
+    path = _written(list(dict.fromkeys(options.runs)), options)
     if options.json:
         print_json({"report": str(path)})
     else:
         print(f"report in {plain_text(path)}")
     return 0
+
+
+def _written(directories: Sequence[Path], options: ReportOptions) -> Path:
+    watches = [directory for directory in directories if is_watch(directory)]
+    if not watches:
+        return write_report(directories, options.output, embed_mb=options.embed_mb)
+    if len(directories) > 1:
+        raise ConfigError(Problem("is a watch, which has a page of its own; name it alone", key=str(watches[0])))
+    return write_watch_page(watches[0], points_of_watch(watches[0]), options.output)

@@ -1,0 +1,167 @@
+"""Write the page of a watch: success of every checkpoint, linked to its run, and both scores of the best."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.watching.best import Score, best_of, scores_of
+from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, fresh_run
+from isaaclab_arena.evaluation.watching.learning_curve import points_of
+from isaaclab_arena.evaluation.watching.ledger import Ledger
+from isaaclab_arena.evaluation.watching.point import Point
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.report.groups import Curve, PooledRate
+from isaaclab_arena.report.jobs import percent_text
+from isaaclab_arena.report.writing import REPORT_FILE, rendered
+from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.storage.atomic import write_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreOnPage:
+    """A score of the best checkpoint.
+
+    Attributes:
+        name: In which episodes it was reached.
+        rate: The score, 0 to 1.
+        interval: Its interval.
+        text: Both as text.
+        scored: The number of episodes.
+        address: The page of their run, None where there is none.
+    """
+
+    name: str
+    rate: float
+    interval: Interval
+    text: str
+    scored: int
+    address: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestOnPage:
+    """The best checkpoint: its step, and its scores, the second of them as soon as it was scored again."""
+
+    step: str
+    scores: tuple[ScoreOnPage, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchPage:
+    """A page.
+
+    Attributes:
+        title: What it is called.
+        made_at: When it was made, in UTC.
+        curves: Success by step, one curve per job.
+        best: The best checkpoint, None where no success was measured.
+        num_checkpoints: Checkpoints that were evaluated.
+        num_episodes: Their episodes whose success was measured.
+        unfinished: Which checkpoints could not be evaluated, and why.
+    """
+
+    title: str
+    made_at: str
+    curves: tuple[Curve, ...]
+    best: BestOnPage | None
+    num_checkpoints: int
+    num_episodes: int
+    unfinished: tuple[str, ...]
+
+
+def is_watch(directory: Path) -> bool:
+    """Whether a directory is that of a watch."""
+    return any(directory.glob("watch/step_*/evaluated.json"))
+
+
+def points_of_watch(directory: Path) -> list[Point]:
+    """Return the success of each job of every checkpoint that a watch has evaluated, in the order of their steps.
+
+    Raises:
+        ArenaError: If one of its files cannot be read.
+    """
+    ledger = Ledger(directory)
+    done = [record.step for record in ledger.all() if record.is_done]
+    return [point for step in done for point in points_of(ledger.run_directory(step), step)]
+
+
+def write_watch_page(directory: Path, points: Sequence[Point], output: Path | None = None) -> Path:
+    """Write the page of a watch over an earlier one.
+
+    Args:
+        directory: Directory of the watch.
+        points: The success of each job of every checkpoint.
+        output: The file; ``report.html`` in that directory where None. Pages of runs are linked only from there.
+
+    Raises:
+        ConfigError: If nothing has been evaluated yet.
+        StorageError: If it cannot be written.
+    """
+    if not points:
+        raise ConfigError(Problem("no checkpoint of this watch has been evaluated yet", file=str(directory)))
+    path = output or directory / REPORT_FILE
+    links_from = directory if path.resolve().parent == directory.resolve() else None
+    steps = sorted({point.step for point in points})
+    left = [record for record in Ledger(directory).all() if not record.is_done and record.reason]
+    page = WatchPage(
+        title=plain_text(directory.absolute().name),
+        made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        curves=tuple(
+            _curve(job, [point for point in points if point.job == job], steps, links_from)
+            for job in dict.fromkeys(point.job for point in points)
+        ),
+        best=_best(directory, points, links_from),
+        num_checkpoints=len(steps),
+        num_episodes=sum(point.scored for point in points),
+        unfinished=tuple(plain_text(f"Step {record.step} was not evaluated: {record.reason}") for record in left),
+    )
+    write_text(path, rendered("watch.html.j2", page=page), overwrite=True)
+    return path
+
+
+def _curve(job: str, points: Sequence[Point], steps: Sequence[int], links_from: Path | None) -> Curve:
+    width = steps[-1] - steps[0]
+    rates = tuple(
+        PooledRate(
+            label=str(point.step),
+            x=(point.step - steps[0]) / width if width else 0.5,
+            successes=point.successes,
+            scored=point.scored,
+            rate=point.success_rate,
+            interval=Interval(low=point.success_low, high=point.success_high),
+            jobs=1,
+            address=None if links_from is None else _address(Ledger(links_from).run_directory(point.step)),
+        )
+        for point in sorted(points, key=lambda point: point.step)
+    )
+    return Curve(key="step", of=plain_text(job), over_checkpoints=True, points=rates)
+
+
+def _best(directory: Path, points: Sequence[Point], links_from: Path | None) -> BestOnPage | None:
+    chosen = best_of(scores_of(points))
+    if chosen is None:
+        return None
+    runs = {"in the episodes that it was chosen by": (chosen, Ledger(directory).run_directory(chosen.step))}
+    best = best_of_watch(directory, chosen)
+    if best is not None:
+        runs["in other episodes"] = (best.fresh, fresh_run(directory, chosen.step))
+    scores = (_score(name, score, run if links_from else None) for name, (score, run) in runs.items())
+    return BestOnPage(step=str(chosen.step), scores=tuple(scores))
+
+
+def _score(name: str, score: Score, run: Path | None) -> ScoreOnPage:
+    return ScoreOnPage(
+        name=name,
+        rate=score.success_rate,
+        interval=score.interval,
+        text=percent_text(score.success_rate, score.interval.low, score.interval.high),
+        scored=score.scored,
+        address=None if run is None else _address(run),
+    )
+
+
+def _address(run: Path) -> str | None:
+    """Return the address of a run's page from the directory of the watch, None where the run has no page."""
+    return f"{run.name}/{REPORT_FILE}" if (run / REPORT_FILE).is_file() else None

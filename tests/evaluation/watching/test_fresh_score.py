@@ -1,0 +1,75 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.evaluation.watching.best import Score, scores_of
+from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, score_again
+from isaaclab_arena.evaluation.watching.ledger import Ledger
+from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict
+from isaaclab_arena.storage.run.run_lock import RunLock
+from tests.analysis.recorded_runs import write_run
+from tests.evaluation.watching.points import point
+from tests.evaluation.watching.trainings import FAILED, Evaluations, save
+
+CHOSEN = scores_of([point(50, 90)])[50]
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Checkpoint:
+    save(tmp_path / "training", 50)
+    (tmp_path / "watch").mkdir()
+    return Checkpoint(step=50, path=tmp_path / "training" / "model_50.pt")
+
+
+def scoring(*outcomes: Outcome) -> Evaluations:
+    def play(checkpoint, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        write_run(directory, {f"reach-{checkpoint.step}": "sssf"})
+
+    return Evaluations(before=play, outcomes=outcomes)
+
+
+def scored(tmp_path: Path, checkpoint: Checkpoint, evaluations: Evaluations, chosen: Score = CHOSEN, wait=None):
+    return score_again(Ledger(tmp_path / "watch"), chosen, checkpoint, evaluations, wait=wait or (lambda: None))
+
+
+def test_both_scores_are_remembered_and_nothing_is_scored_twice(tmp_path, checkpoint):
+    evaluations = scoring()
+    for _ in range(2):
+        assert scored(tmp_path, checkpoint, evaluations).verdict is Verdict.DONE
+    assert evaluations.asked == [50]
+    best = best_of_watch(tmp_path / "watch", CHOSEN)
+    assert best is not None
+    assert (best.chosen, best.fresh.success_rate, best.fresh.scored) == (CHOSEN, 0.75, 4)
+
+
+def test_a_score_of_an_earlier_best_is_not_that_of_this_one(tmp_path, checkpoint):
+    scored(tmp_path, checkpoint, scoring())
+    assert best_of_watch(tmp_path / "watch", scores_of([point(50, 91)])[50]) is None
+
+
+def test_a_run_whose_watcher_has_died_is_waited_for_and_then_gone_on_with(tmp_path, checkpoint):
+    run = tmp_path / "watch" / "best_step_50"
+    run.mkdir()
+    at_work = RunLock(run).hold_alone()
+    evaluations = scoring()
+
+    def run_ends() -> None:
+        assert evaluations.asked == []
+        at_work.release()
+
+    assert scored(tmp_path, checkpoint, evaluations, wait=run_ends).verdict is Verdict.DONE
+    assert evaluations.asked == [50]
+
+
+@pytest.mark.parametrize("outcome", [FAILED, Outcome(verdict=Verdict.INTERRUPTED)], ids=["failed", "interrupted"])
+def test_what_did_not_end_is_no_score(tmp_path, checkpoint, outcome):
+    assert scored(tmp_path, checkpoint, scoring(outcome)) == outcome
+    assert best_of_watch(tmp_path / "watch", CHOSEN) is None
+
+
+def test_a_checkpoint_that_is_gone_is_told(tmp_path, checkpoint):
+    checkpoint.path.unlink()
+    assert scored(tmp_path, checkpoint, scoring()).reason == f"{checkpoint.path} is gone"
