@@ -150,6 +150,15 @@ class WorkerProcess:
             raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
         return message, arrays
 
+    def unanswered(self, timeout_s: float) -> int | None:
+        """Return the descriptor that can be read once the answer comes; None if `receive` would not wait for it.
+
+        Args:
+            timeout_s: How long after the request it may come [s].
+        """
+        is_late = time.monotonic() - self._asked_s > timeout_s
+        return None if is_late or self._ahead or self._answered.poll(0) else self._answers.fileno()
+
     def share(self, num_bytes: int) -> int:
         """Return the descriptor of a file that the worker has open too, and can map, once it has a size.
 

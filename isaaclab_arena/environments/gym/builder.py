@@ -332,7 +332,7 @@ def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | N
     action = (0.25 * np.asarray(low) + 0.75 * np.asarray(high)).astype(np.float32)
     moving = [0] if beside is None else [0, beside]
     for _ in range(num_steps):
-        steps = slots.step(SlotMoves(actions=np.tile(action, (max(moving) + 1, 1)), moving=moving, seen=[0]))
+        steps = slots.step(SlotMoves(actions=np.tile(action, (slots.num_envs, 1)), moving=moving, seen=[0]))
         over = steps.terminated | steps.truncated
         moving = [index for index in moving if index not in steps.failures and not over[index]]
         if 0 not in moving:

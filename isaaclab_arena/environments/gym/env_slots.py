@@ -12,6 +12,9 @@ from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
 from isaaclab_arena.environments.gym.worker.shared_arrays import (
     FIRST_ENTRY,
+    MOVE,
+    MOVE_AND_LOOK,
+    REST,
     REWARD,
     TERMINATED,
     TRUNCATED,
@@ -81,6 +84,13 @@ class SlotMoves:
     moving: Sequence[int]
     seen: Container[int] = ()
 
+    @property
+    def asked(self) -> np.ndarray:
+        """What each env slot is to do, as in `SharedArrays.asked`. Shape: (num_envs,), uint8."""
+        asked = np.full(len(self.actions), REST, np.uint8)
+        asked[self.moving] = [MOVE_AND_LOOK if index in self.seen else MOVE for index in self.moving]
+        return asked
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSteps:
@@ -130,23 +140,27 @@ class EnvSlots(ABC):
 
     Attributes:
         description: The same.
+        num_envs: The same.
+        steps_elsewhere: Whether other processes make the steps.
         numbers: What env slots observed last, but for pictures, by term. They change with the next reset or step.
             Shape of each: (num_envs, *shape of the term), float32.
     """
 
+    steps_elsewhere = False
+
     def __init__(self, description: Mapping[str, Any], num_envs: int) -> None:
-        self.description = description
+        self.description, self.num_envs = description, num_envs
         self.numbers = {
             name: np.zeros((num_envs, *term["shape"]), np.float32)
             for name, term in description["observation"].items()
             if not term["image"]
         }
         self._pictures = [name for name, term in description["observation"].items() if term["image"]]
-        self._results_shape = num_envs, num_results(description)
 
     def no_steps(self) -> SlotSteps:
         """Return what is said of a step before any env slot has made it."""
-        return SlotSteps(results=np.zeros(self._results_shape), info_keys=self.description["info_keys"])
+        results = np.zeros((self.num_envs, num_results(self.description)))
+        return SlotSteps(results=results, info_keys=self.description["info_keys"])
 
     @abstractmethod
     def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
@@ -157,9 +171,23 @@ class EnvSlots(ABC):
             seen: Env slots whose pictures are wanted.
         """
 
-    @abstractmethod
     def step(self, moves: SlotMoves) -> SlotSteps:
         """Make one step in some env slots."""
+        self.begin_step(moves)
+        return self.finish_step(moves)
+
+    def begin_step(self, moves: SlotMoves) -> None:
+        """Begin a step, where other processes make it."""
+        del moves
+
+    @property
+    def unanswered(self) -> Sequence[int]:
+        """Descriptors of which each can be read once another process has made its part of the step."""
+        return ()
+
+    @abstractmethod
+    def finish_step(self, moves: SlotMoves) -> SlotSteps:
+        """Return what the step gave that was begun."""
 
     @abstractmethod
     def pictures(self, index: int) -> dict[str, np.ndarray]:
@@ -217,7 +245,7 @@ class LocalSlots(EnvSlots):
         self._take_numbers()
         return instructions
 
-    def step(self, moves: SlotMoves) -> SlotSteps:
+    def finish_step(self, moves: SlotMoves) -> SlotSteps:
         """Make one step; see `EnvSlots.step`."""
         steps = self.no_steps()
         for index in moves.moving:

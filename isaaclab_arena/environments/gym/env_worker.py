@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource, SlotSteps
-from isaaclab_arena.environments.gym.worker.shared_arrays import NOBODY, SharedArrays, num_bytes
+from isaaclab_arena.environments.gym.env_slots import SlotReset, SlotSource, SlotSteps
+from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, NOBODY, REST, SharedArrays, num_bytes
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 from isaaclab_arena.workers.kept_workers import can_spare_workers, spare_worker, taken_worker
 from isaaclab_arena.workers.program import frames
@@ -19,8 +19,6 @@ from isaaclab_arena.workers.worker_process import RequestError, WorkerError, Wor
 
 ANSWERS = Path(__file__).with_name("worker")
 """The directory with what workers answer by."""
-
-_STEP = frames.encode({"request": "step"}, {})
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ class _Played:
 
     Attributes:
         reset: What the episode started from.
-        actions: What it was given since.
+        actions: What the env slots of its worker were given in each step since. Shape of each: (num_slots, action_dim).
     """
 
     reset: SlotReset
@@ -79,6 +77,7 @@ class EnvWorker:
         self._held: set[int] = set()
         self._played: dict[int, _Played] = {}
         self._unsent: WorkerError | None = None
+        self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
         self._is_sound = True
 
     def holds(self, index: int) -> bool:
@@ -87,8 +86,8 @@ class EnvWorker:
 
     def show_in(self, numbers: Mapping[str, np.ndarray]) -> None:
         """Show what the env slots observe, but for pictures, in arrays of all env slots."""
-        places = slice(self.indices.start, self.indices.stop)
-        self._numbers = {name: values[places] for name, values in numbers.items()}
+        self._numbers = {name: values[self._places] for name, values in numbers.items()}
+        self._share_numbers()
 
     def begin_making(self, indices: Iterable[int]) -> None:
         """Ask for environments in these env slots, if there are any."""
@@ -119,6 +118,7 @@ class EnvWorker:
         if self._shared is None and self._process is not None:
             memory = self._process.share(num_bytes(description, len(self.indices)))
             self._shared = SharedArrays(memory, description, len(self.indices))
+            self._share_numbers()
         self._held.update(self._making)
         return description
 
@@ -145,22 +145,39 @@ class EnvWorker:
             self._start_again(self._played.keys() - resets.keys(), resets)
             self.begin_resets(resets, seen)
             message, _ = self._receive(timeout_s)
-        self._take_numbers([*resets])
+        self._take_numbers()
         if len(self.indices) > 1:
             self._played.update((index, _Played(reset=reset)) for index, reset in resets.items())
         return dict(zip(resets, message["instructions"], strict=True))
 
-    def begin_steps(self, moves: SlotMoves) -> None:
-        """Ask for a step of env slots that this worker holds."""
-        self._ask_steps(moves.actions[moves.moving], moves.moving, moves.seen)
+    def begin_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
+        """Ask for a step of env slots that this worker holds.
 
-    def finish_steps(self, moves: SlotMoves, steps: SlotSteps) -> None:
-        """Add what the steps that were asked for gave to what is said of all env slots."""
+        Args:
+            actions: Of all env slots; they must not change any more. Shape: (num_envs, action_dim), float32.
+            asked: What all env slots are to do, as in `SharedArrays.asked`. Shape: (num_envs,), uint8.
+        """
+        self._asked = actions[self._places], asked[self._places]
+        self._ask_steps(*self._asked)
+
+    def unanswered(self, num_moving: int) -> int | None:
+        """Return what can be read once the steps are made; None if they are, or nothing is to be expected any more."""
+        if self._process is None or self._unsent is not None:
+            return None
+        return self._process.unanswered(self._options.step_timeout_s * num_moving)
+
+    def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
+        """Add what the steps that were asked for gave to what is said of all env slots.
+
+        Args:
+            moving: The env slots of this worker that were asked to move.
+            steps: What is said of all.
+        """
         try:
-            self._take_steps(moves, steps)
+            self._take_steps(moving, steps)
         except WorkerError as error:
-            _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, [*moves.moving], error)
-            self._go_on(error, moves, steps)
+            _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, [*moving], error)
+            self._go_on(error, moving, steps)
 
     def pictures(self, index: int) -> dict[str, np.ndarray]:
         """Return the pictures that an env slot observed last."""
@@ -203,31 +220,33 @@ class EnvWorker:
         if process is not None:
             process.close()
 
-    def _ask_steps(self, actions: np.ndarray, indices: Sequence[int], seen: Container[int]) -> None:
-        self._showing().ask(self._local(indices), actions, [index in seen for index in indices])
-        self._send_frame(_STEP)
+    def _ask_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
+        shared = self._showing()
+        shared.actions[:], shared.asked[:] = actions, asked
+        self._send_frame(frames.EMPTY)
 
-    def _take_steps(self, moves: SlotMoves, steps: SlotSteps) -> None:
-        message, _ = self._receive(self._options.step_timeout_s * len(moves.moving))
-        for slot, note in message["notes"].items():
+    def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
+        notes, _ = self._receive(self._options.step_timeout_s * len(moving))
+        for slot, note in notes.items():
             index = self.indices[int(slot)]
             if "error" in note:
                 _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, note["traceback"])
                 steps.failures[index] = first_line(note["error"])
             else:
                 steps.info_names[index] = note["info_names"]
-        moved = [index for index in moves.moving if index not in steps.failures]
-        steps.results[moved] = self._showing().results[self._local(moved)]
-        self._take_numbers(moved)
-        for index in moved if self._played else ():
-            self._played[index].actions.append(moves.actions[index])
-        for index in set(moves.moving).difference(moved):
-            self._drop(index)
+        steps.results[self._places] = self._showing().results
+        self._take_numbers()
+        for index in moving:
+            if index in steps.failures:
+                self._drop(index)
+            elif self._played:
+                self._played[index].actions.append(self._asked[0])
 
-    def _go_on(self, error: WorkerError, moves: SlotMoves, steps: SlotSteps) -> None:
+    def _go_on(self, error: WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
         """Make steps once more, after the process died or fell silent in one of them."""
-        steps.failures.update(dict.fromkeys(moves.moving, first_line(error)))
-        others = [*moves.moving]
+        steps.failures.update(dict.fromkeys(moving, first_line(error)))
+        others = [*moving]
+        actions, asked = self._asked
         while True:
             failed = self._moving(others)
             self._played.pop(failed, None)
@@ -237,10 +256,10 @@ class EnvWorker:
                 return
             try:
                 self._start_again(others, ())
-                left = replace(moves, moving=others)
-                self.begin_steps(left)
+                asked[failed - self.indices[0]] = REST
+                self._ask_steps(actions, asked)
                 again = replace(steps, failures={})
-                self._take_steps(left, again)
+                self._take_steps(others, again)
             except WorkerError as error_again:
                 # The next one that does the same: there is one env slot less in each round.
                 steps.failures[self._moving(others)] = first_line(error_again)
@@ -279,10 +298,13 @@ class EnvWorker:
             played = self._played[index]
             self.begin_resets({index: played.reset}, ())
             self._receive(self._options.start_timeout_s)
-            for action in played.actions:
-                self._ask_steps(action[None], [index], ())
+            [slot] = self._local([index])
+            asked = np.full(len(self.indices), REST, np.uint8)
+            asked[slot] = MOVE
+            for actions in played.actions:
+                self._ask_steps(actions, asked)
                 self._receive(self._options.step_timeout_s)
-            again, [slot] = self._showing().arrays, self._local([index])
+            again = self._showing().arrays
             for name, values in self._numbers.items():
                 if not np.array_equal(again[name][slot], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
@@ -306,10 +328,20 @@ class EnvWorker:
         if not self._held:
             self.close()
 
-    def _take_numbers(self, indices: Sequence[int]) -> None:
-        arrays, slots = self._showing().arrays, self._local(indices)
+    @property
+    def _places(self) -> slice:
+        """Where its env slots are in arrays of all."""
+        return slice(self.indices.start, self.indices.stop)
+
+    def _take_numbers(self) -> None:
+        arrays = self._showing().arrays
         for name, values in self._numbers.items():
-            values[slots] = arrays[name][slots]
+            values[:] = arrays[name]
+
+    def _share_numbers(self) -> None:
+        """Let the memory begin with what is known: of env slots that rest nothing new will come."""
+        for name, values in self._numbers.items():
+            self._showing().arrays[name][:] = values
 
     def _local(self, indices: Iterable[int]) -> list[int]:
         """Return the numbers by which the process knows env slots."""

@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
 from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
 from isaaclab_arena.environments.gym.success import SuccessRule
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, HoldAction, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -59,10 +59,6 @@ class GymEnvironment(Environment):
     Each env slot is an environment of its own, which gets its episode's seed at its reset and is stepped only while its
     episode runs; so an episode is the same whatever happens in the other env slots. There is no automatic reset.
 
-    Attributes:
-        hold_action: What keeps the robot where it is, as the environments declare it: an action, ``last`` for the last
-            action, None where they declare nothing.
-
     Args:
         slots: The single environments.
         num_envs: How many.
@@ -88,12 +84,13 @@ class GymEnvironment(Environment):
         self.filmable = (*filmable, *((VIEWPORT,) if slots.description["renders"] else ()))
         self.films_only_drawn = bool(filmable)
         self.filming_hint = "" if slots.description["renders"] else RENDER_HINT
-        self.hold_action: tuple[float, ...] | str | None = _hold_action(slots.description["hold_action"])
+        self.hold_action = _hold_action(slots.description["hold_action"])
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
         self._instructions: dict[int, tuple[Conditions, str | None]] = {}
         self._slots = slots
+        self._moves: SlotMoves | None = None
         self._traits = traits
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not slots.description["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
@@ -152,14 +149,42 @@ class GymEnvironment(Environment):
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
+        self.begin_step(action)
+        return self.finish_step()
+
+    @property
+    def steps_elsewhere(self) -> bool:
+        """Whether workers make the steps; see `BeginsSteps`."""
+        return self._slots.steps_elsewhere
+
+    @property
+    def unanswered(self) -> Sequence[int]:
+        """Pipes of workers that have not answered; see `BeginsSteps`."""
+        return self._slots.unanswered
+
+    def begin_step(self, action: torch.Tensor) -> None:
+        """Begin a step; see `BeginsSteps`. Shape of ``action``: (num_envs, action_dim)."""
         actions = action.to("cpu", torch.float32).numpy()
         running = np.flatnonzero(self._running).tolist()
         seen = self._pictures.wanted(running, ~self._running)
-        steps = self._slots.step(SlotMoves(actions=actions, moving=running, seen=seen))
-        self._look([slot for slot in running if slot not in steps.failures], seen)
+        self._moves = SlotMoves(actions=actions, moving=running, seen=seen)
+        self._slots.begin_step(self._moves)
+
+    def finish_step(self) -> Step:
+        """Return the step that was begun; see `BeginsSteps`.
+
+        Raises:
+            RuntimeError: If none was.
+        """
+        moves, self._moves = self._moves, None
+        if moves is None:
+            raise RuntimeError("no step was begun")
+        steps = self._slots.finish_step(moves)
+        self._look([slot for slot in moves.moving if slot not in steps.failures], moves.seen)
         errors = self._problems(steps)
         moved = self._running.copy()
-        moved[list(errors)] = False
+        if errors:
+            moved[list(errors)] = False
         success = self._judged(steps, moved)
         terminated = moved & (steps.terminated | (success & self._traits.success.ends_episode))
         truncated = moved & steps.truncated & ~terminated
@@ -253,7 +278,7 @@ class GymEnvironment(Environment):
 
     def _judged(self, steps: SlotSteps, moved: np.ndarray) -> np.ndarray:
         """Count a step of sound env slots, and return where the task is solved. Shapes: (num_envs,), bool."""
-        self._return[moved] += steps.rewards[moved]
+        np.add(self._return, steps.rewards, out=self._return, where=moved)
         for key, values in self._metrics.items():
             is_there, found = steps.entry(key)
             values[moved] = np.where(is_there, found, np.nan)[moved]
@@ -283,7 +308,7 @@ class GymEnvironment(Environment):
         return torch.from_numpy(values).to(self.device)
 
 
-def _hold_action(declared: Sequence[float] | str | None) -> tuple[float, ...] | str | None:
+def _hold_action(declared: Sequence[float | None] | str | None) -> HoldAction:
     return declared if declared is None or isinstance(declared, str) else tuple(declared)
 
 

@@ -47,4 +47,5 @@ def robosuite_environment(name: str) -> GymBuilder:
         name=name,
         install_hint=f"robosuite needs an older MuJoCo, so name an interpreter with python; there {INSTALLATION}",
         worker_install_hint=INSTALLATION,
+        leaves_nothing=True,
     )

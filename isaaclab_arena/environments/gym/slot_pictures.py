@@ -47,6 +47,8 @@ class SlotPictures:
             moving: The env slots.
             resting: Which env slots are without an episode. Shape: (num_envs,), bool.
         """
+        if not self:
+            return set()
         announced, self._announced = self._announced, None
         named = np.zeros(len(resting), bool)
         named[slice(None) if announced is None else list(announced)] = True

@@ -48,8 +48,8 @@ class SuccessRule:
         if self.key is None:
             return np.zeros_like(moved)
         is_there, values = steps.entry(self.key)
-        missing = moved & (steps.terminated | steps.truncated) & ~is_there
-        if missing.any():
+        missing = moved & ~is_there
+        if missing.any() and (missing := missing & (steps.terminated | steps.truncated)).any():
             names = steps.info_names.get(int(np.argmax(missing)), ())
             hint = did_you_mean(self.key, names) or "; it is empty"
             raise ArenaError(f"success_key: the info of an episode's last step has no '{self.key}'{hint}")

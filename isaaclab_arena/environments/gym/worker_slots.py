@@ -1,7 +1,6 @@
 """Single environments in worker processes of another interpreter, one or several env slots each."""
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,11 @@ class WorkerSlots(EnvSlots):
         EnvironmentBuildError: If a worker cannot make its environments.
     """
 
+    steps_elsewhere = True
+
     def __init__(self, source: SlotSource, num_envs: int, options: WorkerOptions) -> None:
         self._source, self._options = source, options
+        self._stepping: list[tuple[EnvWorker, list[int]]] = []
         size = options.envs_per_worker
         chunks = [range(first, min(first + size, num_envs)) for first in range(0, num_envs, size)]
         self._workers = [EnvWorker(source, options, chunk) for chunk in chunks]
@@ -68,15 +70,26 @@ class WorkerSlots(EnvSlots):
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}") from error
         return instructions
 
-    def step(self, moves: SlotMoves) -> SlotSteps:
-        """Make one step in all workers at once. See `EnvSlots.step`."""
-        # A worker of several env slots keeps them until their episodes end.
-        actions = moves.actions.copy()
-        asked = [(worker, replace(moves, actions=actions, moving=part)) for worker, part in self._divided(moves.moving)]
-        for worker, part in asked:
-            worker.begin_steps(part)
+    def begin_step(self, moves: SlotMoves) -> None:
+        """Begin a step in all workers at once. See `EnvSlots.begin_step`."""
+        # A worker of several env slots keeps the actions until their episodes end.
+        actions, asked = moves.actions.copy(), moves.asked
+        self._stepping = self._divided(moves.moving)
+        for worker, _ in self._stepping:
+            worker.begin_steps(actions, asked)
+
+    @property
+    def unanswered(self) -> Sequence[int]:
+        """Pipes of the workers that are stepping."""
+        pipes = [worker.unanswered(len(part)) for worker, part in self._stepping]
+        return [pipe for pipe in pipes if pipe is not None]
+
+    def finish_step(self, moves: SlotMoves) -> SlotSteps:
+        """Wait for all workers. See `EnvSlots.finish_step`."""
+        del moves
         steps = self.no_steps()
-        for worker, part in asked:
+        stepping, self._stepping = self._stepping, []
+        for worker, part in stepping:
             worker.finish_steps(part, steps)
         return steps
 

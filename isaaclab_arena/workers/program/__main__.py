@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import importlib
 import importlib.util
 import os
@@ -52,6 +54,8 @@ def main(memory: int, directory: str) -> None:
         directory: Where the module ``answers`` is. Its ``Answers(memory, told)`` answers a message and arrays with a
             message and arrays, in ``answer``; ``told`` turns an error into a message.
     """
+    # Python looks for cycles once more as it ends, which takes most of a second where torch is.
+    atexit.register(gc.freeze)
     # What the worker's packages print must not get between the frames.
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -23,6 +23,16 @@ class FrameError(Exception):
     """What came is no frame."""
 
 
+def _prefix_of(header: bytes) -> bytes:
+    return _PREFIX.pack(MAGIC, len(header))
+
+
+_NOTHING = json.dumps({"message": {}, "arrays": []}).encode()
+
+EMPTY = _prefix_of(_NOTHING) + _NOTHING
+"""The frame that says nothing, which needs neither be written nor read as JSON."""
+
+
 def encode(message: typing.Mapping[str, typing.Any], arrays: typing.Mapping[str, np.ndarray]) -> bytes:
     """Return a frame.
 
@@ -30,6 +40,8 @@ def encode(message: typing.Mapping[str, typing.Any], arrays: typing.Mapping[str,
         message: Plain JSON values.
         arrays: Numbers of any shape.
     """
+    if not message and not arrays:
+        return EMPTY
     layout, blobs = [], []
     for name, array in arrays.items():
         plain = np.asarray(array)
@@ -38,7 +50,7 @@ def encode(message: typing.Mapping[str, typing.Any], arrays: typing.Mapping[str,
         layout.append([name, plain.dtype.newbyteorder("<").str, list(plain.shape)])
         blobs.append(plain.astype(plain.dtype.newbyteorder("<"), copy=False).tobytes())
     header = json.dumps({"message": message, "arrays": layout}).encode()
-    return b"".join([_PREFIX.pack(MAGIC, len(header)), header, *blobs])
+    return b"".join([_prefix_of(header), header, *blobs])
 
 
 def decode(
@@ -55,8 +67,11 @@ def decode(
     magic, size = _PREFIX.unpack(read_exactly(_PREFIX.size))
     if magic != MAGIC or size > MAX_HEADER_BYTES:
         raise FrameError(f"the pipe holds {magic!r} where a frame should begin")
+    written = read_exactly(size)
+    if written == _NOTHING:
+        return {}, {}
     try:
-        header = json.loads(read_exactly(size))
+        header = json.loads(written)
     except RecursionError as error:
         raise FrameError("the header of a frame is nested too deeply") from error
     arrays, total = {}, 0

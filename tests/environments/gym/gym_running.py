@@ -8,7 +8,9 @@ import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -38,19 +40,20 @@ class Trace(Observer):
 
     def __init__(self) -> None:
         self.steps: dict[int, list[tuple[bytes, float]]] = {}
-        self._underway: dict[int, list[tuple[bytes, float]]] = {}
+        self._underway: dict[tuple[Environment, int], list[tuple[bytes, float]]] = {}
 
     def on_episode_start(self, environment, starts, observation) -> None:
         for start in starts:
-            self._underway[start.env_id] = [(observation["policy"]["obs"][start.env_id].numpy().tobytes(), 0.0)]
+            observed = observation["policy"]["obs"][start.env_id].numpy().tobytes()
+            self._underway[environment, start.env_id] = [(observed, 0.0)]
 
     def on_step(self, environment, transition) -> None:
         for slot in torch.nonzero(transition.running).flatten().tolist():
             observed = transition.step.observation["policy"]["obs"][slot].numpy().tobytes()
-            self._underway[slot].append((observed, float(transition.step.reward[slot])))
+            self._underway[environment, slot].append((observed, float(transition.step.reward[slot])))
 
     def on_episode_end(self, environment, record) -> None:
-        self.steps[record.episode.episode_index] = self._underway.pop(record.env_id)
+        self.steps[record.episode.episode_index] = self._underway.pop((environment, record.env_id))
 
 
 def run(
@@ -60,15 +63,22 @@ def run(
     num_episodes: int = 6,
     policy: PolicyBase | None = None,
     observer: Observer | None = None,
+    pipeline: int = 1,
     **options: Any,
 ) -> dict[int, Any]:
-    """Run episodes and return their records by index."""
-    environment = build(name, num_envs=num_envs, **options)
+    """Run episodes in one group of env slots or several, and return their records by index."""
+    environments = [build(name, num_envs=size, **options) for size in group_sizes(num_envs, pipeline)]
     notebook = Notebook()
     notebook.sees_pictures = False
     episodes = [Episode(job="gym", episode_index=index, seed=3) for index in range(num_episodes)]
+    observers = [notebook, *([observer] if observer else [])]
+    groups = [EnvGroup(environment=each, policy=policy or RandomActionPolicy()) for each in environments]
     try:
-        rollout(environment, policy or RandomActionPolicy(), episodes, [notebook, *([observer] if observer else [])])
+        if pipeline == 1:
+            rollout(groups[0].environment, groups[0].policy, episodes, observers)
+        else:
+            pipelined_rollout(groups, episodes, observers)
     finally:
-        environment.close()
+        for environment in environments:
+            environment.close()
     return {record.episode.episode_index: record for record in notebook.records}

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.gym.robosuite import RobosuiteConfig
+from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.workers.kept_workers import spare_workers_kept
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_builder import problems
 
@@ -73,6 +75,25 @@ def test_an_episode_follows_from_its_seed_whatever_ran_before():
     again = [first(environment, seed)["policy"]["object"][0].tolist() for seed in (3, 4, 3)]
     assert again[0] == again[2] != again[1]
     environment.close()
+
+
+def test_tasks_are_played_in_the_same_worker_as_in_workers_of_their_own():
+    def started(task: str) -> tuple[int, dict[str, bytes]]:
+        environment = build(f"robosuite:{task}", **CAMERAS, **IN_ROBOSUITE)
+        observation = first(environment)
+        assert isinstance(environment._slots, WorkerSlots)
+        process = environment._slots._workers[0]._process
+        assert process is not None
+        shown = {**observation["policy"], **observation["camera_obs"]}
+        found = process.pid, {name: values.numpy().tobytes() for name, values in shown.items()}
+        environment.close()
+        return found
+
+    expected = [started(task)[1] for task in ("Lift", "Stack")]
+    with spare_workers_kept():
+        found = [started(task) for task in ("Lift", "Stack", "Lift")]
+    assert len({pid for pid, _ in found}) == 1
+    assert [observed for _, observed in found] == [*expected, expected[0]]
 
 
 def test_success_is_what_the_task_says():

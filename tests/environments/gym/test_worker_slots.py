@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -48,9 +49,9 @@ def here():
     return played()
 
 
-@pytest.mark.parametrize("envs_per_worker", [1, 2])
-def test_episodes_are_the_same_however_many_env_slots_a_worker_holds(here, envs_per_worker):
-    assert played(envs_per_worker=envs_per_worker, **IN_WORKERS) == here
+@pytest.mark.parametrize(("envs_per_worker", "pipeline"), [(1, 1), (2, 1), (2, 2)])
+def test_episodes_are_the_same_however_many_env_slots_a_worker_holds(here, envs_per_worker, pipeline):
+    assert played(envs_per_worker=envs_per_worker, pipeline=pipeline, **IN_WORKERS) == here
 
 
 def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(here):
@@ -162,6 +163,19 @@ def test_a_worker_in_which_an_environment_failed_serves_no_other():
         slots.close()
         chain.play()
     assert process.pid not in chain.pids
+
+
+def test_whoever_waits_for_workers_is_told_when_they_have_answered_or_are_late():
+    hangs = SlotSource(kind="gym", name=ID, make_kwargs={"misbehaviour": "hang", "at_step": 1})
+    slots = WorkerSlots(hangs, 1, WorkerOptions(**{**IN_WORKERS, "step_timeout_s": 0.2}))
+    slots.reset({0: SlotReset(seed=1)}, [])
+    moves = SlotMoves(actions=np.ones((1, 2), np.float32), moving=[0])
+    slots.begin_step(moves)
+    assert len(slots.unanswered) == 1
+    time.sleep(0.3)
+    assert slots.unanswered == []
+    assert slots.finish_step(moves).failures == {0: "the worker did not answer within 0.2 s"}
+    slots.close()
 
 
 NEIGHBOURS = "tests.environments.gym.gym_fakes:Fake/Crowded-v0"

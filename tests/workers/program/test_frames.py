@@ -29,6 +29,11 @@ def test_a_frame_brings_arrays_as_they_were(dtype):
     assert arrays["empty"].shape == (0, 4)
 
 
+def test_a_frame_that_says_nothing_is_always_the_same():
+    assert frames.encode({}, {}) == frames.EMPTY
+    assert frames.decode(read_from(frames.EMPTY)) == ({}, {})
+
+
 def test_only_numbers_travel():
     with pytest.raises(frames.FrameError, match="only numbers travel"):
         frames.encode({}, {"x": np.array([None])})

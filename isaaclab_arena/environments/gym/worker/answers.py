@@ -5,7 +5,14 @@ from __future__ import annotations
 import gc
 import typing
 
-from . import drawing, env_slot, shared_arrays, sources, versions  # noqa: TID252  beside this file, whatever imports it
+from . import (  # noqa: TID252  beside this file, whatever imports it
+    drawing,
+    env_slot,
+    render_contexts,
+    shared_arrays,
+    sources,
+    versions,
+)
 
 
 class Answers:
@@ -32,6 +39,9 @@ class Answers:
                 self._shared.moving[0] = shared_arrays.NOBODY
 
     def _answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
+        if not message:
+            # What there mostly is to say of steps travels in the shared memory.
+            return self._steps(), {}
         request = message["request"]
         plain = {"find": self._find, "make": self._make, "forget": self._forget}
         if request in plain:
@@ -44,9 +54,13 @@ class Answers:
             return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
         if request == "render":
             return {}, {"picture": self._slots[message["slot"]].render()}
+        raise ValueError(f"there is no request '{request}'")
+
+    def _steps(self) -> dict:
+        """Make the steps that the shared memory asks for, and return by env slot what else is to be said of them."""
         asked = self._shared.asked.tolist()
         notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != shared_arrays.REST}
-        return {"notes": {slot: note for slot, note in notes.items() if note}}, {}
+        return {slot: note for slot, note in notes.items() if note}
 
     def _find(self, message: dict) -> dict:
         found = sources.source_of(message["source"]).find(message["name"], message["make_kwargs"])
@@ -73,6 +87,7 @@ class Answers:
     def _made(self, message: dict) -> typing.Any:
         make = sources.source_of(message["source"]).make
         environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
+        render_contexts.keep_robosuite_apart()
         told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
         return env_slot.EnvSlot(environment, *told)
 

@@ -12,6 +12,7 @@ if typing.TYPE_CHECKING:
 
 _SPACES = frozenset({"Box", "Dict", "Discrete", "MultiDiscrete", "MultiBinary"})
 _NUMBER_KINDS = frozenset("biuf")
+_NOTHING_TOLD = contextlib.nullcontext()
 
 
 class SlotStart(typing.NamedTuple):
@@ -117,14 +118,14 @@ class EnvSlot:
         with self._told(pictures):
             answer = self.environment.step(self._native_action(action))
         observation, reward, terminated, truncated, info = answer
-        is_complete = all(key in info for key in self._info_keys)
+        entries = {key: _number(info[key], f"info['{key}']") for key in self._info_keys if key in info}
         return SlotStep(
             observation=self._arrays(observation, pictures=pictures),
             reward=_number(reward, "the reward"),
             terminated=bool(terminated),
             truncated=bool(truncated),
-            info={key: _number(info[key], f"info['{key}']") for key in self._info_keys if key in info},
-            info_names=() if is_complete else tuple(sorted(map(str, info))),
+            info=entries,
+            info_names=() if len(entries) == len(self._info_keys) else tuple(sorted(map(str, info))),
         )
 
     def render(self) -> np.ndarray:
@@ -148,7 +149,7 @@ class EnvSlot:
         return words
 
     def _told(self, pictures: bool) -> contextlib.AbstractContextManager[None]:  # noqa: FBT001  passed on
-        return contextlib.nullcontext() if self._drawing is None else self._drawing(pictures)
+        return _NOTHING_TOLD if self._drawing is None else self._drawing(pictures)
 
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
@@ -195,13 +196,13 @@ def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
 def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any]:
     """Return what turns a flat float32 action into one of a space: clipped to the bounds, whole numbers rounded."""
     if kind_of(space) == "Box":
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        is_whole = np.issubdtype(space.dtype, np.integer)
+        is_whole, dtype = np.issubdtype(space.dtype, np.integer), space.dtype
+        low, high = (each.astype(np.float64 if is_whole else dtype) for each in (space.low, space.high))
 
         def boxed(action: np.ndarray) -> np.ndarray:
             # Three times as fast as numpy's clip.
-            values = np.minimum(np.maximum(action.reshape(low.shape).astype(np.float64), low), high)
-            return (np.rint(values) if is_whole else values).astype(space.dtype)
+            values = np.minimum(np.maximum(action.reshape(low.shape), low), high)
+            return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
 
         return boxed
     low, high = _whole_bounds(space)
@@ -237,7 +238,7 @@ def _leaves(space: typing.Any, path: tuple[str, ...] = ()) -> typing.Iterator[tu
 
 
 def _number(value: typing.Any, what: str) -> float:
-    if isinstance(value, float):
+    if isinstance(value, (float, bool)):
         return float(value)
     number = np.asarray(value)
     if number.size != 1 or number.dtype.kind not in _NUMBER_KINDS:
