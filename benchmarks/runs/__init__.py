@@ -1,1 +1,1 @@
-"""Benchmarks of whole runs: start-up, ranks, scheduling, recording, memory, tables."""
+"""Benchmarks of whole runs: start-up, ranks, recording, memory, tables."""

@@ -42,6 +42,8 @@ class Options(PageOptions):
 
     repeats: int = 9  # Pairs of runs of each line of the table.
     episodes: int = 48  # Episodes of each run.
+    policies: tuple[str, ...] = POLICIES  # Policies of the runs.
+    num_envs: tuple[int, ...] = NUM_ENVS  # Numbers of env slots, with each policy.
 
 
 @dataclass(kw_only=True)
@@ -141,8 +143,8 @@ def main(options: Options) -> None:
     overhead = ("CPU s", "overhead: its calls", "least", "CPU", "wall")
     parts = ("ms an episode: start", "steps", "write", "consolidate", "µs a step of the batch")
     table = Table("policy", "num_envs", *overhead, *parts)
-    for policy_type in POLICIES:
-        for num_envs in NUM_ENVS:
+    for policy_type in options.policies:
+        for num_envs in options.num_envs:
             table.add(policy_type, num_envs, *measure(policy_type, num_envs, options))
     text = f"""\
 `{ENVIRONMENT}`, physics on one thread, no cameras, no compression, {options.episodes} episodes a run.

@@ -19,9 +19,13 @@ from isaaclab_arena.storage import layout
 
 _PARTS = "parts"
 
-HELD_STEPS = 64
+HELD_STEPS = 32
 """Control steps whose tensors are copied at once where nothing else changes them: right after the physics has used all
 of the processor's caches, the first of several copies costs five times as much as the others."""
+
+HELD_OBJECTS = 350
+"""Fewer steps are copied at once where they have more objects: Python looks for garbage after 700 new ones, and now and
+then looks through all there is."""
 
 HELD_BYTES = 1 << 26
 """Fewer steps are copied at once where their tensors would take more memory than this."""
@@ -66,6 +70,7 @@ class EpisodeArrays:
         self._state_parts = () if self._partwise is None else tuple(self._partwise.state_parts())
         self._host_parts = [part.numpy() for part in self._state_parts if part.is_cpu]
         self._held: list[list[torch.Tensor]] = []
+        self._held_parts: list[np.ndarray] = []
         self._max_held = 1
         self._initial: dict[int, dict[str, np.ndarray]] = {}
         self._terms: dict[tuple[str, ...], list[str]] = {}
@@ -89,6 +94,9 @@ class EpisodeArrays:
         if not self._columns:
             self._lay_out(transition)
         self._held.append(self._tensors(transition))
+        if self._host_parts:
+            # Parts are slices of the simulation's memory, of which NumPy makes a copy in a quarter of PyTorch's time.
+            self._held_parts.append(np.concatenate(self._host_parts, axis=1))
         if len(self._held) >= self._max_held:
             self._copy_held()
 
@@ -101,7 +109,7 @@ class EpisodeArrays:
         self._copy_held()
         packs = self._ring.take(env_id)
         arrays = {
-            column.name: np.ascontiguousarray(pack[:, column.start : column.stop]).reshape(len(pack), *column.shape)
+            column.name: pack[:, column.start : column.stop].copy().reshape(len(pack), *column.shape)
             for columns, pack in zip(self._columns, packs, strict=True)
             for column in columns
         }
@@ -115,11 +123,16 @@ class EpisodeArrays:
     def _copy_held(self) -> None:
         if self._held:
             packs = [[tensors[number] for tensors in self._held for number in numbers] for numbers in self._packs]
+            if self._held_parts:
+                packs.append([torch.from_numpy(np.concatenate(self._held_parts, axis=1))])
             self._ring.append(packs, len(self._held))
             self._held.clear()
+            self._held_parts.clear()
 
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
+        if self._host_parts:
+            return {_PARTS: np.concatenate([part[env_ids] for part in self._host_parts], axis=1)}
         if self._state_parts:
             started = torch.tensor(env_ids).to(self._state_parts[0].device, non_blocking=True)
             return {_PARTS: torch.cat([part[started] for part in self._state_parts], dim=1).cpu().numpy()}
@@ -139,23 +152,24 @@ class EpisodeArrays:
             for key in path:
                 terms = terms[key]
             tensors += [terms[name] for name in names]
-        if self._host_parts:
-            # Parts are slices of the simulation's memory, of which NumPy makes a copy in a quarter of PyTorch's time.
-            tensors.append(torch.from_numpy(np.concatenate(self._host_parts, axis=1)))
-        elif self._state_parts:
-            tensors.append(torch.cat(self._state_parts, dim=1))
-        else:
-            states = self._state(layout.STATES)
-            tensors += [states[name] for name in sorted(states)]
+        if not self._host_parts:
+            tensors += self._states_of_step().values()
         return tensors
+
+    def _states_of_step(self) -> dict[str, torch.Tensor]:
+        """Return what is kept of the state after a step as tensors: nothing where its parts are in host memory."""
+        if self._host_parts:
+            return {}
+        if self._state_parts:
+            return {_PARTS: torch.cat(self._state_parts, dim=1)}
+        return self._state(layout.STATES)
 
     def _names(self) -> list[str]:
         terms = []
         for path, names in self._terms.items():
             for group, *keys in ((*path, name) for name in names):
                 terms.append("/".join((observation_path(group), *keys)))
-        states = [_PARTS] if self._state_parts else sorted(self._state(layout.STATES))
-        return [layout.ACTIONS, layout.REWARDS, *terms, *states]
+        return [layout.ACTIONS, layout.REWARDS, *terms, *self._states_of_step()]
 
     def _lay_out(self, transition: Transition) -> None:
         """Decide which arrays lie side by side: vectors of one type; images are large enough to stand alone."""
@@ -170,8 +184,12 @@ class EpisodeArrays:
             group[number] = _Column(name=name, start=start, stop=start + math.prod(shape), shape=shape)
         self._packs = [tuple(group) for group in groups.values()]
         self._columns = [list(group.values()) for group in groups.values()]
+        if self._host_parts:
+            width = sum(part.shape[1] for part in self._host_parts)
+            self._columns.append([_Column(name=_PARTS, start=0, stop=width, shape=(width,))])
         if self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors):
-            self._max_held = min(HELD_STEPS, max(1, HELD_BYTES // sum(tensor.nbytes for tensor in tensors)))
+            step_bytes = sum(tensor.nbytes for tensor in tensors) + sum(part.nbytes for part in self._host_parts)
+            self._max_held = max(1, min(HELD_STEPS, HELD_OBJECTS // (len(tensors) + 1), HELD_BYTES // step_bytes))
 
 
 def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:

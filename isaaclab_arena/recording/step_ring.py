@@ -25,7 +25,7 @@ class StepRing:
     def __init__(self, num_envs: int, capacity: int) -> None:
         self._num_envs = num_envs
         self.capacity = max(1, capacity)
-        self._packs: list[_Pack] | None = None
+        self._packs: list[_Pack] = []
         self._next = 0
         self._origin = 0
         self._first: dict[int, int] = {}
@@ -40,12 +40,12 @@ class StepRing:
 
         Args:
             packs: At every call the same number of packs, and in each the tensors of one step after the other: for each
-                step the same number, of the same types. Shape of each tensor: (num_envs, ...).
+                step the same number, of the same types. Some or all of them may be side by side already, along the
+                second dimension. Shape of each tensor: (num_envs, ...).
             num_steps: How many steps those are; at least one.
         """
-        if self._packs is None:
-            first = [tensors[: len(tensors) // num_steps] for tensors in packs]
-            self._packs = [_Pack(tensors, self._num_envs, self.capacity) for tensors in first]
+        if not self._packs:
+            self._packs = [_Pack(tensors, num_steps, self._num_envs, self.capacity) for tensors in packs]
         if self._next + num_steps > self._room_until:
             self._make_room(num_steps)
         position = (self._next - self._origin) % self.capacity
@@ -55,21 +55,21 @@ class StepRing:
         self._next += num_steps
 
     def take(self, env_id: int) -> list[np.ndarray]:
-        """End an env slot's episode and return its steps, copied.
+        """End an env slot's episode and return its steps, which the next steps may change.
 
         Returns:
             One array per pack, its tensors flattened and side by side. Shape of each: (length, width).
         """
         first = self._first.pop(env_id)
         position, length = (first - self._origin) % self.capacity, self._next - first
-        return [pack.read(env_id, position, length) for pack in self._packs or ()]
+        return [pack.read(env_id, position, length) for pack in self._packs]
 
     def _make_room(self, num_steps: int) -> None:
         """Double the memory until the next steps take the place of none that is still needed."""
         oldest = min(self._first.values(), default=self._next)
         while self._next + num_steps - oldest > self.capacity:
             turn = (self._next - self._origin) % self.capacity
-            for pack in self._packs or ():
+            for pack in self._packs:
                 pack.double(turn)
             self._origin = self._next - self.capacity
             self.capacity *= 2
@@ -79,8 +79,8 @@ class StepRing:
 class _Pack:
     """One pack, step after step."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], num_envs: int, capacity: int) -> None:
-        width = sum(tensor[0].numel() for tensor in tensors)
+    def __init__(self, tensors: Sequence[torch.Tensor], num_steps: int, num_envs: int, capacity: int) -> None:
+        width = sum(tensor[0].numel() for tensor in tensors) // num_steps
         self._is_flat = all(tensor.ndim == 2 for tensor in tensors)
         self._hold(_untouched((capacity, num_envs, width), tensors[0].dtype))
 
@@ -101,7 +101,7 @@ class _Pack:
     def read(self, env_id: int, position: int, length: int) -> np.ndarray:
         before_the_end = self._array[position : position + length, env_id]
         if len(before_the_end) == length:
-            return before_the_end.copy()
+            return before_the_end
         return np.concatenate((before_the_end, self._array[: length - len(before_the_end), env_id]))
 
     def double(self, turn: int) -> None:

@@ -83,15 +83,25 @@ def write_bytes(path: Path, content: bytes | bytearray, *, overwrite: bool = Fal
     with storage_errors("write", path):
         try:
             try:
-                temporary.write_bytes(content)
+                _write_whole(temporary, content)
             except FileNotFoundError:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(content)
+                _write_whole(temporary, content)
             _refuse_existing(path, overwrite=overwrite)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _write_whole(path: Path, content: bytes | bytearray) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:

@@ -73,13 +73,13 @@ def test_memory_is_used_again():
     assert ring.capacity == 8
 
 
-def test_what_was_taken_does_not_change_afterwards():
-    ring = StepRing(3, 1)
-    ring.start([0])
-    ring.append(packs(1))
-    taken = ring.take(0)[0]
-    ring.append(packs(7))
-    assert taken[0, 0] == 1
+def test_tensors_that_are_side_by_side_already_are_kept_as_the_same_steps_one_after_the_other():
+    ring = StepRing(3, 10)
+    ring.start([1])
+    steps = [torch.arange(6.0).reshape(3, 2) + 10 * step for step in range(4)]
+    ring.append([[torch.cat(steps[:3], dim=1)]], 3)
+    ring.append([steps[3:]])
+    assert ring.take(1)[0].tolist() == [[2 + 10 * step, 3 + 10 * step] for step in range(4)]
 
 
 def test_an_episode_that_starts_again_has_forgotten_its_steps():

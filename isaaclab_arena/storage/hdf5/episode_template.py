@@ -79,6 +79,23 @@ class _ValueSlot:
     num_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """The structure of episodes whose arrays have the same shapes, at one place in a file.
+
+    Attributes:
+        structure: Its bytes, all but the values of attributes filled in.
+        paddings: What follows each array.
+        end: Where in the file the arrays end.
+        pointers: Where in the structure the addresses are.
+    """
+
+    structure: bytes
+    paddings: tuple[bytes, ...]
+    end: int
+    pointers: np.ndarray
+
+
 class EpisodeTemplate:
     """The structure of episodes that differ in sizes, contents and values of attributes alone.
 
@@ -102,7 +119,8 @@ class EpisodeTemplate:
         addresses = [slot.layout_at for slot in self._arrays]
         addresses += [slot.at + HEAP_ADDRESS_OFFSET for slot in self._values if slot.dtype is None]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
-        self._array_places = [(slot.shape.pack_into, slot.shape_at, slot.layout_at) for slot in self._arrays]
+        # Most episodes of a job are of a few lengths.
+        self._placed = lru_cache(maxsize=256)(self._place)
         self._moved: tuple[int, bytes] = (0, bytes(self._structure))
         self._is_fixed = np.full(len(self._structure), 255, np.uint8)
         places = [(slot.shape_at, slot.shape.size) for slot in self._arrays]
@@ -125,31 +143,39 @@ class EpisodeTemplate:
             values: One value per `AttributeType`: its bytes, a text in UTF-8.
             address: Where in a file the episode is to stand.
         """
-        structure = bytearray(self._structure_at(address))
+        placed = self._placed(tuple([array.shape for array in arrays]), address)
+        structure = bytearray(placed.structure)
         pieces: list[bytes | bytearray | memoryview] = [structure]
-        position = address + len(structure)
-        absent = []
-        for array, (pack_shape_into, shape_at, layout_at) in zip(arrays, self._array_places, strict=True):
-            pack_shape_into(structure, shape_at, *array.shape)
-            num_bytes = array.nbytes
-            if num_bytes == 0:
-                _PLACE.pack_into(structure, layout_at, UNDEFINED, 0)
-                absent.append(layout_at)
-                continue
-            _PLACE.pack_into(structure, layout_at, position, num_bytes)
-            pieces.append(array.data)
-            if num_bytes % 8:
-                pieces.append(bytes(-num_bytes % 8))
-            position += num_bytes + -num_bytes % 8
+        for array, padding in zip(arrays, placed.paddings, strict=True):
+            pieces += (array.data, padding)
         texts: list[bytes] = []
         for value, slot in zip(values, self._values, strict=True):
             stored = value
             if slot.dtype is None:
                 texts.append(value)
-                stored = text_reference(len(value), position, len(texts))
+                stored = text_reference(len(value), placed.end, len(texts))
             structure[slot.at : slot.at + slot.num_bytes] = stored
         pieces.append(text_heap(texts))
-        return pieces, self._pointers_without(absent)
+        return pieces, placed.pointers
+
+    def _place(self, shapes: tuple[tuple[int, ...], ...], address: int) -> _Placed:
+        structure = bytearray(self._structure_at(address))
+        position = address + len(structure)
+        absent, paddings = [], []
+        for shape, slot in zip(shapes, self._arrays, strict=True):
+            num_bytes = math.prod(shape) * slot.dtype.itemsize
+            slot.shape.pack_into(structure, slot.shape_at, *shape)
+            _PLACE.pack_into(structure, slot.layout_at, position if num_bytes else UNDEFINED, num_bytes)
+            if num_bytes == 0:
+                absent.append(slot.layout_at)
+            paddings.append(bytes(-num_bytes % 8))
+            position += num_bytes + len(paddings[-1])
+        return _Placed(
+            structure=bytes(structure),
+            paddings=tuple(paddings),
+            end=position,
+            pointers=self._pointers_without(absent),
+        )
 
     def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
         """Return an episode that has this structure and whose arrays are what was written, None for any other.

@@ -4,6 +4,7 @@ Files are written whole and put in place by renaming. None is ever open for writ
 updates its trees in place, and a kill in such a moment loses earlier episodes too.
 """
 
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,19 +215,31 @@ def read_totals(path: Path) -> tuple[object, int]:
 
 def _episode_image(episode: RecordedEpisode, attributes: Mapping[str, AttributeValue]) -> bytearray:
     arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
-    values = [value.encode() if isinstance(value, str) else np.asarray(value) for value in attributes.values()]
+    values = [_stored(value) for value in attributes.values()]
     template = template_of(
-        tuple((name, array.dtype, array.ndim) for name, array in arrays.items()),
-        tuple(
-            (name, None if isinstance(value, bytes) else value.dtype)
-            for name, value in zip(attributes, values, strict=True)
-        ),
+        tuple([(name, array.dtype, array.ndim) for name, array in arrays.items()]),
+        tuple([(name, kind) for name, (kind, _) in zip(attributes, values, strict=True)]),
     )
     return episode_file(
         template,
         tuple(arrays.values()),
-        [value if isinstance(value, bytes) else value.tobytes() for value in values],
+        [stored for _, stored in values],
         env_args=json_line(episode.env_args),
         episode_index=episode.episode_index,
         num_samples=len(episode.arrays[ACTIONS]),
     )
+
+
+_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
+
+
+def _stored(value: AttributeValue) -> tuple[np.dtype | None, bytes]:
+    """Return the type of an attribute, None of a text, and the bytes of its value."""
+    if isinstance(value, str):
+        return None, value.encode()
+    if value.__class__ is float:
+        return _FLOAT64, struct.pack("<d", value)
+    if value.__class__ is int and -(2**63) <= value < 2**63:
+        return _INT64, struct.pack("<q", value)
+    array = np.asarray(value)
+    return array.dtype, array.tobytes()

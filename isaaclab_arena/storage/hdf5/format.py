@@ -180,14 +180,20 @@ def text_reference(num_bytes: int, heap_address: int, number: int) -> bytes:
 
 def text_heap(texts: Sequence[bytes]) -> bytes:
     """Return a global heap that holds texts, the first under number 1."""
-    entries = [_HEAP_ENTRY.pack(number, 0, 0, len(text)) + padded(text) for number, text in enumerate(texts, start=1)]
-    used = 16 + sum(map(len, entries))
+    pieces = [b""]
+    used = HEAP_HEADER_BYTES
+    for number, text in enumerate(texts, start=1):
+        num_bytes = len(text)
+        padding = -num_bytes % 8
+        pieces += (_HEAP_ENTRY.pack(number, 0, 0, num_bytes), text, bytes(padding))
+        used += HEAP_ENTRY_BYTES + num_bytes + padding
     size = max(used, _MIN_HEAP_BYTES)
-    if 0 < size - used < _HEAP_ENTRY.size:
-        size = used + _HEAP_ENTRY.size
+    if 0 < size - used < HEAP_ENTRY_BYTES:
+        size = used + HEAP_ENTRY_BYTES
     if size > used:
-        entries.append(_HEAP_ENTRY.pack(0, 0, 0, size - used) + bytes(size - used - _HEAP_ENTRY.size))
-    return b"GCOL" + struct.pack("<B3xQ", 1, size) + b"".join(entries)
+        pieces += (_HEAP_ENTRY.pack(0, 0, 0, size - used), bytes(size - used - HEAP_ENTRY_BYTES))
+    pieces[0] = b"GCOL" + struct.pack("<B3xQ", 1, size)
+    return b"".join(pieces)
 
 
 def referenced_bytes(reference: bytes) -> int:

@@ -1,0 +1,79 @@
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
+from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
+
+
+class OwnTensorsEnvironment(ScriptedEnvironment):
+    returns_own_tensors = True
+
+
+class OwnPartsEnvironment(PartsEnvironment):
+    returns_own_tensors = True
+
+
+def begun(environment: ScriptedEnvironment) -> EpisodeArrays:
+    """Return the arrays of an environment in whose env slots episodes have just begun."""
+    arrays = EpisodeArrays(environment, RecordedObservations.STATE)
+    env_ids = range(environment.num_envs)
+    conditions = environment.draw_conditions(np.random.default_rng(0))
+    environment.reset(torch.tensor(env_ids), [conditions for _ in env_ids])
+    arrays.start(list(env_ids))
+    return arrays
+
+
+def transition(environment: ScriptedEnvironment) -> Transition:
+    """Make one step."""
+    action = torch.rand(environment.num_envs, 3)
+    observation, running = environment.step(action).observation, torch.ones(environment.num_envs, dtype=torch.bool)
+    step = environment.step(action)
+    return Transition(
+        running=running, num_running=environment.num_envs, observation=observation, action=action, step=step
+    )
+
+
+@pytest.mark.parametrize("made", [ScriptedEnvironment, PartsEnvironment, OwnTensorsEnvironment, OwnPartsEnvironment])
+def test_what_was_taken_does_not_change_afterwards(made):
+    environment = made(1)
+    environment.max_episode_length = 2
+    arrays = begun(environment)
+    arrays.append(transition(environment))
+    taken = arrays.take(0)
+    before = {name: array.copy() for name, array in taken.items()}
+    for _ in range(3):
+        arrays.start([0])
+        arrays.append(transition(environment))
+        arrays.take(0)
+    for name, array in taken.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_steps_that_are_copied_later_do_not_make_python_look_for_garbage():
+    environment = OwnPartsEnvironment(1)
+    environment.max_episode_length = 1000
+    arrays = begun(environment)
+    many = {f"term{number}": torch.rand(1, 3) for number in range(30)}
+
+    def step() -> Transition:
+        seen = transition(environment)
+        terms = {name: term.clone() for name, term in many.items()}
+        return Transition(
+            running=seen.running, num_running=1, observation={"policy": terms}, action=seen.action, step=seen.step
+        )
+
+    arrays.append(step())
+    gc.collect()
+    searches = []
+    gc.callbacks.append(lambda phase, info: searches.append(info) if phase == "start" else None)
+    try:
+        for _ in range(100):
+            arrays.append(step())
+    finally:
+        gc.callbacks.pop()
+    assert searches == []
+    assert len(arrays.take(0)["obs/term7"]) == 101
