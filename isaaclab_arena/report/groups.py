@@ -1,7 +1,7 @@
 """Jobs together: suites, success as a swept key grows, over checkpoints of a training, and policies against tasks."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,9 @@ from isaaclab_arena.report.jobs import JobOnPage, percent_text
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.swept import PREFIX
+
+MOST_JOBS_IN_DETAIL = 100
+"""Jobs with charts of their own."""
 
 MOST_CURVES = 24
 _MOST_CELLS = 40
@@ -66,6 +69,7 @@ class PooledRate:
         rate: Their share.
         interval: Its Wilson interval.
         jobs: How many jobs they are.
+        address: Where the page, or another one beside it, tells of them; None where they are several.
     """
 
     label: str
@@ -75,6 +79,7 @@ class PooledRate:
     rate: float
     interval: Interval
     jobs: int
+    address: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +97,18 @@ class Curve:
     of: str
     over_checkpoints: bool
     points: tuple[PooledRate, ...]
+
+    @property
+    def line(self) -> str:
+        """The points of the rates, in a square of 100 by 100 whose upper edge is 100 %, as SVG writes points."""
+        return _svg_points((point.x, point.rate) for point in self.points)
+
+    @property
+    def band(self) -> str:
+        """The outline of the intervals, in the same square."""
+        lower = [(point.x, point.interval.low) for point in self.points]
+        upper = [(point.x, point.interval.high) for point in self.points]
+        return _svg_points([*lower, *reversed(upper)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +152,7 @@ def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
 def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
     named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
     series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
+    addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
     for job in jobs:
         value = _strength(job.row.get(PREFIX + key), named_checkpoint=named_checkpoint)
         if value is not None and job.row["success_rate"] is not None:
@@ -144,7 +162,15 @@ def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
         if len(values) < 2:
             continue
         width = values[-1] - values[0]
-        points = (_pooled(by_value[value], label=f"{value:g}", x=(value - values[0]) / width) for value in values)
+        points = (
+            _pooled(
+                by_value[value],
+                label=f"{value:.0f}" if named_checkpoint else f"{value:g}",
+                x=(value - values[0]) / width,
+                address=addresses.get(id(by_value[value][0])) if len(by_value[value]) == 1 else None,
+            )
+            for value in values
+        )
         kept = tuple(point for point in points if point is not None)
         yield Curve(key=plain_text(key), of=rest, over_checkpoints=named_checkpoint, points=kept)
 
@@ -170,7 +196,7 @@ def _rest(row: Mapping[str, Any], key: str) -> str:
     return plain_text(", ".join(str(each) for each in told if each))
 
 
-def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0) -> PooledRate | None:
+def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0, address: str | None = None) -> PooledRate | None:
     successes = sum(job.row["successes"] for job in jobs)
     scored = sum(job.num_scored for job in jobs)
     interval = wilson_interval(successes, scored)
@@ -184,7 +210,12 @@ def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0) -> PooledR
         rate=successes / scored,
         interval=interval,
         jobs=len(jobs),
+        address=address,
     )
+
+
+def _svg_points(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{100 * x:.2f},{100 * (1 - rate):.2f}" for x, rate in points)
 
 
 def _policy(job: JobOnPage) -> str:

@@ -1,7 +1,7 @@
 """What the page shows of each job, from the tables of its run."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ MOST_CONDITION_VALUES = 900_000
 """Values of conditions that go into a page for its filter and its films, over all episodes."""
 
 MOST_CHARTS = 3
+MOST_FILMS_OF_A_REASON = 3
+NO_REASON = "none of the events"
 OUTCOMES = ("success", "failure", "timeout", "error", "not measured")
 _TIMES = ("build", "simulate", "policy", "render", "record", "idle")
 _TEXTS = ("termination", "language_instruction", "error")
@@ -40,6 +42,21 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Failures that the same event decided.
+
+    Attributes:
+        event: The event in words.
+        count: How many failures.
+        filmed: The first of them that have films.
+    """
+
+    event: str
+    count: int
+    filmed: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobOnPage:
     """A job on the page.
 
@@ -58,6 +75,7 @@ class JobOnPage:
         num_conditions: How many conditions vary.
         episodes: Its episodes for the script of the page.
         failed: Episodes that did not succeed.
+        reasons: Why its episodes failed, the most frequent reason first; none where the environment does not tell.
     """
 
     run: int
@@ -74,6 +92,7 @@ class JobOnPage:
     num_conditions: int
     episodes: Mapping[str, Any]
     failed: frozenset[int]
+    reasons: tuple[Reason, ...] = ()
 
     @property
     def rate(self) -> str:
@@ -94,7 +113,7 @@ class JobOnPage:
 def job_on_page(
     row: Mapping[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
 ) -> JobOnPage:
-    """Return what the page shows of a job.
+    """Return what the page shows of a job, without its `reasons`.
 
     Args:
         row: Its row of the table of jobs.
@@ -129,6 +148,29 @@ def job_on_page(
         num_conditions=len(telling),
         episodes=_for_script(episodes, columns, telling, most_values=most_values),
         failed=frozenset(episodes["episode_index"].to_numpy(int)[~won].tolist()),
+    )
+
+
+def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
+    """Return failures grouped by the event that decided them, the most frequent first.
+
+    Args:
+        episodes: A job's rows of the table of episodes.
+        filmed: Its episodes that have films.
+    """
+    if "decisive_event" not in episodes:
+        return ()
+    told = episodes[episodes["progress"].notna() & (episodes["success"] == False)]  # noqa: E712
+    groups: dict[str, list[int]] = {}
+    for event, index in zip(told["decisive_event"], told["episode_index"], strict=True):
+        groups.setdefault(event.replace("_", " ") if isinstance(event, str) else NO_REASON, []).append(int(index))
+    return tuple(
+        Reason(
+            event=plain_text(event),
+            count=len(indices),
+            filmed=tuple(index for index in indices if index in filmed)[:MOST_FILMS_OF_A_REASON],
+        )
+        for event, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
     )
 
 
@@ -190,7 +232,8 @@ def _for_script(
     }
     for name in ("length", "return", "rank"):
         document[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
-    return document | {name: packed_texts(_plain(episodes[name].to_numpy(object))) for name in _TEXTS}
+    texts = [name for name in (*_TEXTS, "decisive_event") if name in episodes]
+    return document | {name: packed_texts(_plain(episodes[name].to_numpy(object))) for name in texts}
 
 
 def _plain(values: np.ndarray) -> list[str | None]:

@@ -2,35 +2,39 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.arms import ReadRun, read_run
+from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
 from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.registry import imported
 from isaaclab_arena.report.columns import packed_numbers
 from isaaclab_arena.report.films import Film, chosen_films, films_of_job
 from isaaclab_arena.report.groups import Curve, Matrix, SuiteOnPage, curves, matrix
-from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page
+from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page, reasons
 from isaaclab_arena.report.pairs import PairOnPage, pairs_on_page
 from isaaclab_arena.report.texts import texts
 from isaaclab_arena.results.merge import MergedResults, records
-from isaaclab_arena.results.summary import caveats, describe_missing, elsewhere
+from isaaclab_arena.results.summary import caveats, describe_missing
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.run.verification import read_verification
+
+if TYPE_CHECKING:
+    from isaaclab_arena.analysis.robustness.shown import ShownRobustness
 
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""
 
-MOST_JOBS_IN_DETAIL = 100
-"""Jobs with charts of their own."""
-
 _MOST_ERRORS = 5
+_SHOWN_ROBUSTNESS = "isaaclab_arena.analysis.robustness.shown:shown_robustness"
+"""Imported where it is used: it takes torch and Pillow, and most pages have no use for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,7 @@ class Page:
         curves: Success as a swept key grows.
         matrix: Policies against tasks, None where there is one of either.
         pairs: Jobs of one task side by side; none while a run goes on.
+        robustness: What changed episodes cost, run by run; none while a run goes on.
         error_texts: What episodes that ended in an error said: the job, the first line, and how many.
         reloads: Whether a run goes on, and the page loads itself again.
     """
@@ -125,6 +130,7 @@ class Page:
     curves: tuple[Curve, ...] = ()
     matrix: Matrix | None = None
     pairs: tuple[PairOnPage, ...] = ()
+    robustness: "tuple[ShownRobustness, ...]" = ()
     error_texts: tuple[tuple[str, str, int], ...] = ()
     reloads: bool = False
 
@@ -148,20 +154,9 @@ def page_of(
         running: Whether the last run goes on.
         now: The time; that of the clock where None.
     """
-    jobs: list[JobOnPage] = []
-    films: list[Film] = []
-    errors: list[tuple[str, str, int]] = []
-    total = max(1, sum(len(run.merged.episodes) for run in runs))
-    for number, run in enumerate(runs):
-        of_job = {str(name): pd.DataFrame(part) for name, part in run.merged.episodes.groupby("job", sort=False)}
-        for row in records(run.merged.jobs):
-            films += films_of_job(run.directory, row["name"], job=len(jobs))
-            episodes = of_job.get(row["name"], pd.DataFrame(run.merged.episodes.iloc[:0]))
-            label = _label(row["name"], run, runs)
-            most = MOST_CONDITION_VALUES * len(episodes) // total
-            jobs.append(job_on_page(row, episodes, run=number, label=label, most_values=most))
-            errors += [(jobs[-1].name, text, count) for text, count in error_lines(episodes)]
+    jobs, films, errors = _jobs(runs)
     suites = _suites(runs)
+    read = () if running else tuple(read_run(run.directory, merged=run.merged) for run in runs)
     return Page(
         title=", ".join(map(_name, runs)),
         made_at=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
@@ -173,15 +168,46 @@ def page_of(
         texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs], suites),
         curves=curves(jobs),
         matrix=matrix(jobs),
-        pairs=() if running else _pairs(runs, jobs),
+        pairs=_pairs(read, runs, jobs) if read else (),
+        robustness=_robustness(read),
         error_texts=tuple(errors),
         reloads=running,
     )
 
 
-def _pairs(runs: Sequence[ReportedRun], jobs: Sequence[JobOnPage]) -> tuple[PairOnPage, ...]:
+def _jobs(runs: Sequence[ReportedRun]) -> tuple[list[JobOnPage], list[Film], list[tuple[str, str, int]]]:
+    """Return the jobs of runs, the films of their episodes, and what errors said; see `Page`."""
+    jobs: list[JobOnPage] = []
+    films: list[Film] = []
+    errors: list[tuple[str, str, int]] = []
+    for number, run in enumerate(runs):
+        of_job = {str(name): pd.DataFrame(part) for name, part in run.merged.episodes.groupby("job", sort=False)}
+        for row in records(run.merged.jobs):
+            own = films_of_job(run.directory, row["name"], job=len(jobs))
+            episodes = of_job.get(row["name"], pd.DataFrame(run.merged.episodes.iloc[:0]))
+            label, most = _label(row["name"], run, runs), _most_values(len(episodes), runs)
+            job = job_on_page(row, episodes, run=number, label=label, most_values=most)
+            jobs.append(replace(job, reasons=reasons(episodes, {film.episode_index for film in own})))
+            films += own
+            errors += [(job.name, text, count) for text, count in error_lines(episodes)]
+    return jobs, films, errors
+
+
+def _most_values(num_episodes: int, runs: Sequence[ReportedRun]) -> int:
+    """Return how many values of conditions a job gets of those that the page may hold: its share by episodes."""
+    return MOST_CONDITION_VALUES * num_episodes // max(1, sum(len(run.merged.episodes) for run in runs))
+
+
+def _robustness(read: Sequence[ReadRun]) -> "tuple[ShownRobustness, ...]":
+    asked = [run for run in read if any(ROBUSTNESS in job.config.labels for job in run.plan.jobs)]
+    if not asked:
+        return ()
+    shown_robustness = imported(_SHOWN_ROBUSTNESS)
+    return tuple(shown_robustness(run.arms().values()) for run in asked)
+
+
+def _pairs(read: Sequence[ReadRun], runs: Sequence[ReportedRun], jobs: Sequence[JobOnPage]) -> tuple[PairOnPage, ...]:
     positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
-    read = [read_run(run.directory, merged=run.merged) for run in runs]
     return pairs_on_page(read, positions, [run.merged.answers for run in runs])
 
 
@@ -281,7 +307,7 @@ def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
         facts=tuple((name, plain_text(text)) for name, text in facts.items() if text),
         complete=merged.complete,
         progress=progress_text(records(merged.jobs)) if running else None,
-        notes=tuple(map(plain_text, [*caveats(merged), *elsewhere(merged)])),
+        notes=tuple(map(plain_text, caveats(merged))),
         missing=() if running else tuple(plain_text(describe_missing(each)) for each in merged.missing),
         problems=tuple(map(plain_text, merged.problems)),
         verified=verified,

@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.conditions import MEASURE
-from isaaclab_arena.report.page import MOST_JOBS_IN_DETAIL, MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
+from isaaclab_arena.report.groups import MOST_JOBS_IN_DETAIL
+from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.storage.atomic import write_text
@@ -23,6 +24,7 @@ EMBEDDED_MB = 15.0
 """How much of films goes into a page by default [10^6 bytes]."""
 
 _TEMPLATES = Path(__file__).parent / "template"
+_TIME = re.compile(rb"<span>page of [^<]*</span>")
 _ACTIVE = re.compile("[<>&\u2028\u2029]")
 
 
@@ -54,16 +56,22 @@ def write_report(
 def write_page(
     runs: Sequence[ReportedRun], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
 ) -> Path:
-    """Write the page of runs that were read already; see `write_report`. A file that holds that page stays as it is.
+    """Write the page of runs that were read already; see `write_report`.
+
+    A file that holds that page stays as it is, whenever it was made.
 
     Raises:
         StorageError: If it cannot be written.
     """
     path = runs[0].directory / REPORT_FILE if output is None else output
     html = html_of(page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
-    if not (path.is_file() and path.read_bytes() == html.encode()):
+    if not (path.is_file() and _without_its_time(path.read_bytes()) == _without_its_time(html.encode())):
         write_text(path, html, overwrite=True)
     return path
+
+
+def _without_its_time(html: bytes) -> bytes:
+    return _TIME.sub(b"", html, count=1)
 
 
 def html_of(page: Page, page_directory: Path) -> str:
@@ -73,8 +81,17 @@ def html_of(page: Page, page_directory: Path) -> str:
         page: What it shows.
         page_directory: Where it will lie, from which it finds films that it does not hold.
     """
-    template = _environment().get_template("report.html.j2")
-    return template.render(page=page, data=safe_json(script_data(page, page_directory)))
+    return rendered("report.html.j2", page=page, data=safe_json(script_data(page, page_directory)))
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return one of the templates as HTML.
+
+    Args:
+        template: Name of its file.
+        values: What it shows; texts in them stay texts.
+    """
+    return _environment().get_template(template).render(**values)
 
 
 def safe_json(value: Any) -> Markup:

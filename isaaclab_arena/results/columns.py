@@ -114,6 +114,20 @@ SERVER_JOB_TIMING_COLUMNS: dict[str, str] = {
 }
 """Column to type of what jobs asked of a policy server, after the others of the timing, in runs that have one."""
 
+LATENCY_JOB_COLUMNS: dict[str, str] = {
+    "latency": "string",
+    "meanwhile": "string",
+    "stale_action_share": "Float64",
+    "queries_per_s": "Float64",
+}
+"""Column to type of how late answers were, after the swept keys of the table of jobs, in runs with such a job."""
+
+LATENCY_JOB_TIMING_COLUMNS: dict[str, str] = {
+    "measured_latency_p50_ms": "Float64",
+    "measured_latency_p95_ms": "Float64",
+}
+"""Column to type of how long queries really took on this machine, in those."""
+
 QUESTION_JOB_COLUMNS: dict[str, str] = {"decision": "string", "decided_at": "Int64", "interval_kind": "string"}
 """Column to type of the last columns of the table of jobs, in runs that ask something of their jobs."""
 
@@ -154,3 +168,9 @@ EPISODE_TIMING_COLUMNS: dict[str, str] = {
     "dataset_file": "string",
 }
 """Column to type of when and where an episode ran."""
+
+EVENT_JOB_COLUMNS: dict[str, str] = {"failure_progress": "Float64", "score": "Float64"}
+"""Column to type of what Parquet and JSON have after all others of a job, where environments tell events."""
+
+EVENT_EPISODE_COLUMNS: dict[str, str] = {"progress": "Float64", "decisive_event": "string", "events": "string"}
+"""Column to type of what Parquet has after all others of an episode in those runs; events are JSON."""

@@ -4,7 +4,7 @@ Whoever merges needs no memory of the run: every rank's commit lines and reports
 but no file holds is named as missing. Merging again gives the same tables.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.results.columns import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
+    EVENT_EPISODE_COLUMNS,
+    EVENT_JOB_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    LATENCY_JOB_COLUMNS,
+    LATENCY_JOB_TIMING_COLUMNS,
     QUESTION_EPISODE_COLUMNS,
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
@@ -28,8 +32,11 @@ from isaaclab_arena.results.rows import (
     JobResultStatus,
     answer_cells,
     episode_row,
+    event_cells,
     job_row,
+    latency_cells,
     missing_episodes,
+    score_cells,
     server_cells,
     status_of,
 )
@@ -39,7 +46,7 @@ from isaaclab_arena.results.suites import suite_columns, suite_rows
 from isaaclab_arena.results.swept import swept_columns
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
-from isaaclab_arena.storage.run.commits import CommitLog, read_commits
+from isaaclab_arena.storage.run.commits import CommitLine, CommitLog, read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
 
@@ -62,21 +69,6 @@ class MissingEpisodes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordingElsewhere:
-    """A dataset that a rank has written to a disk which this machine does not share.
-
-    Attributes:
-        dataset: The file, relative to the run's directory there.
-        rank: The rank.
-        place: ``host:directory``, the run's directory there.
-    """
-
-    dataset: str
-    rank: int
-    place: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class MergedResults:
     """The results of a run.
 
@@ -90,7 +82,6 @@ class MergedResults:
         problems: Files and lines that could not be read, and episodes that were committed with unequal results.
         complete: Whether every job that was to run completed with all of its episodes.
         sources: The files that were read, and how long each was [bytes].
-        elsewhere: Datasets that lie on other nodes, by job and rank; none where all ranks share a disk.
         answers: How far the questions are answered that were asked of the jobs, in order of the plan.
         suites: One row per suite, in order of the plan, with the columns of `suite_columns`.
     """
@@ -103,7 +94,6 @@ class MergedResults:
     problems: tuple[str, ...]
     complete: bool
     sources: Mapping[str, int]
-    elsewhere: tuple[RecordingElsewhere, ...] = ()
     answers: tuple[Answer, ...] = ()
 
 
@@ -155,7 +145,6 @@ def _merged(output_directory: Path) -> MergedResults:
         problems=tuple(problems),
         complete=not missing,
         sources=sources,
-        elsewhere=tuple(_recorded_elsewhere(output_directory, evidence, attempts)),
         answers=answers,
     )
 
@@ -180,23 +169,36 @@ def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobE
     columns, own = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}
     if any(job.config.policy_server is not None for job in jobs):
         own |= SERVER_JOB_TIMING_COLUMNS
+    if any(job.config.latency is not None for job in jobs):
+        own |= LATENCY_JOB_COLUMNS | LATENCY_JOB_TIMING_COLUMNS
     if plan.questions:
         own |= QUESTION_JOB_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
+    if _tell_events(each.lines for each in evidence):
+        own |= EVENT_JOB_COLUMNS
     if not own:
         return typed_table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
-    rows = (job_row(each) | server_cells(each) | answer_cells(each) for each in evidence)
+    rows = (
+        job_row(each) | server_cells(each) | latency_cells(each) | answer_cells(each) | score_cells(each)
+        for each in evidence
+    )
     table = typed_table(rows, columns | own)
     return table[[*columns]].assign(**swept_columns(jobs), **{name: table[name] for name in own})
 
 
 def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping[str, CommitLog]) -> pd.DataFrame:
     columns = EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS | (QUESTION_EPISODE_COLUMNS if plan.questions else {})
+    if _tell_events(log.lines for log in logs.values()):
+        columns |= EVENT_EPISODE_COLUMNS
     rows = (
-        {**episode_row(each.job, line), "beyond_decision": each.is_beyond(line)}
+        {**episode_row(each.job, line), "beyond_decision": each.is_beyond(line), **event_cells(line)}
         for each in evidence
         for line in logs[each.job.name].lines
     )
     return typed_table(rows, columns)
+
+
+def _tell_events(jobs: Iterable[Sequence[CommitLine]]) -> bool:
+    return any(line.events is not None for lines in jobs for line in lines)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -286,25 +288,6 @@ def _owed(evidence: JobEvidence) -> MissingEpisodes | None:
     if status is JobResultStatus.SKIPPED or (status is JobResultStatus.COMPLETED and not indices):
         return None
     return MissingEpisodes(job=evidence.job.name, rank=evidence.job.rank, status=status, episode_indices=indices)
-
-
-def _recorded_elsewhere(
-    output_directory: Path, evidence: Iterable[JobEvidence], attempts: Sequence[Attempt]
-) -> Iterator[RecordingElsewhere]:
-    """Yield the datasets that are not here and whose rank wrote in another directory than rank 0."""
-    places = {
-        (attempt.number, rank): place
-        for attempt in attempts
-        for rank, place in enumerate(attempt.places)
-        if place != attempt.places[0]
-    }
-    for each in evidence if places else ():
-        directory = job_directory(output_directory, each.job.name)
-        written = {(line.attempt, line.rank, line.dataset_file) for line in each.lines if line.dataset_file is not None}
-        for attempt, rank, dataset in sorted(written):
-            place = places.get((attempt, rank))
-            if place is not None and not (directory / dataset).exists():
-                yield RecordingElsewhere(dataset=f"{each.job.name}/{dataset}", rank=rank, place=place)
 
 
 def typed_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:

@@ -4,7 +4,7 @@ What came out is kept apart from when, where and how fast: the first is the same
 interrupted and on however many ranks it ran, so two runs can be compared with ``cmp``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
@@ -16,8 +16,12 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
+    EVENT_EPISODE_COLUMNS,
+    EVENT_JOB_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    LATENCY_JOB_COLUMNS,
+    LATENCY_JOB_TIMING_COLUMNS,
     PICTURE_COLUMNS,
     QUESTION_EPISODE_COLUMNS,
     QUESTION_JOB_COLUMNS,
@@ -75,7 +79,7 @@ def _unlike(output_directory: Path, merged: MergedResults) -> list[Path]:
 
 
 def results_document(merged: MergedResults) -> dict[str, Any]:
-    """Return what ``results.json`` holds: the jobs, what is missing, what lies elsewhere, and what was read."""
+    """Return what ``results.json`` holds: the jobs, what is missing, and what was read."""
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.plan.run_id,
@@ -85,7 +89,8 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         **({"suites": records(merged.suites)} if len(merged.suites) else {}),
         "missing": merged.missing,
         "problems": merged.problems,
-        "elsewhere": merged.elsewhere,
+        # Files of earlier versions named datasets on other nodes here, and readers of that layout expect the key.
+        "elsewhere": [],
         **({"answers": [_answer(each) for each in merged.answers]} if merged.answers else {}),
         "sources": merged.sources,
     }
@@ -111,20 +116,27 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file of a run's results, in the order in which they are written."""
     jobs, episodes = merged.jobs, merged.episodes
     swept = [name for name in jobs.columns if name.startswith(PREFIX)]
-    timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
+    timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | LATENCY_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
+    own = LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS
     tables = {
-        "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in QUESTION_JOB_COLUMNS if name in jobs)]],
+        "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in own if name in jobs)]],
         "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in QUESTION_EPISODE_COLUMNS if name in episodes)]],
         "timing": jobs[["name", *(name for name in timing if name in jobs)]],
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
     }
     if len(merged.suites):
         tables["suites"] = merged.suites
+    # Whoever compares the CSV of two runs with ``cmp`` may have one of a version that told no events.
+    more = {"results": _present(EVENT_JOB_COLUMNS, jobs), "episodes": _present(EVENT_EPISODE_COLUMNS, episodes)}
     for name in (each for each in TABLES if each in tables):
         table = pd.DataFrame(tables[name])
         yield f"{name}.csv", csv_text(table).encode()
-        yield f"{name}.parquet", table.to_parquet(index=False)
+        yield f"{name}.parquet", table.assign(**more.get(name, {})).to_parquet(index=False)
     yield RESULTS_FILE, json_text(results_document(merged)).encode()
+
+
+def _present(columns: Mapping[str, str], table: pd.DataFrame) -> dict[str, Any]:
+    return {name: table[name] for name in columns if name in table}
 
 
 def _holds(path: Path, content: bytes) -> bool:

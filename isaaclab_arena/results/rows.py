@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import PICTURE_COLUMNS
@@ -167,6 +169,28 @@ def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
     }
 
 
+def event_cells(line: CommitLine) -> dict[str, Any]:
+    """Return what an episode's row has besides in a run whose environments tell events."""
+    if line.events is None:
+        return {}
+    return {
+        "progress": line.events.progress,
+        "decisive_event": line.events.decisive,
+        "events": json_line(line.events.seen),
+    }
+
+
+def score_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in such a run: how far its failures came, and the score that counts that."""
+    scored = scored_lines(evidence)
+    failed = [line.events for line in scored if not line.success]
+    told = [events.progress for events in failed if events is not None]
+    if not scored or len(told) < len(failed):
+        return {}
+    rate, came = 1 - len(failed) / len(scored), sum(told) / len(told) if told else None
+    return {"failure_progress": came, "score": rate + (1 - rate) * (came or 0.0)}
+
+
 def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
     """Return what a job's row has besides in a run that asks something of its jobs."""
     answers = evidence.answers
@@ -194,6 +218,32 @@ def server_cells(evidence: JobEvidence) -> dict[str, Any]:
         "server_queue_ms": 1000.0 * used.queue_s / used.queries if used.queries else None,
         "server_busy_share": used.busy_s / running_s if running_s > 0 else None,
     }
+
+
+def latency_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in a run with late answers: what was assumed, and what it came to.
+
+    Means over episodes count each control step alike. How long queries really took stands beside them.
+    """
+    config, delays = evidence.job.config.latency, evidence.job.latency
+    if config is None:
+        return {}
+    times_s = [each for report in evidence.reports for each in report.query_s or ()]
+    p50, p95 = (float(1000 * each) for each in np.percentile(times_s, (50, 95))) if times_s else (None, None)
+    return {
+        "latency": None if delays is None else str(delays),
+        "meanwhile": str(config.meanwhile),
+        "stale_action_share": _mean_over_steps(evidence.lines, "latency.stale_share"),
+        "queries_per_s": _mean_over_steps(evidence.lines, "latency.queries_per_s"),
+        "measured_latency_p50_ms": p50,
+        "measured_latency_p95_ms": p95,
+    }
+
+
+def _mean_over_steps(lines: Sequence[CommitLine], metric: str) -> float | None:
+    measured = [(line.metrics[metric] or 0.0, line.episode_length) for line in lines if metric in line.metrics]
+    steps = sum(length for _, length in measured)
+    return sum(value * length for value, length in measured) / steps if steps else None
 
 
 def _success(evidence: JobEvidence) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from isaaclab_arena.results.columns import (
     SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
-from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, RecordingElsewhere, typed_table
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, typed_table
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan
@@ -76,8 +76,4 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         problems=tuple(document["problems"]),
         complete=document["complete"],
         sources=document["sources"],
-        elsewhere=tuple(
-            RecordingElsewhere(dataset=each["dataset"], rank=each["rank"], place=each["place"])
-            for each in document["elsewhere"]
-        ),
     )

@@ -44,7 +44,6 @@ def print_summary(
         ("yellow", caveats(merged)),
         ("red", [*failures(merged), *map(describe_missing, merged.missing)]),
         ("yellow", merged.problems),
-        ("", elsewhere(merged)),
     )
     for style, lines in styled:
         for line in lines:
@@ -148,12 +147,6 @@ def describe_missing(missing: MissingEpisodes) -> str:
     shown = ", ".join(map(str, missing.episode_indices[:_MAX_INDICES_SHOWN]))
     more = ", …" if count > _MAX_INDICES_SHOWN else ""
     return f"missing: {where} lacks {count} episode{'s' if count > 1 else ''} ({shown}{more}); it is {missing.status}"
-
-
-def elsewhere(merged: MergedResults) -> list[str]:
-    """Return one line per rank whose recordings lie on a disk that this machine does not share."""
-    places = dict.fromkeys((each.rank, each.place) for each in merged.elsewhere)
-    return [f"what rank {rank} has recorded is in {plain(place)}" for rank, place in sorted(places)]
 
 
 def _cause(row: dict[str, Any]) -> str:

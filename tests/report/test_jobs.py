@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from isaaclab_arena.report.jobs import JobOnPage, job_on_page
+from isaaclab_arena.report.jobs import JobOnPage, job_on_page, reasons
 from isaaclab_arena.results.merge import merge_results, records
-from tests.analysis.recorded_runs import write_run
+from tests.analysis.recorded_runs import failed_by, write_run
 
 
 def job_of(directory: Path, outcomes: str) -> JobOnPage:
@@ -36,3 +36,20 @@ def test_conditions_that_have_no_room_are_counted(tmp_path: Path):
     row = records(merged.jobs)[0]
     assert job_on_page(row, merged.episodes, run=0, label="lift", most_values=4).episodes["conditions_left_out"] == 0
     assert job_on_page(row, merged.episodes, run=0, label="lift", most_values=3).episodes["conditions_left_out"] == 1
+
+
+def test_failures_are_grouped_by_what_decided_them_with_three_films_at_most(tmp_path: Path):
+    told = dict.fromkeys(range(1, 6), failed_by("reached_and_missed")) | {6: failed_by("dropped"), 7: failed_by(None)}
+    merged = merge_results(write_run(tmp_path / "run", {"lift": "sfffftffe"}, events=told))
+    filmed = frozenset({0, 2, 3, 4, 5, 7})
+    assert [(each.event, each.count, each.filmed) for each in reasons(merged.episodes, filmed)] == [
+        ("reached and missed", 5, (2, 3, 4)),
+        ("dropped", 1, ()),
+        ("none of the events", 1, (7,)),
+    ]
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift")
+    assert "decisive_event" in job.episodes
+
+
+def test_a_job_whose_environment_tells_nothing_has_no_reasons(tmp_path: Path):
+    assert reasons(merge_results(write_run(tmp_path / "run", {"lift": "sf"})).episodes, frozenset()) == ()

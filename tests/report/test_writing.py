@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,20 @@ def test_every_number_is_that_of_the_tables(tmp_path: Path):
         assert cells["mean_length"] == f"{row['mean_length']:.1f}"
         assert cells["mean_return"] == f"{row['mean_return']:.2f}"
         assert cells["errors"].split()[0] == str(row["errors"])
+
+
+def test_a_page_that_is_up_to_date_keeps_the_time_at_which_it_was_made(tmp_path: Path):
+    run = tmp_path / "run"
+    write_run(run, {"lift": "ss"})
+    write_all_tables(run)
+    made = write_report([run]).read_text(encoding="utf-8")
+    earlier = re.sub("page of 20[^<]*", "page of 2026-01-31 23:59 UTC", made)
+    assert earlier != made
+    page = run / "report.html"
+    page.write_text(earlier, encoding="utf-8")
+    assert write_report([run]).read_text(encoding="utf-8") == earlier
+    page.write_text(earlier.replace("lift", "left"), encoding="utf-8")
+    assert "2026-01-31" not in write_report([run]).read_text(encoding="utf-8")
 
 
 def test_every_number_of_a_suite_is_that_of_its_table(tmp_path: Path):

@@ -1,14 +1,16 @@
 import dataclasses
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.episode import EpisodeEvents
 from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.result_files import stale_tables, write_tables
 from isaaclab_arena.storage.run.attempts import write_attempt
 from isaaclab_arena.storage.run.commits import read_commits
 from tests.results.evidence import attempt, commit_lines, planned, report, write_lines, write_plan, write_report
@@ -35,6 +37,30 @@ def test_the_tables_are_the_same_for_any_number_of_ranks(tmp_path):
     assert list(one.jobs["name"]) == ["b", "a", "c"]
     assert list(one.episodes["episode_index"]) == [*range(10)] * 3
     assert one.complete
+
+
+def test_events_are_in_parquet_and_json_and_the_csv_files_stay_what_they_were(tmp_path):
+    dropped = EpisodeEvents(progress=0.4, decisive="dropped", seen={"dropped": (31, 2)})
+    told = {"s": EpisodeEvents(progress=1.0, decisive=None, seen={}), "f": dropped, "t": replace(dropped, progress=0.2)}
+    letters = "ssft"
+    for name, events in (("told", told), ("silent", dict.fromkeys(letters))):
+        directory = tmp_path / name
+        write_plan(directory, planned(num_episodes=4))
+        lines = zip(commit_lines(letters), letters, strict=True)
+        write_lines(directory, [replace(line, events=events[letter]) for line, letter in lines])
+        write_report(directory, report())
+        merged = merge_results(directory)
+        write_tables(directory, merged)
+        assert stale_tables(directory, merge_results(directory)) == []
+    for name in ("results.csv", "episodes.csv"):
+        assert (tmp_path / "told" / name).read_bytes() == (tmp_path / "silent" / name).read_bytes()
+    episodes = pd.read_parquet(tmp_path / "told" / "episodes.parquet")
+    assert episodes["progress"].tolist() == [1.0, 1.0, 0.4, 0.2]
+    assert episodes["decisive_event"].isna().tolist() == [True, True, False, False]
+    assert json.loads(str(episodes["events"][2])) == {"dropped": [31, 2]}
+    (job,) = json.loads((tmp_path / "told" / "results.json").read_text())["jobs"]
+    assert (job["failure_progress"], job["score"]) == (pytest.approx(0.3), pytest.approx(0.5 + 0.5 * 0.3))
+    assert "score" not in pd.read_parquet(tmp_path / "silent" / "results.parquet")
 
 
 def test_what_a_dead_rank_did_not_finish_is_named(tmp_path):
@@ -164,17 +190,6 @@ def test_a_hundred_thousand_lines_are_read_and_merged(tmp_path):
     merged = merge_results(tmp_path)
     assert len(merged.episodes) == len(read_commits(tmp_path / "lift", "lift").lines) == 100_000
     assert merged.complete
-
-
-def test_datasets_on_other_machines_are_named_until_they_are_here(tmp_path):
-    write_plan(tmp_path, planned("b", rank=1), world_size=2)
-    write_attempt(tmp_path, attempt(world_size=2, places=("one:/out", "two:/out")))
-    line, *_ = commit_lines("s", job="b", rank=1)
-    write_lines(tmp_path, [dataclasses.replace(line, dataset_file="dataset_b_rank1.hdf5")])
-    (elsewhere,) = merge_results(tmp_path).elsewhere
-    assert (elsewhere.dataset, elsewhere.rank, elsewhere.place) == ("b/dataset_b_rank1.hdf5", 1, "two:/out")
-    (tmp_path / "b" / "dataset_b_rank1.hdf5").touch()
-    assert merge_results(tmp_path).elsewhere == ()
 
 
 def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path):

@@ -2,15 +2,26 @@ import dataclasses
 
 import pytest
 
+from isaaclab_arena.config.latency import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.results.columns import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    LATENCY_JOB_COLUMNS,
+    LATENCY_JOB_TIMING_COLUMNS,
     SERVER_JOB_TIMING_COLUMNS,
 )
-from isaaclab_arena.results.rows import JobEvidence, episode_row, job_row, missing_episodes, server_cells, status_of
+from isaaclab_arena.results.rows import (
+    JobEvidence,
+    episode_row,
+    job_row,
+    latency_cells,
+    missing_episodes,
+    server_cells,
+    status_of,
+)
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, ServerUsage, StartUp
 from tests.results.evidence import commit_lines, planned, report
 
@@ -167,6 +178,25 @@ def test_what_ranks_asked_of_a_policy_server_adds_up_and_a_job_without_one_says_
     assert [cells[name] for name in ("server_offered_per_s", "server_busy_share")] == [15.0, 0.5]
     assert [cells[name] for name in ("server_batch_fill", "server_queue_ms")] == [0.75, 50.0]
     assert server_cells(evidence("s")) == {}
+
+
+def test_a_job_with_late_answers_tells_what_was_assumed_what_it_came_to_and_what_was_true():
+    metrics = [{"latency.stale_share": share, "latency.queries_per_s": 2.0} for share in (0.0, 1.0)]
+    lines = [dataclasses.replace(line, metrics=own) for line, own in zip(commit_lines("sf"), metrics, strict=True)]
+    config = LatencyConfig(ms=(120.0, 120.0), meanwhile=Meanwhile.CHUNK)
+    job = dataclasses.replace(
+        planned(),
+        config=dataclasses.replace(planned().config, latency=config),
+        latency=Delays(steps=((3, 1),), control_dt=0.05),
+    )
+    ranks = [report(rank=0, query_s=(0.010, 0.020)), report(rank=1, query_s=(0.030,))]
+    cells = latency_cells(JobEvidence(job=job, lines=lines, reports=ranks))
+    assert list(cells) == [*LATENCY_JOB_COLUMNS, *LATENCY_JOB_TIMING_COLUMNS]
+    assert (cells["latency"], cells["meanwhile"]) == ("3 control steps of 50 ms", "chunk")
+    # The episodes have 10 and 11 control steps.
+    assert (cells["stale_action_share"], cells["queries_per_s"]) == (pytest.approx(11 / 21), 2.0)
+    assert (cells["measured_latency_p50_ms"], cells["measured_latency_p95_ms"]) == (20.0, pytest.approx(29.0))
+    assert latency_cells(evidence("s")) == {}
 
 
 def test_a_job_that_a_later_attempt_finished_is_completed_and_says_how_long_all_took():

@@ -171,6 +171,7 @@
   const grid = byId("grid"), sheet = byId("sheet");
   const GAP = 8;
   let ids = [], active = 0, columns = 1, tileWidth = 150, tileHeight = 44, withPictures = false;
+  const namesJobs = () => DATA.jobs.length > 1 && !sideBySide;
   const tile = (place) => {
     const id = ids[place], job = DATA.jobs[jobOf[id]];
     const sides = sideBySide ? [id, partner(id)] : [id];
@@ -183,7 +184,8 @@
     });
     if (withPictures) node.append(film ? make("img", { src: "data:image/webp;base64," + film.poster, alt: "" }) : make("div", { class: "no" }, filmed(id) ? "" : "not filmed"));
     for (const each of sides) node.append(make("span", { class: `how c${outcomeOf[each]}` }, DATA.outcomes[outcomeOf[each]]));
-    node.append(make("span", {}, DATA.jobs.length > 1 && withPictures && !sideBySide ? `${about} · ${job.name}` : about));
+    node.append(make("span", {}, about));
+    if (namesJobs()) node.append(make("span", {}, job.name));
     node.style.left = GAP + (place % columns) * (tileWidth + GAP) + "px";
     node.style.top = GAP + Math.floor(place / columns) * (tileHeight + GAP) + "px";
     node.style.width = tileWidth + "px";
@@ -206,11 +208,11 @@
     if (focused) sheet.querySelector('[tabindex="0"]')?.focus({ preventScroll: true });
   };
   const layOut = () => {
-    const least = withPictures ? 150 : 96;
+    const least = withPictures ? 150 : 118;
     const width = Math.max(0, grid.clientWidth - GAP);
     columns = Math.max(1, Math.floor(width / (least + GAP)));
     tileWidth = Math.floor(width / columns) - GAP;
-    tileHeight = (withPictures ? 140 : 46) + (sideBySide ? 19 : 0);
+    tileHeight = (withPictures ? 140 : 46) + (sideBySide || namesJobs() ? 19 : 0);
     const lines = Math.ceil(ids.length / columns);
     const full = lines * (tileHeight + GAP) + GAP;
     // Browsers end elements at some millions of pixels.
@@ -272,7 +274,7 @@
   const side = (id, withName) => {
     const job = DATA.jobs[jobOf[id]], at = positionOf[id];
     const facts = [["outcome", DATA.outcomes[outcomeOf[id]]], ["length", shown(job.length, at) + " steps"], ["return", shown(job.return, at)],
-      ["ended by", text(job.termination, at)], ["instruction", text(job.language_instruction, at)], ["error", text(job.error, at)],
+      ["ended by", text(job.termination, at)], ["decided by", job.decisive_event ? text(job.decisive_event, at) : null], ["instruction", text(job.language_instruction, at)], ["error", text(job.error, at)],
       ["rank", shown(job.rank, at)], ...conditionsOf(id)];
     const list = make("dl");
     for (const [name, value] of facts) if (value !== null) list.append(make("dt", {}, name), make("dd", { dir: "auto" }, value));
