@@ -33,7 +33,7 @@ $(INSTALLED): pyproject.toml constraints.txt submodules/Isaac-GR00T/pyproject.to
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable submodules/Isaac-GR00T
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,train,onnx]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,train,onnx,ray]'
 	@touch $@
 
 # One film of each job, failures first, costs less afterwards than films of which most are successes. The path of the
@@ -168,7 +168,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.training.exchange
 	$(BIN)/python -m benchmarks.training.evaluation
 	$(BIN)/python -m benchmarks.runs.slot_occupancy
-	$(BIN)/python -m benchmarks.runs.makespan
+	$(BIN)/python -m benchmarks.scheduling.makespan
+	$(BIN)/python -m benchmarks.scheduling.scale
 	$(BIN)/python -m benchmarks.runs.merge_speed
 	$(BIN)/python -m benchmarks.analysis.comparison_speed
 	$(BIN)/python -m benchmarks.analysis.decision_quality

@@ -33,6 +33,7 @@ class Stream(IntEnum):
     POLICY = 1
     NOISE = 2
     VARIATION = 3
+    LATENCY = 4
 
 
 def episode_seed_sequence(

@@ -9,7 +9,7 @@ from isaaclab_arena.evaluation.policy_server.batching import Batcher
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import Entries, Network, NetworkElsewhere, PolicyTraits
 
 
 class NetworkPolicy(PolicyBase[PolicyCfg]):
@@ -130,3 +130,19 @@ class ServablePolicy(PolicyBase[PolicyCfg]):
         answers = alone.ask(entries, slots_per_call=self._slots).answers
         alone.close()
         return answers
+
+
+class Desk:
+    """A policy server without the processes; see `NetworkElsewhere`."""
+
+    max_batch = 64
+
+    def __init__(self, batcher: Batcher, network: Network) -> None:
+        self._batcher, self.about = batcher, network.about
+        batcher.come()
+
+    def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
+        return self._batcher.ask(entries, slots_per_call=slots_per_call).answers
+
+    def close(self) -> None:
+        self._batcher.go()

@@ -16,7 +16,7 @@ def test_known_values_never_change():
     state = np.random.SeedSequence(42, spawn_key=(1, 0)).generate_state(4).tolist()
     assert state == [1174127800, 3865592830, 3021419081, 1840909734]
     assert episode_seed_sequence(42, Stream.POLICY, 0).generate_state(4).tolist() == state
-    assert [int(stream) for stream in Stream] == [0, 1, 2, 3]
+    assert [int(stream) for stream in Stream] == [0, 1, 2, 3, 4]
 
 
 def test_an_episode_seed_is_63_bits_of_the_first_two_words_the_first_above():

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
+from isaaclab_arena.results.columns import EPISODE_COLUMNS, EVENT_EPISODE_COLUMNS, EVENT_JOB_COLUMNS, JOB_COLUMNS
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.swept import PREFIX
@@ -75,7 +75,8 @@ class Results:
     def jobs(self) -> pd.DataFrame:
         """The table of jobs, as in ``results.parquet``."""
         jobs = self._merged.jobs
-        return pd.DataFrame(jobs[[*JOB_COLUMNS, *(name for name in jobs.columns if name.startswith(PREFIX))]])
+        swept = [name for name in jobs.columns if name.startswith(PREFIX)]
+        return pd.DataFrame(jobs[[*JOB_COLUMNS, *swept, *(name for name in EVENT_JOB_COLUMNS if name in jobs)]])
 
     @property
     def suites(self) -> pd.DataFrame:
@@ -85,7 +86,8 @@ class Results:
     @property
     def episodes(self) -> pd.DataFrame:
         """The table of finished episodes, as in ``episodes.parquet``."""
-        return pd.DataFrame(self._merged.episodes[[*EPISODE_COLUMNS]])
+        episodes = self._merged.episodes
+        return pd.DataFrame(episodes[[*EPISODE_COLUMNS, *(name for name in EVENT_EPISODE_COLUMNS if name in episodes)]])
 
     @property
     def complete(self) -> bool:

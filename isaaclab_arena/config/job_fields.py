@@ -1,12 +1,14 @@
 """The keys of a job and the values they take: from a plain dict to a `JobConfig`, or to what is wrong with it."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from isaaclab_arena.config.arena.job_keys import ARENA_JOB_KEYS
+from isaaclab_arena.config.latency import read_latency
 from isaaclab_arena.config.messages import error_message, key_path
 from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobStatus, PolicyServerConfig, ServerScope
@@ -56,7 +58,9 @@ class _JobFields(BaseModel):
     arena_env_args: _EnvironmentArgs
     policy_type: _Text
     policy_config_dict: dict[str, Any] | None = None
+    python: _Text | None = None
     policy_server: _PolicyServer | None = None
+    latency: Any = None
     num_steps: _Count | None = None
     num_episodes: _Count | None = None
     num_rebuilds: _Count | None = None
@@ -70,7 +74,9 @@ class _JobFields(BaseModel):
     status: str | None = None
 
 
-JOB_KEYS = frozenset({*_JobFields.model_fields, *ARENA_JOB_KEYS, "policy_args", "sweep", "suite", "checkpoints"})
+JOB_KEYS = frozenset(
+    {*_JobFields.model_fields, *ARENA_JOB_KEYS, "policy_args", "sweep", "suite", "checkpoints", "robustness"}
+)
 """Every key that a job of the file may have."""
 
 COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
@@ -121,10 +127,11 @@ def read_job(
         return None, [
             Problem(error_message(error, _keys_beside(error)), job=label, key=key_path(error)) for error in errors
         ]
-    conflicts = _conflicts(checked, label)
+    latency, problems = read_latency(checked.latency, label=label)
+    conflicts = [*_conflicts(checked, label), *problems]
     if conflicts:
         return None, conflicts
-    job = _job_config(checked, index, defaults)
+    job = replace(_job_config(checked, index, defaults), latency=latency)
     if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
         return None, [Problem(message, job=label, key="num_rebuilds")]
@@ -144,7 +151,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
         placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
         policy_type=checked.policy_type,
-        policy_config_dict=checked.policy_config_dict or {},
+        policy_config_dict=_policy_options(checked),
         policy_server=_policy_server(checked.policy_server),
         num_steps=checked.num_steps if has_length else defaults.num_steps,
         num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
@@ -158,6 +165,11 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         episode_timeout_s=checked.episode_timeout_s,
         status=JobStatus(checked.status or JobStatus.PENDING),
     )
+
+
+def _policy_options(checked: _JobFields) -> dict[str, Any]:
+    options = checked.policy_config_dict or {}
+    return options if checked.python is None else {**options, "python": checked.python}
 
 
 def _keys_beside(error: ErrorDetails) -> Collection[str]:
@@ -183,6 +195,10 @@ def _conflicts(checked: _JobFields, label: str) -> list[Problem]:
         conflicts.append(Problem(unsafe, job=label, key="name"))
     if checked.num_steps is not None and checked.num_episodes is not None:
         conflicts.append(Problem("excludes num_episodes; give one of them", job=label, key="num_steps"))
+    other = (checked.policy_config_dict or {}).get("python")
+    if checked.python is not None and other not in (None, checked.python):
+        message = f"is '{checked.python}', and policy_config_dict.python is '{other}'; give one of them"
+        conflicts.append(Problem(message, job=label, key="python"))
     known = [status.value for status in JobStatus]
     if checked.status is not None and checked.status not in known:
         message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"

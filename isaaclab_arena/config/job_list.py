@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from isaaclab_arena.config.expansion.checkpoints import expand_checkpoints
+from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
+from isaaclab_arena.config.expansion.robustness import ArmsOf, read_robustness
 from isaaclab_arena.config.expansion.suites import expand_suite
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
@@ -106,10 +108,16 @@ class Reading:
     """One reading of a job file: collects jobs, and problems instead of stopping at the first."""
 
     def __init__(
-        self, top: TopLevel, command_line: JobDefaults, interpolation: OmegaConfInterpolation, suites: Registry
+        self,
+        top: TopLevel,
+        command_line: JobDefaults,
+        interpolation: OmegaConfInterpolation,
+        suites: Registry,
+        arms: ArmsOf,
     ) -> None:
         self._top = top
         self._suites = suites
+        self._arms = arms
         self._command_line = command_line
         self._interpolation = interpolation
         self._problems = dict.fromkeys(interpolation.problems)
@@ -130,13 +138,18 @@ class Reading:
             label = _label(block.get("name"), f"jobs[{position}]")
             for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
                 for of_task, member in self._of_suite(entry, label, room=MAX_JOBS - len(names)):
-                    names.append(of_task.get("name"))
+                    asked = of_task.pop(ROBUSTNESS, None)
                     # What is wrong with all jobs of a suite is told once, of its entry.
                     own_label = _label(entry.get("name"), label)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
                     self._add(self._blamed(found, block))
-                    if job is not None:
-                        jobs.append(replace(job, swept=swept, suite=member) if swept or member else job)
+                    if job is None:
+                        names.append(of_task.get("name"))
+                        continue
+                    job = replace(job, swept=swept, suite=member) if swept or member else job
+                    for arm in self._of_robustness(job, asked, own_label):
+                        names.append(arm.name)
+                        jobs.append(replace(arm, index=len(jobs)))
         for name, earlier in clashes(name for name in names if _label(name, "")):
             self._add([Problem(_taken(name, earlier), key="name")], job=name)
         if self._problems:
@@ -183,6 +196,17 @@ class Reading:
                     swept = {key: value_at(resolved, key.split(".")) for key in sweep}
                     for own, step in self._of_checkpoints(modern, label, room=room):
                         yield own, swept | step
+
+    def _of_robustness(self, job: JobConfig, asked: Any, label: str) -> Sequence[JobConfig]:
+        """Return the arms of a job that asks for its robustness, or the one job that it is."""
+        asked = self._command_line.robustness if asked is None else asked
+        if asked is None:
+            return [job]
+        try:
+            return self._arms(job, read_robustness(asked))
+        except ConfigError as error:
+            self._add(error.problems, job=label)
+            return []
 
     def _of_suite(
         self, entry: dict[str, Any], label: str, *, room: int

@@ -9,6 +9,7 @@ from typing import Any
 
 from isaaclab_arena.config.arena.experiments import ExperimentAsJobs, as_jobs
 from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.expansion.robustness import ArmsOf, no_arms
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults
 from isaaclab_arena.config.job_list import Reading, checked_top_level
@@ -28,6 +29,7 @@ def load_jobs_file(
     *,
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
+    arms: ArmsOf = no_arms,
 ) -> JobsFile:
     """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML.
 
@@ -36,11 +38,13 @@ def load_jobs_file(
         defaults: What the command line gives to jobs that do not say it themselves.
         overrides: Keys of an experiment that the command line sets, such as ``runs.lift.num_rebuilds=2``.
         suites: Where the names of suites are looked up.
+        arms: What makes the jobs of one that asks for its robustness.
 
     Raises:
         ConfigError: With every problem of the file, each with its job and key.
     """
-    return read_jobs(read_document(path), source=str(path), defaults=defaults, overrides=overrides, suites=suites)
+    document = read_document(path)
+    return read_jobs(document, source=str(path), defaults=defaults, overrides=overrides, suites=suites, arms=arms)
 
 
 def read_jobs(
@@ -50,6 +54,7 @@ def read_jobs(
     defaults: JobDefaults | None = None,
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
+    arms: ArmsOf = no_arms,
 ) -> JobsFile:
     """Read what a job file holds, or what a command line amounts to; see `load_jobs_file`.
 
@@ -59,6 +64,7 @@ def read_jobs(
         defaults: What the command line gives to jobs that do not say it themselves.
         overrides: Keys of an experiment that the command line sets.
         suites: Where the names of suites are looked up.
+        arms: What makes the jobs of one that asks for its robustness.
     """
     defaults = defaults or JobDefaults()
     problems = check_defaults(defaults)
@@ -69,18 +75,20 @@ def read_jobs(
     except ConfigError as error:
         raise ConfigError([replace(problem, file=source) for problem in error.problems]) from error
     try:
-        return _jobs_file(experiment, source, defaults, suites)
+        return _jobs_file(experiment, source, defaults, suites, arms)
     except ConfigError as error:
         problems = (experiment.in_words_of_the_file(problem) for problem in error.problems)
         raise ConfigError([replace(problem, file=source) for problem in problems]) from error
 
 
-def _jobs_file(experiment: ExperimentAsJobs, source: str, defaults: JobDefaults, suites: Registry) -> JobsFile:
+def _jobs_file(
+    experiment: ExperimentAsJobs, source: str, defaults: JobDefaults, suites: Registry, arms: ArmsOf
+) -> JobsFile:
     top = checked_top_level(experiment.document)
     interpolation = OmegaConfInterpolation(
         variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
     )
-    read = read_questions(top.comparisons, top.bars, Reading(top, defaults, interpolation, suites).jobs())
+    read = read_questions(top.comparisons, top.bars, Reading(top, defaults, interpolation, suites, arms).jobs())
     return JobsFile(
         path=source,
         jobs=read.jobs,
@@ -122,9 +130,14 @@ def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ())
     How long jobs and episodes may take is left out: it decides whether there is a result, never what it is. So is what
     jobs are labelled with, and what no file says: `limited` sees to that.
     """
-    left_out = WITHOUT_RESULT | {"max_episodes"}
+    left_out = WITHOUT_RESULT | {"max_episodes", "latency"}
     names = [field.name for field in fields(JobConfig) if field.name not in left_out]
-    plain = [{name: getattr(job, name) for name in names} for job in jobs]
+    plain = [{name: getattr(job, name) for name in names} | _of_latency(job) for job in jobs]
     plain += [asdict(question) for question in questions]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
+
+
+def _of_latency(job: JobConfig) -> dict[str, Any]:
+    # A job without it has the hash that it had before there was such a key.
+    return {} if job.latency is None else {"latency": asdict(job.latency)}

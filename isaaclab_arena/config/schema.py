@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from isaaclab_arena.config.latency import LatencyConfig
 from isaaclab_arena.config.stopping.questions import Question
 
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
@@ -85,6 +86,7 @@ class JobConfig:
         policy_type: Registered name or dotted path of the policy.
         policy_config_dict: Options of the policy.
         policy_server: The server that has the policy's network, None where each rank has it.
+        latency: How late the answers to the policy's queries are; None where the world waits for them.
         num_steps: Control steps to run, or None; excludes ``num_episodes``.
         num_episodes: Episodes to run over all rebuilds, or None.
         max_episodes: The most episodes that ``--limit`` leaves of a job that does not say itself how many it has.
@@ -111,6 +113,7 @@ class JobConfig:
     placement_seed: int | None = None
     policy_config_dict: Mapping[str, Any] = field(default_factory=dict)
     policy_server: PolicyServerConfig | None = None
+    latency: LatencyConfig | None = None
     num_steps: int | None = None
     num_episodes: int | None = None
     max_episodes: int | None = None
@@ -157,6 +160,7 @@ class JobDefaults:
         seed: Seed of a job that does not say.
         placement_seed: Seed of the initial conditions of a job that does not say.
         enable_cameras: Whether a job that does not say has cameras.
+        robustness: What ``robustness`` of a job that does not say is, None for nothing.
     """
 
     num_steps: int | None = None
@@ -165,3 +169,4 @@ class JobDefaults:
     seed: int | None = None
     placement_seed: int | None = None
     enable_cameras: bool = False
+    robustness: Mapping[str, Any] | None = None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 # torch.distributed has this name too, but only at run time, where a type checker does not see it.
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
@@ -119,14 +119,6 @@ class Ranks:
         count = int(self.share_from_rank_zero(f"length of {name}", str(len(pieces))))
         own = pieces if self.context.is_rank_zero else [""] * count
         return "".join(self.share_from_rank_zero(f"{name}, part {part}", piece) for part, piece in enumerate(own))
-
-    def store(self, name: str) -> Store:
-        """Return a part of the key-value store, for messages between ranks after start-up.
-
-        Args:
-            name: Name of that part; each name has keys of its own.
-        """
-        return PrefixStore(f"{self._prefix}{name}", self._store)
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
@@ -16,27 +17,51 @@ if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
     collect_later()
 
+from isaaclab_arena.config.expansion.robustness import written_robustness
 from isaaclab_arena.config.loading import limited, load_jobs_file
+from isaaclab_arena.config.options import Count
+from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launching.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions, check_cluster
+from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
 from isaaclab_arena.evaluation.console import exit_code_of
-from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown, split_overrides
+from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown, split_overrides
 from isaaclab_arena.evaluation.plan.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.plan.variation_listing import show_variations
+from isaaclab_arena.evaluation.robustness.arms import robustness_arms
 from isaaclab_arena.evaluation.run import execute
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(RunOptions):
+class EvalOptions(ClusterOptions):
     """Run every job of a job file and merge one table."""
 
     eval_jobs_config: str
     """The job file or experiment, JSON or YAML; keys of an experiment may follow: runs.NAME.num_rebuilds=2."""
+    robustness: str | None = None
+    """Run jobs that do not say once as they are, and once more for each level of these axes: all, or light,delay."""
+    robustness_levels: Count | None = None
+    """With --robustness, the highest level; 5, the edge of what is known to be solvable, where it is not given."""
+
+    def job_defaults(self) -> JobDefaults:
+        """Return what the command line gives to jobs that do not say it themselves.
+
+        Raises:
+            ConfigError: If there are levels of nothing.
+        """
+        defaults = super().job_defaults()
+        if self.robustness is None:
+            if self.robustness_levels is not None:
+                raise ConfigError(Problem("says nothing without --robustness", key="--robustness_levels"))
+            return defaults
+        return replace(defaults, robustness=written_robustness(self.robustness, self.robustness_levels))
 
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
@@ -56,6 +81,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
 
 def _run(arguments: Sequence[str], import_s: float | None, typed_as: str) -> int:
     options, overrides = _read(arguments, typed_as)
+    check_cluster(options)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
     if launched is not None:
         return launched
@@ -63,7 +89,9 @@ def _run(arguments: Sequence[str], import_s: float | None, typed_as: str) -> int
     context = DistributedContext.from_environment(device=options.device)
     request = jobs_request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
     collect_from_now_on()
-    return show_variations(request.jobs) if options.list_variations else execute(request, context)
+    if options.list_variations:
+        return show_variations(request.jobs)
+    return execute(request, context) if options.cluster is None else execute_on_cluster(request, options)
 
 
 def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
@@ -87,6 +115,9 @@ def _read(arguments: Sequence[str], program: str) -> tuple[EvalOptions, Sequence
     options, rest = read_command_line(EvalOptions, arguments, program=program)
     overrides, unknown = split_overrides(rest)
     refuse_unknown(unknown, options)
+    if options.cluster is not None and options.assignment == Assignment.ROUND_ROBIN:
+        # On a cluster, where ranks come and go, nothing can be settled before the start.
+        options = replace(options, assignment=Assignment.DYNAMIC)
     return options, overrides
 
 
@@ -110,8 +141,7 @@ def jobs_request(
     Raises:
         ConfigError: If the job file is not there or wrong.
     """
-    read = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides, suites=SUITES)
-    jobs_file = limited(read, options.limit)
+    jobs_file = _jobs_file(options, overrides, may_import=may_import)
     jobs = resolve_jobs(
         jobs_file.jobs,
         file=jobs_file.path,
@@ -129,6 +159,12 @@ def jobs_request(
         options=replace(options, tracking=tuple(dict.fromkeys((*jobs_file.tracking, *options.tracking)))),
         import_s=import_s,
     )
+
+
+def _jobs_file(options: EvalOptions, overrides: Sequence[str], *, may_import: bool) -> JobsFile:
+    arms = partial(robustness_arms, may_import=may_import)
+    file, defaults = options.eval_jobs_config, options.job_defaults()
+    return limited(load_jobs_file(file, defaults, overrides=overrides, suites=SUITES, arms=arms), options.limit)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     _check_is_recorded(output_directory, request)
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
     backends = {work.job: work.backend for work in attempt.jobs}
+    latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
     jobs = plan_entries(request, attempt.world_size, contents)
     return RunPlan(
         run_id=attempt.run_id,
@@ -63,7 +64,9 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
         git_revision=attempt.git_revision,
         machine=attempt.machine,
         devices=attempt.devices,
-        jobs=tuple(replace(job, backend=backends.get(job.name)) for job in jobs),
+        jobs=tuple(
+            replace(job, backend=backends.get(job.name), latency=latencies.get(job.name, job.latency)) for job in jobs
+        ),
         settings=request.options.result_settings(),
         questions=request.questions,
         working_directory=str(Path.cwd()),

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,31 +18,26 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.finish import Ending, consolidate_what_others_left, merge_and_show, write_live_report
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
-from isaaclab_arena.evaluation.heartbeat.rank_watch import lowest_live_rank, wait_for_ranks
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankReport, RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
-from isaaclab_arena.evaluation.job.consolidations import Consolidations
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.job.rank_settings import rank_settings
-from isaaclab_arena.evaluation.nodes.message_store import MessageStore
-from isaaclab_arena.evaluation.nodes.result_sync import ResultSync
 from isaaclab_arena.evaluation.plan.condition_sets import check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
+from isaaclab_arena.evaluation.progress import ProgressDisplay
+from isaaclab_arena.evaluation.rank_jobs import RankJobs
 from isaaclab_arena.evaluation.resume_command import how_to_go_on
-from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
 from isaaclab_arena.evaluation.scheduling.rank_work import work_of_rank
+from isaaclab_arena.evaluation.startup.measured_latency import with_settled_latencies
 from isaaclab_arena.evaluation.startup.policy_servers import running_policy_servers
 from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.long_work import heard_by
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.live import LiveReport
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -126,20 +121,13 @@ def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | No
     # Not before: while ranks wait for each other, a signal may end them as it always does, and at once.
     with started.lock, conduct.listen() as interruption:
         if started.attempt is None:
-            code = _finished_run(request, started.output_directory, conduct) if context.is_rank_zero else 0
+            code = finished_run(request, started.output_directory, conduct) if context.is_rank_zero else 0
             return RunOutcome(exit_code=code, output_directory=started.output_directory)
-        request = replace(request, jobs=with_settled_backends(request.jobs, started.attempt))
+        jobs = with_settled_backends(request.jobs, started.attempt)
+        request = replace(request, jobs=with_settled_latencies(jobs, started.attempt))
         try:
             with log_file(started.output_directory / "logs" / f"rank{context.rank}.log", context.rank):
-                result_sync = ResultSync(
-                    MessageStore(ranks.store("messages")),
-                    rank=context.rank,
-                    directories=started.directories,
-                    output_directory=started.output_directory,
-                    run_id=started.attempt.run_id,
-                    jobs=[job.name for job in started.plan.jobs],
-                )
-                run = _RankRun(request, context, started, started.attempt, interruption, result_sync, conduct)
+                run = _RankRun(request, context, started, started.attempt, interruption, conduct)
                 return RunOutcome(
                     exit_code=run.execute(ranks),
                     output_directory=started.output_directory,
@@ -159,7 +147,6 @@ class _RankRun:
         started: StartedRun,
         attempt: Attempt,
         interruption: Interruption,
-        result_sync: ResultSync,
         conduct: RunConduct,
     ) -> None:
         self._request = request
@@ -170,9 +157,8 @@ class _RankRun:
         self._output_directory = started.output_directory
         self._interruption = interruption
         self._how_to_go_on = how_to_go_on(request, context, started.output_directory)
-        self._save_conditions = _saving_conditions(request, started.output_directory)
-        self._result_sync = result_sync
-        self._watch = result_sync.watch
+        self._save_conditions = saving_conditions(request, started.output_directory)
+        self._watch = RankWatch(self._output_directory, world_size=attempt.world_size, run_id=attempt.run_id)
         self._work = work_of_rank(
             request,
             attempt,
@@ -196,71 +182,17 @@ class _RankRun:
             jobs_total=self._work.num_jobs,
             episodes_total=self._work.num_episodes,
         )
-        with self._result_sync, self._tracking(), StatusPublisher(self._output_directory, status) as publisher:
-            with self._display(), self._live_report():
-                state = self._run_jobs(self._new_runner(publisher, policy_servers), publisher)
+        tracking = nullcontext() if self._context.rank else live_tracking(self._request, self._started)
+        with tracking, StatusPublisher(self._output_directory, status) as publisher:
+            with self._shown():
+                state = self._rank_jobs(policy_servers).run(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
             if self._conduct.is_whole_program and state is RankState.FAILED:
                 leave_last_words(f"a job failed on rank {self._context.rank}, and --fail_fast ends the run")
             code = self._merge() if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
 
-    def _display(self) -> AbstractContextManager[object]:
-        """Return the display of all ranks, which only rank 0 has."""
-        if not self._context.is_rank_zero:
-            return nullcontext()
-        _LOG.info("writing to %s", self._output_directory)
-        if not self._conduct.shows_progress:
-            return nullcontext()
-        return ProgressDisplay(self._watch.look)
-
-    def _tracking(self) -> AbstractContextManager[object]:
-        """Return what logs the results of all ranks elsewhere too, which only rank 0 does."""
-        names = self._request.options.tracking
-        if not names or not self._context.is_rank_zero:
-            return nullcontext()
-        return imported(_LIVE_TRACKING)(self._output_directory, self._started.plan, names)
-
-    def _live_report(self) -> AbstractContextManager[object]:
-        """Return what writes the page of the run while it goes, which only rank 0 does."""
-        if not self._context.is_rank_zero or not _writes_report(self._request, self._conduct):
-            return nullcontext()
-        return LiveReport(partial(write_live_report, self._output_directory))
-
-    def _run_jobs(self, runner: JobRunner, publisher: StatusPublisher) -> RankState:
-        """Run this rank's jobs, say how it ended, and return that."""
-        queue = self._work.queue
-        state = RankState.FINISHED
-        try:
-            while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
-                job = assigned.job
-                self._result_sync.follow(job.config.name)
-                publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
-                observers = [ProgressObserver(publisher), *assigned.observers]
-                with heard_by(publisher.hear):
-                    report = runner.run(job, observers, supply=assigned.supply)
-                failed = report.status is ReportedStatus.FAILED
-                if report.status is not ReportedStatus.INTERRUPTED:
-                    publisher.leave_job()
-                    queue.job_ended(job, failed=failed)
-                if failed and self._request.options.fail_fast:
-                    state = RankState.FAILED
-                    break
-        finally:
-            runner.close()
-        if self._interruption.stop_requested():
-            state = RankState.INTERRUPTED
-        elif self._request.questions:
-            publisher.leave_the_rest()
-        publisher.set_state(state)
-        return state
-
-    def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
-        return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
-
-    def _new_runner(
-        self, publisher: StatusPublisher, policy_servers: Mapping[PolicyServerConfig, ServerAddress]
-    ) -> JobRunner:
+    def _rank_jobs(self, policy_servers: Mapping[PolicyServerConfig, ServerAddress]) -> RankJobs:
         settings = rank_settings(
             self._request.options,
             self._context,
@@ -271,39 +203,32 @@ class _RankRun:
             questions=self._request.questions,
             import_s=self._request.import_s,
         )
-        settings = replace(settings, policy_servers=policy_servers)
-
-        def ended(report: JobReport) -> None:
-            if report.status is not ReportedStatus.INTERRUPTED:
-                publisher.finish_job(failed=report.status is ReportedStatus.FAILED)
-            _LOG.debug("job '%s' %s after %.1f s", report.job, report.status, report.wall_s)
-
-        return JobRunner(
-            settings,
+        return RankJobs(
+            self._work,
+            replace(settings, policy_servers=policy_servers),
             stop_requested=self._interruption.stop_requested,
-            tell=publisher.prepare,
-            # A run that is to end at its first failure has to know of it before the next job begins.
-            consolidations=None if self._request.options.fail_fast else Consolidations(publisher.hear_of),
-            ended=ended,
+            fail_fast=self._request.options.fail_fast,
+            asks_questions=bool(self._request.questions),
         )
+
+    def _shown(self) -> AbstractContextManager[object]:
+        """Return the display of all ranks and the page of the run, which only rank 0 has."""
+        if not self._context.is_rank_zero:
+            return nullcontext()
+        return shown_while_it_runs(self._request, self._output_directory, self._conduct, self._watch.look)
 
     def _is_the_one_to_merge(self, state: RankState, *, heard: bool) -> bool:
         """Wait until no rank works any more; return whether this rank has to merge.
 
         That is rank 0. The others stay until it has gone; if it left no table, or one that lacks what was written
-        since, the lowest of those that write in the same directory takes its place. A rank that stops at its first
+        since, the lowest of them takes its place. A rank that stops at its first
         failure does not wait: its exit is what makes the launcher end the others.
         """
         rank = self._context.rank
         if state is RankState.FAILED:
-            alone = not any(report.alive for report in self._result_sync.neighbours() if report.rank != rank)
-            return alone and not self._result_sync.is_away
-        while self._result_sync.is_away:
-            if self._interruption.stop_requested() or not self._result_sync.rank_zero_is_there():
-                return False
-            time.sleep(_POLL_INTERVAL_S)
+            return not any(report.alive for report in self._watch.look() if report.rank != rank)
         while True:
-            reports = self._result_sync.neighbours()
+            reports = self._watch.look()
             if not reports[0].alive and tables_are_current(self._output_directory):
                 return False
             lowest = lowest_live_rank(reports)
@@ -322,23 +247,59 @@ class _RankRun:
 
     def _merge(self) -> int:
         """Write the tables from what is on disk, show them if that is wanted, and return the exit code."""
-        self._result_sync.receive()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
-        ending = Ending(
-            before_showing=self._save_conditions,
-            how_to_go_on=self._how_to_go_on if self._conduct.is_whole_program else None,
-            shows=self._conduct.shows_results,
-            writes_report=_writes_report(self._request, self._conduct),
-        )
+        ending = ending_of(self._request, self._conduct, self._save_conditions, self._how_to_go_on)
         return merge_and_show(self._output_directory, ending)
 
 
-def _finished_run(request: RunRequest, output_directory: Path, conduct: RunConduct) -> int:
+def live_tracking(request: RunRequest, started: StartedRun) -> AbstractContextManager[object]:
+    """Return what logs the results of all ranks elsewhere too."""
+    names = request.options.tracking
+    if not names:
+        return nullcontext()
+    return imported(_LIVE_TRACKING)(started.output_directory, started.plan, names)
+
+
+@contextmanager
+def shown_while_it_runs(
+    request: RunRequest, output_directory: Path, conduct: RunConduct, look: Callable[[], Sequence[RankReport]]
+) -> Iterator[None]:
+    """Show how all ranks get on, and keep the page of the run up to date, within a ``with`` block.
+
+    Args:
+        request: What the run is to do.
+        output_directory: The run's directory.
+        conduct: What of this is wanted.
+        look: Returns one report per rank.
+    """
+    _LOG.info("writing to %s", output_directory)
+    with ExitStack() as stack:
+        if conduct.shows_progress:
+            stack.enter_context(ProgressDisplay(look))
+        if _writes_report(request, conduct):
+            stack.enter_context(LiveReport(partial(write_live_report, output_directory)))
+        yield
+
+
+def ending_of(
+    request: RunRequest, conduct: RunConduct, save_conditions: Callable[[], None], how_to_go_on: str
+) -> Ending:
+    """Return what the end of a run does besides writing the tables."""
+    return Ending(
+        before_showing=save_conditions,
+        how_to_go_on=how_to_go_on if conduct.is_whole_program else None,
+        shows=conduct.shows_results,
+        writes_report=_writes_report(request, conduct),
+    )
+
+
+def finished_run(request: RunRequest, output_directory: Path, conduct: RunConduct) -> int:
+    """Show the results of a run in which nothing is left to do, and return the exit code."""
     if request.options.video_options().wanted:
         _LOG.warning("no episode runs, so none is filmed")
     ending = Ending(
-        before_showing=_saving_conditions(request, output_directory),
+        before_showing=saving_conditions(request, output_directory),
         shows=conduct.shows_results,
         writes_report=_writes_report(request, conduct),
     )
@@ -349,7 +310,7 @@ def _writes_report(request: RunRequest, conduct: RunConduct) -> bool:
     return conduct.writes_report and not request.options.no_report
 
 
-def _saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:
+def saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:
     """Return what saves the conditions at the end, where that is wanted.
 
     Raises:

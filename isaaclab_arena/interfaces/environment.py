@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 
 Observation: TypeAlias = dict[str, Any]
@@ -17,6 +17,13 @@ Observation: TypeAlias = dict[str, Any]
 
 StateTree: TypeAlias = dict[str, Any]
 """Nested dict of tensors whose first dimension is ``num_envs``: what the simulator knows, for recordings."""
+
+HoldAction: TypeAlias = tuple[float | None, ...] | str | None
+"""The action that keeps a robot where it is told to be: a number for each element, None for an element that stays as it
+was in the last action; ``last`` for all of the last action; None for an environment that declares nothing."""
+
+HOLDS_LAST = "last"
+"""The `HoldAction` of an environment whose actions are targets."""
 
 VIEWPORT = "viewport"
 """The camera of a `Filmable` environment that shows a person the whole scene; no policy sees it."""
@@ -63,8 +70,8 @@ class Environment(ABC):
     ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
 
     An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
-    `Restorable`, `Snapshottable`, `TriesSteps`, `Filmable` and `FilmableLater`. What it does not offer is left out
-    where it would be used.
+    `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `TellsEvents`, `Filmable` and `FilmableLater`. What it
+    does not offer is left out where it would be used.
 
     Attributes:
         num_envs: Number of env slots.
@@ -78,6 +85,7 @@ class Environment(ABC):
             allows; results then promise it.
         returns_own_tensors: Whether nothing changes a tensor any more once `reset` or `step` has returned it, so that
             it can be kept without a copy.
+        hold_action: What a robot is to do as long as it is told nothing new.
     """
 
     num_envs: int
@@ -89,6 +97,7 @@ class Environment(ABC):
     control_dt: float
     reproducible: bool = True
     returns_own_tensors: bool = False
+    hold_action: HoldAction = None
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -193,7 +202,7 @@ class EnvironmentWrapper(Environment):
         self.num_envs, self.device, self.reproducible = real.num_envs, real.device, real.reproducible
         self.observation_spec, self.action_spec = real.observation_spec, real.action_spec
         self.task_description, self.max_episode_length = real.task_description, real.max_episode_length
-        self.control_dt = real.control_dt
+        self.control_dt, self.hold_action = real.control_dt, real.hold_action
 
     def __getattr__(self, name: str) -> Any:
         if name == "real":  # which a copy has not yet while it is made
@@ -240,6 +249,53 @@ class TriesSteps(Protocol):
 
     def step_again(self) -> Step:
         """Make the step that `try_step` did not make, with the same action; this one is made in any case."""
+        ...
+
+
+@runtime_checkable
+class BeginsSteps(Protocol):
+    """An environment that may have its steps made by other processes, while this one does something else.
+
+    Between `begin_step` and `finish_step` nothing but `unanswered` is asked of it.
+    """
+
+    @property
+    def steps_elsewhere(self) -> bool:
+        """Whether other processes make its steps; if not, nothing is gained by beginning them early."""
+        ...
+
+    @property
+    def unanswered(self) -> Sequence[int]:
+        """Descriptors, each of which can be read once its part of the step is made; none if all of it is."""
+        ...
+
+    def begin_step(self, action: torch.Tensor) -> None:
+        """Begin the step that `Environment.step` would make. Shape of ``action``: (num_envs, action_dim)."""
+        ...
+
+    def finish_step(self) -> Step:
+        """Wait for the step that was begun, and return it."""
+        ...
+
+
+@runtime_checkable
+class TellsEvents(Protocol):
+    """An environment that tells what happened in its episodes; others leave that part of the results empty.
+
+    It keeps what it needs for that from `begin_events` on, so whoever does not ask pays nothing.
+    """
+
+    def begin_events(self, env_ids: Sequence[int]) -> None:
+        """Begin to keep what happens in env slots that were just reset."""
+        ...
+
+    def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
+        """Return what happened in episodes that have just ended, before their env slots are reset; None if unknown.
+
+        Args:
+            env_ids: Their env slots.
+            solved: Whether each of them succeeded, in the same order.
+        """
         ...
 
 

@@ -73,11 +73,54 @@ class Episode:
         """Return a fresh generator for the policy's own noise in this episode."""
         return episode_generator(self.seed, Stream.POLICY, self.episode_index)
 
+    def latency_generator(self) -> np.random.Generator:
+        """Return a fresh generator for how late the answers to a policy's queries are, the same for every policy."""
+        seed = self.seed if self.conditions_seed is None else self.conditions_seed
+        return episode_generator(seed, Stream.LATENCY, self.episode_index)
+
     @property
     def episode_seed(self) -> int:
         """One integer that stands for the episode's conditions, 0 to 2**63 - 1."""
         seed = self.seed if self.conditions_seed is None else self.conditions_seed
         return episode_seed(seed, Stream.CONDITIONS, self.episode_index)
+
+
+SETBACKS = (
+    "wrong_object",
+    "wrong_order",
+    "fell_off_table",
+    "dropped",
+    "pushed_away",
+    "reached_and_missed",
+    "success_undone",
+    "stuck",
+)
+"""Events that throw an episode back. Of those that begin in the same control step the first decides."""
+
+SHORTFALLS = ("never_moved", "never_reached", "almost", "out_of_time_while_progressing")
+"""Events that say how far a failure came. Where no setback decides, the first of them does."""
+
+SOLVED_AT_START = "solved_at_start"
+"""The event of an episode whose goal was met before anything was done, which is an error of the task."""
+
+EVENTS = (*SETBACKS, *SHORTFALLS, SOLVED_AT_START)
+"""Every event that an episode may have; ``docs/reference/events.md`` says what each means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeEvents:
+    """What happened in an episode, read from the states that the simulation went through.
+
+    Attributes:
+        progress: How far the task had come at most, 0 to 1; 1 exactly where it was solved.
+        decisive: The event that the failure is put down to; None for a success, and where no event explains it.
+        seen: Event to the control step in which it first happened, counted from 1, and how often it happened; the
+            start itself is 0.
+    """
+
+    progress: float
+    decisive: str | None
+    seen: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +140,7 @@ class EpisodeRecord:
         language_instruction: What the policy was told.
         metrics: Further scalars that the environment reports, for example ``final_distance_m``.
         error: What went wrong, for outcome ``error``.
+        events: What happened in it, None for an error and where the environment does not tell.
     """
 
     episode: Episode
@@ -110,3 +154,4 @@ class EpisodeRecord:
     language_instruction: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    events: EpisodeEvents | None = None

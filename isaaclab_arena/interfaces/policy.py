@@ -17,7 +17,13 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy_options import styles
 from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 from isaaclab_arena.interfaces.policy_options.parsed import add_config_arguments, config_from_arguments
-from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnnouncesPictures, PolicyTraits, StatesModel
+from isaaclab_arena.interfaces.policy_traits import (
+    ActsInSome,
+    AnnouncesPictures,
+    AnswersChunks,
+    PolicyTraits,
+    StatesModel,
+)
 
 _TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits))
 
@@ -261,6 +267,11 @@ def announced_pictures(policy: PolicyBase, env: Environment, starting: Sequence[
 def acts_in_some(policy: PolicyBase) -> bool:
     """Whether a policy can act in some env slots while others wait; see `ActsInSome`."""
     return isinstance(policy, ActsInSome) and _knows_how_it_acts(policy, "act_in_some")
+
+
+def chunks_of(policy: PolicyBase) -> AnswersChunks | None:
+    """Return a policy as what can be asked for chunks, None if it cannot; see `AnswersChunks`."""
+    return policy if isinstance(policy, AnswersChunks) and _knows_how_it_acts(policy, "chunks") else None
 
 
 def _knows_how_it_acts(policy: PolicyBase, name: str) -> bool:

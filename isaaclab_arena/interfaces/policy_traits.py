@@ -1,7 +1,7 @@
 """Define what a policy may promise, and what it may offer besides the methods of `PolicyBase`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -75,6 +75,86 @@ class PlaysChunks(Protocol):
 
     def planned(self, env_id: int) -> torch.Tensor:
         """Return the actions that follow the one that it returned last. Shape: (n, action_dim), n may be 0."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkTraits:
+    """What others need to know of a policy whose chunks they play.
+
+    Attributes:
+        played: Actions of a chunk that the policy itself plays before it asks its network again.
+        predicted: Actions that the network predicts, at least as many.
+        can_continue: Whether the network can be given a `Continuation`.
+        picture_steps: Whose pictures a query shows: 0 is the present step, -1 the one before; none for no pictures.
+    """
+
+    played: int
+    predicted: int
+    can_continue: bool = False
+    picture_steps: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """What new chunks are to go on from: the actions that are planned already, from the step of the query on.
+
+    Attributes:
+        actions: Planned actions, zeros where none is. Shape: (n, predicted, action_dim), float32.
+        weights: How strongly each of them counts: 1 where it is played in any case, 0 where none is planned.
+            Shape: (n, predicted), float32.
+    """
+
+    actions: torch.Tensor
+    weights: torch.Tensor
+
+    def of(self, places: Sequence[int]) -> Self:
+        """Return what some of the chunks are to go on from, by their places; one may be named several times."""
+        return replace(self, actions=self.actions[list(places)], weights=self.weights[list(places)])
+
+
+@runtime_checkable
+class AnswersChunks(Protocol):
+    """A policy that can be asked for chunks of actions by somebody else, who then plays them.
+
+    `PolicyBase.start_episodes` is called as ever, and `look` once per control step.
+    """
+
+    def chunk_traits(self) -> ChunkTraits:
+        """Return what its chunks are like.
+
+        Raises:
+            ConfigError: If the options combine chunks in a way that nobody else can.
+        """
+        ...
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Take up what some env slots show, in every control step that they make, before `chunks`."""
+        ...
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Ask the network for the next chunks of some env slots.
+
+        Args:
+            env: The environment.
+            observation: What it shows now.
+            env_ids: The env slots, ascending.
+            going_on: What their chunks are to go on from, None for nothing.
+
+        Returns:
+            Shape: (len(env_ids), predicted, action_dim), float32, on the CPU.
+        """
+        ...
+
+
+@runtime_checkable
+class MeasuresEpisodes(Protocol):
+    """A policy that adds numbers of its own to the records of episodes."""
+
+    def episode_metrics(self, env_id: int) -> Mapping[str, float]:
+        """Return the numbers of the episode that ends in an env slot, by name; asked before `end_episodes`."""
         ...
 
 
@@ -177,7 +257,8 @@ class NetworkElsewhere(Protocol):
                 where there are none, with copies.
 
         Raises:
-            PolicyLostError: If the process is gone, or takes too long.
+            PolicyLostError: If the process takes too long, or is lost again and again over this query.
+            DistributedError: If the rank that ran the process is gone.
             PolicyError: If the network cannot answer.
         """
         ...

@@ -48,6 +48,12 @@ class Sampler:
     probabilities: tuple[float, ...] = ()
     p: float = 0.5
 
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers that it is made of: the ends of its range, or its choices."""
+        chosen = (part for choice in self.choices if not isinstance(choice, str) for part in choice)
+        return (*self.low, *self.high, *chosen)
+
     def draw(self, generator: np.random.Generator, episode_index: int) -> tuple[float, ...] | str:
         """Draw a value; the same numbers of the stream serve every range, so a wider range stretches the draws.
 
@@ -82,6 +88,7 @@ class Variation:
         minimum: Least value that makes sense.
         maximum: Greatest value that makes sense.
         sizes: Numbers of components that a value may have.
+        nominal: The value that changes nothing, empty where the task draws the value itself.
         integer: Whether it is a whole number.
         is_direction: Whether it is a vector of which only the direction matters, so that zero is none.
         enabled: Whether it is on.
@@ -97,6 +104,7 @@ class Variation:
     minimum: float = float("-inf")
     maximum: float = float("inf")
     sizes: tuple[int, ...] = (1,)
+    nominal: tuple[float, ...] = ()
     integer: bool = False
     is_direction: bool = False
     enabled: bool = False

@@ -98,6 +98,12 @@ def test_token_lists_and_policy_args_mean_the_same_as_mappings(load):
     assert load({"jobs": [{**JOB, "policy_args": {"a": 1}}]}).jobs[0].policy_config_dict == {"a": 1}
 
 
+def test_a_jobs_interpreter_is_an_option_of_its_policy(load):
+    short = load({"defaults": {"python": "a"}, "jobs": [{**JOB, "policy_config_dict": {"speed": 1}}]})
+    assert short.jobs[0].policy_config_dict == {"speed": 1, "python": "a"}
+    assert short == load({"jobs": [{**JOB, "python": "a", "policy_config_dict": {"speed": 1, "python": "a"}}]})
+
+
 def test_json_and_yaml_say_the_same(tmp_path):
     document = {"defaults": {"num_episodes": 3}, "jobs": [JOB]}
     (tmp_path / "a.json").write_text(json.dumps(document))
@@ -290,6 +296,11 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
         ({"policy_args": ["x"]}, "policy_config_dict", "'x' belongs to no option"),
         ({"policy_args": {}, "policy_config_dict": {}}, "policy_args", "old name of policy_config_dict"),
         ({"policy_config_dict": "a"}, "policy_config_dict", '"a" is not a mapping'),
+        (
+            {"python": "a", "policy_config_dict": {"python": "b"}},
+            "python",
+            "policy_config_dict.python is 'b'; give one",
+        ),
         ({"variations": [1]}, "variations", "[1] is not a mapping"),
         ({"num_episodes": 0}, "num_episodes", "must be at least 1, got 0"),
         ({"num_episodes": -1}, "num_episodes", "must be at least 1, got -1"),

@@ -75,7 +75,7 @@ def _raise_while_others_wait(context: DistributedContext, directory: Path) -> in
         try:
             dist.all_reduce(torch.ones(1))
         except RuntimeError:
-            time.sleep(3.0)
+            time.sleep(1.5)
             raise
     return 0
 
@@ -103,17 +103,17 @@ def _find_a_mistake(context: DistributedContext, directory: Path) -> int:
     """Every rank finds it, rank 0 last."""
     del directory
     if context.is_rank_zero:
-        time.sleep(1.0)
+        time.sleep(0.5)
     raise ConfigError("agent.gamma: must be below 1, got 7")
 
 
 def _save_when_told(context: DistributedContext, directory: Path) -> int:
-    """Work until a signal comes, then take a second to save."""
+    """Work until a signal comes, then take half a second to save."""
     with watch_for_interruption() as interruption:
         (directory / f"rank{context.rank}.pid").write_text(str(os.getpid()))
         while not interruption.stop_requested():
             time.sleep(0.05)
-        time.sleep(1.0)
+        time.sleep(0.5)
         (directory / f"rank{context.rank}.saved").touch()
     return interruption.exit_code
 

@@ -34,6 +34,8 @@ def known(command: str) -> frozenset[str]:
     if command == "quickstart":
         # It gives the run what is not its own.
         return known("run")
+    if command == "robustness":
+        return known("run") | {"axes", "levels"}
     return frozenset(re.findall(r"--(\w+)", " ".join(option.name for option in options_of(help_of(command)))))
 
 

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "how_to/external_environments.md": "test_external_environments.py",
     "how_to/finetuning.md": "test_finetuning_document.py",
     "how_to/python.md": "test_python_document.py",
+    "how_to/robustness.md": "test_robustness_document.py",
     "how_to/serving.md": "test_serving_document.py",
     "how_to/tasks.md": "test_documents.py",
     "how_to/tracking.md": "test_tracking_document.py",
@@ -70,11 +71,11 @@ NOT_RUN = {
         "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --gpu_ids 0 1": "needs two GPUs",
         "python -m torch.distributed.run --nnodes=2": "needs two nodes; tests/end_to_end has ranks of several nodes",
         "python -m torch.distributed.run --signals-to-handle": "a scheduler's; test_slurm_scripts.py has the signal",
+        "kubectl": "needs Kubernetes; test_kuberay.py reads the file",
+        "ray st": "needs several nodes; tests/evaluation/cluster has a cluster of two",
+        "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --cluster": "needs GPUs",
         "srun": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
         "sbatch": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
-        "rsync": "needs two nodes",
-        "isaaclab-arena merge /scratch/run1": "needs two nodes; tests/evaluation/nodes merges such directories",
-        "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --output_dir /sc": "two nodes",
         "python -m torch.distributed.run ...": "a line of a batch script",
         "trap": "a line of a batch script",
         "wait": "a line of a batch script",
@@ -138,7 +139,7 @@ def is_run(page: str, command: str) -> bool:
 
 
 # The README's lines start ranks in the fast tests.
-SLOW = re.compile("--nproc_per_node|--output lift.mp4")
+SLOW = re.compile("--nproc_per_node|--cluster ray|--output lift.mp4")
 RUN = [
     pytest.param(page, command, id=f"{page}: {command}", marks=[pytest.mark.slow] if SLOW.search(command) else [])
     for page in HERE

@@ -35,7 +35,7 @@ NO_FIGURES = (
     "may use 60 s of processor time",
 )
 # Results that no clock has part in.
-WITHOUT_DATE = {"makespan.md", "slot_occupancy.md"}
+WITHOUT_DATE = {"makespan.md", "scale.md", "slot_occupancy.md"}
 
 
 def passages(text: str) -> Iterator[tuple[str, str]]:

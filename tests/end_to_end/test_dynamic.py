@@ -47,9 +47,7 @@ def undisturbed(tmp_path_factory) -> Path:
     return directory / "out"
 
 
-def start_ranks(
-    directory: Path, *options: object, ranks: int = 2, fresh: bool = False
-) -> list[subprocess.Popen[bytes]]:
+def start_ranks(directory: Path, *options: object, ranks: int = 2) -> list[subprocess.Popen[bytes]]:
     """Start ranks without a launcher; what each of them says goes to a file."""
     jobs = write_jobs(directory / "jobs.json", JOBS)
     port = free_port()
@@ -58,7 +56,6 @@ def start_ranks(
         start(
             [sys.executable, *EVAL_RUNNER, *map(str, arguments)],
             directory / f"rank{rank}.log",
-            fresh=fresh,
             extra={
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
@@ -107,14 +104,15 @@ def test_what_a_killed_rank_left_is_finished_by_the_other(tmp_path, undisturbed,
 
 def test_a_stopped_rank_loses_its_work_and_does_no_harm_when_it_goes_on(tmp_path, undisturbed):
     output = tmp_path / "out"
-    processes = start_ranks(tmp_path, "--lease_s", 2, fresh=True)
+    processes = start_ranks(tmp_path, "--lease_s", 1)
     try:
         wait_until(lambda: committed(output, 1).total() >= 3)
-        os.kill(processes[1].pid, signal.SIGSTOP)
+        stopped = json.loads((output / "logs" / "rank1.status.json").read_text())["pid"]
+        os.kill(stopped, signal.SIGSTOP)
         before = committed(output, 1).total()
         assert processes[0].wait(timeout=120) == 0, (tmp_path / "rank0.log").read_text()
         assert same_tables(output, undisturbed)
-        os.kill(processes[1].pid, signal.SIGCONT)
+        os.kill(stopped, signal.SIGCONT)
         assert processes[1].wait(timeout=60) == 0, (tmp_path / "rank1.log").read_text()
     finally:
         kill_all(processes)

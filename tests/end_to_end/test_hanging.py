@@ -98,10 +98,10 @@ def test_a_step_that_hangs_in_native_code_ends_the_process_and_what_had_finished
     (tmp_path / "marks").mkdir()
     jobs = [job("stuck", tmp_path, from_step=300, holds_interpreter=True)]
     path, output = write_jobs(tmp_path / "jobs.json", jobs), tmp_path / "out"
-    finished = run(command("--eval_jobs_config", path, "--output_dir", output, "--step_timeout_s", "5"))
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output, "--step_timeout_s", "3"))
     assert finished.returncode == 1
     last_words = (output / "logs" / "rank0.watchdog.txt").read_text()
-    assert last_words.startswith("job 'stuck' has made no control step for 5 s:\n")
+    assert last_words.startswith("job 'stuck' has made no control step for 3 s:\n")
     assert "fakes_slow.py" in last_words
     assert len(committed(output, "stuck", 0)) > 0
     merged = run(command("merge", output, module=["-m", "isaaclab_arena.cli"]))
@@ -113,10 +113,10 @@ def test_what_hangs_before_the_first_step_ends_the_process_too(tmp_path):
     (tmp_path / "marks").mkdir()
     jobs = [job("unbuilt", tmp_path, when="build", holds_interpreter=True)]
     path, output = write_jobs(tmp_path / "jobs.json", jobs), tmp_path / "out"
-    finished = run(command("--eval_jobs_config", path, "--output_dir", output, "--build_timeout_s", "5"))
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output, "--build_timeout_s", "2"))
     assert finished.returncode == 1
     last_words = (output / "logs" / "rank0.watchdog.txt").read_text()
-    assert last_words.startswith("job 'unbuilt' has not been built in 5 s:\n")
+    assert last_words.startswith("job 'unbuilt' has not been built in 2 s:\n")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -8,7 +8,7 @@ from tests.end_to_end.launching import command, patience_s, run, same_tables, st
 from tests.policy.lerobot.policies import PICTURE, STATE, options_for, saved
 
 
-def arguments(output: Path) -> list[str]:
+def arguments(output: Path, server: dict[str, str] | None = None) -> list[str]:
     features = {PICTURE: {"type": "VISUAL", "shape": [3, 32, 32]}, STATE: {"type": "STATE", "shape": [7]}}
     action = {"action": {"type": "ACTION", "shape": [8]}}
     policy = saved(
@@ -22,15 +22,24 @@ def arguments(output: Path) -> list[str]:
             policy, images={PICTURE: "wrist_cam_rgb"}, states={STATE: ["robot_joint_pos"]}
         ),
         "num_episodes": 4,
+        **({} if server is None else {"policy_server": server}),
     }
-    path = write_jobs(output.parent / "jobs.json", [job])
+    path = write_jobs(output.parent / f"{output.name}.json", [job])
     return ["--eval_jobs_config", str(path), "--output_dir", str(output), "--device", "cpu"]
 
 
-def finished(output: Path, *options: str, ranks: int = 1) -> Path:
-    done = run(command(*arguments(output), *options, ranks=ranks), timeout_s=patience_s(120))
+def finished(output: Path, *options: str, ranks: int = 1, server: dict[str, str] | None = None) -> Path:
+    done = run(command(*arguments(output, server), *options, ranks=ranks), timeout_s=patience_s(120))
     assert done.returncode == 0, done.stderr
     return output
+
+
+@pytest.mark.slow
+def test_the_tables_are_the_same_on_ranks_that_share_a_server(tmp_path):
+    alone = finished(tmp_path / "alone")
+    for ranks in (1, 3):
+        shared = tmp_path / f"on_{ranks}"
+        assert same_tables(alone, finished(shared, "--split_jobs", ranks=ranks, server={"shared": "node"}))
 
 
 @pytest.mark.slow

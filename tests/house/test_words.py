@@ -87,6 +87,7 @@ TABLES = (
     "docs/reference/results.md",
     "docs/start/read_the_results.md",
     "isaaclab_arena/analysis/comparison_",
+    "isaaclab_arena/analysis/robustness/table.py",
     "isaaclab_arena/cli/commands/compare/",
     "isaaclab_arena/cli/commands/machine/rank_views.py",
     "isaaclab_arena/evaluation/console.py",

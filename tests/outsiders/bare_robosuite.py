@@ -1,5 +1,6 @@
 """A plain loop in robosuite's own interpreter: ``python bare_robosuite.py TASK SEED ACTIONS.npy OUT.npz``."""
 
+import gc
 import sys
 import typing
 
@@ -8,6 +9,8 @@ import robosuite  # pyright: ignore[reportMissingImports]  in its own interprete
 
 
 def main(task: str, seed: int, actions: np.ndarray, out: str) -> None:
+    # What a reset leaves behind would free the textures of its successor, whenever it is collected.
+    gc.disable()
     environment = robosuite.make(
         task,
         robots=["Panda"],

@@ -98,7 +98,10 @@ def bomb(group: h5py.Group, name: str) -> None:
 def chunk_that_swells(group: h5py.Group, name: str) -> None:
     dataset = group.create_dataset(name, (1 << 18, 4), np.float32, chunks=(1 << 18, 4), compression="gzip")
     packing = zlib.compressobj(9)
-    packed = b"".join(packing.compress(bytes(1 << 24)) for _ in range(256)) + packing.flush()
+    block = packing.compress(bytes(1 << 24)) + packing.flush(zlib.Z_FULL_FLUSH)
+    # 256 times the same 16 MiB of zeros, then an empty last block and the checksum of 4 GiB of zeros.
+    checksum = ((1 << 32) % 65_521 << 16) + 1
+    packed = block + 255 * block[2:] + b"\x03\x00" + checksum.to_bytes(4, "big")
     dataset.id.write_direct_chunk((0, 0), packed)
 
 

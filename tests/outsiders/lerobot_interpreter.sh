@@ -1,16 +1,21 @@
 #!/bin/sh
 # Usage: lerobot_interpreter.sh PYTHON DIRECTORY
-# Makes an interpreter with LeRobot 0.4.4 beside torch 2.13 on a CPU. Its own pins, torch < 2.11 among them, are left out;
-# torchvision from PyPI wants torch's operators for GPUs, so two of them are declared before it begins.
+# Makes an interpreter with LeRobot 0.4.4 and gym-pusht beside torch 2.13 on a CPU, of 2.3 GB. LeRobot's own pins,
+# torch < 2.11 among them, are left out, which pip warns of. torchvision from PyPI wants torch's operators for GPUs, so
+# two of them are declared before it begins.
 set -e
 "$1" -m venv "$2"
-pip="$2/bin/python -m pip install --quiet"
-$pip torch==2.13.0
-$pip --no-deps torchvision==0.28.0 lerobot==0.4.4
-$pip torch==2.13.0 'datasets>=4,<5' 'diffusers<0.36' 'huggingface-hub<0.36' 'accelerate<2' 'einops<0.9' \
+python="$2/bin/python"
+installed() {
+    "$python" -m pip install --quiet "$@"
+}
+installed torch==2.13.0
+installed --no-deps torchvision==0.28.0 lerobot==0.4.4
+installed torch==2.13.0 'datasets>=4,<5' 'diffusers<0.36' 'huggingface-hub<0.36' 'accelerate<2' 'einops<0.9' \
     'opencv-python-headless<4.13' 'av<16' 'jsonlines<5' 'packaging<26' 'wandb<0.25' draccus==0.10.0 'gymnasium<2' \
-    'rerun-sdk<0.27' 'deepdiff<9' 'imageio[ffmpeg]<3' 'termcolor<4' 'transformers<5' num2words pynput pyserial
-"$2/bin/python" - <<'END'
+    'rerun-sdk<0.27' 'deepdiff<9' 'imageio[ffmpeg]<3' 'termcolor<4' 'transformers<5' 'gym-pusht<0.2' 'pymunk<7' \
+    num2words pynput pyserial
+"$python" - <<'PROGRAM'
 import sysconfig
 from pathlib import Path
 
@@ -21,4 +26,4 @@ for name in ("nms", "qnms"):
 text = path.read_text()
 if not text.startswith(declared):
     path.write_text(declared + text)
-END
+PROGRAM

@@ -13,6 +13,7 @@ body in its parent after each reset, (num_resets, num_bodies, 3 or 4).
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import json
@@ -89,6 +90,8 @@ class Told:
 
 def play(environment: typing.Any, request: typing.Mapping[str, typing.Any], states: np.ndarray) -> typing.Any:
     """Run one episode after its resets, and return what it told."""
+    # What a reset leaves behind would free the textures of its successor, whenever it is collected.
+    gc.disable()
     environment.seed(request["seed"])
     for _ in range(request["reset_index"] + 1):
         environment.reset()

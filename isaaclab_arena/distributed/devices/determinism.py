@@ -38,15 +38,22 @@ def determinism_restored(environ: MutableMapping[str, str] = os.environ) -> Iter
     """
     cudnn = torch.backends.cudnn
     workspace = environ.get(_CUBLAS_WORKSPACE)
-    mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    mode = _mode()
     before = cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
     precision = torch.get_float32_matmul_precision()
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(mode=mode, warn_only=warns)
+        if _mode() != mode:
+            # Only where it has to be: it imports torch's compiler.
+            torch.use_deterministic_algorithms(mode=mode[0], warn_only=mode[1])
         cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = before
         torch.set_float32_matmul_precision(precision)
         environ.pop(_CUBLAS_WORKSPACE, None)
         if workspace is not None:
             environ[_CUBLAS_WORKSPACE] = workspace
+
+
+def _mode() -> tuple[bool, bool]:
+    """Return whether torch calculates deterministically, and whether it then only warns of what it cannot."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from isaaclab_arena.distributed.process import machine_identity, process_is_running
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, parse_rank_status, read_rank_status
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, read_rank_status
 
 
 class RankFate(StrEnum):
@@ -46,11 +46,9 @@ class RankWatch:
     by this node's monotonic clock. Clocks of different nodes are never compared.
 
     Args:
-        output_directory: The run's directory, where this rank sees it.
+        output_directory: The run's directory.
         world_size: Number of ranks.
         run_id: Which start of the program.
-        find_status: Returns the last status of a rank that does not share this directory, None if it has none; asked
-            where there is no file. None where all ranks share the directory.
         dead_after_s: A rank of another node is dead after this long without a heartbeat [s].
         missing_after_s: A rank that has never written a status is dead after this long [s].
         clock: Monotonic time [s].
@@ -62,7 +60,6 @@ class RankWatch:
         *,
         world_size: int,
         run_id: str,
-        find_status: Callable[[int], str | None] | None = None,
         dead_after_s: float = 60.0,
         missing_after_s: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
@@ -70,7 +67,6 @@ class RankWatch:
         self._output_directory = output_directory
         self._world_size = world_size
         self._run_id = run_id
-        self._find_status = find_status
         self._dead_after_s = dead_after_s
         self._missing_after_s = missing_after_s
         self._clock = clock
@@ -83,7 +79,7 @@ class RankWatch:
 
     def look_at(self, rank: int) -> RankReport:
         """Read one rank's status, and return a report."""
-        status = self._status(rank)
+        status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
         silent_s = self._silent_s(rank, -1 if status is None else status.beat)
         if status is None:
             alive = silent_s < self._missing_after_s
@@ -94,13 +90,6 @@ class RankWatch:
         else:
             alive = silent_s < self._dead_after_s
         return RankReport(rank=rank, fate=_fate(status, alive=alive), status=status, alive=alive, silent_s=silent_s)
-
-    def _status(self, rank: int) -> RankStatus | None:
-        status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
-        if status is not None or self._find_status is None:
-            return status
-        text = self._find_status(rank)
-        return None if text is None else parse_rank_status(text, run_id=self._run_id)
 
     def _silent_s(self, rank: int, beat: int) -> float:
         now = self._clock()

@@ -18,6 +18,8 @@ from isaaclab_arena.errors import JobTimeoutError
 from isaaclab_arena.evaluation.job.group_building import BuiltGroups, GroupBuilder
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
+from isaaclab_arena.evaluation.latency.job_latency import late_groups
+from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.plan.episode_plan import (
     episode_of,
     indices_of_rebuild,
@@ -85,8 +87,9 @@ class JobRun:
         self._env_steps = _EnvStepCounter()
         self._pictures_drawn = 0
         self._server_usage: ServerUsage | None = None
+        self._query_times = QueryTimes()
         self._built: BuiltGroups | None = None
-        self._files = JobFiles()
+        self._files = JobFiles(consolidates=settings.consolidates)
         self.unfinished: JobFiles | None = None
 
     def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
@@ -118,7 +121,7 @@ class JobRun:
             is_whole: Whether the job may have come to its end. If so, its files have yet to be finished.
         """
         self._stopwatch.go_on()
-        files, self._files = self._files, JobFiles()
+        files, self._files = self._files, JobFiles(consolidates=self._settings.consolidates)
         is_whole = is_whole and files.recorder is not None and not any(each.interrupted for each in self._results)
         try:
             if is_whole:
@@ -176,6 +179,7 @@ class JobRun:
             plan_because=None if self._built is None else self._built.plan_because,
             policy_batch=None if self._built is None else self._built.policy_batch,
             policy_server=self._server_usage,
+            query_s=None if self._job.latency is None else self._query_times.sample_s(),
             processor=self._settings.provenance.get("cpu"),
             simulated_by=None if self._built is None else dict(self._built.groups[0].environment.provenance()),
             error=error,
@@ -209,7 +213,7 @@ class JobRun:
             level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
             _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
         self._built = built
-        return built.groups
+        return late_groups(built.groups, self._job.latency, self._query_times)
 
     def _prepare(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
         files = self._files
@@ -324,9 +328,14 @@ class _Turn:
 
 
 class JobFiles:
-    """What writes a job's files; nothing until the first environment is there."""
+    """What writes a job's files; nothing until the first environment is there.
 
-    def __init__(self) -> None:
+    Args:
+        consolidates: Whether `finish` puts the recorded episodes into a dataset.
+    """
+
+    def __init__(self, *, consolidates: bool = True) -> None:
+        self._consolidates = consolidates
         self.recorder: EpisodeRecorder | None = None
         self.videos: VideoRecorder | None = None
 
@@ -344,7 +353,7 @@ class JobFiles:
     def finish(self) -> None:
         """Put the recorded episodes into one dataset, and complete the videos."""
         try:
-            if self.recorder is not None:
+            if self.recorder is not None and self._consolidates:
                 self.recorder.consolidate()
         finally:
             if self.videos is not None:

@@ -47,6 +47,7 @@ class RankSettings:
             earlier start of the program settled that.
         policy_servers: Where the policy servers listen that jobs share.
         turns: The names of the jobs with which each compared job takes turns, its own included, by its name.
+        consolidates: Whether this rank puts recorded episodes into datasets, and does not leave that to somebody else.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class RankSettings:
     planned_batches: Mapping[str, int] = field(default_factory=dict)
     policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    consolidates: bool = True
 
 
 def rank_settings(

@@ -7,7 +7,9 @@ from typing import Any, Self
 
 import torch
 
+from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.evaluation.latency.job_latency import JobLatency
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import (
     EnvironmentBuilder,
@@ -40,6 +42,7 @@ class Job:
         settled_backend: What simulates it where the job leaves that open, None as long as nobody has settled it, and
             where there is nothing to settle.
         saved_conditions: What each episode starts from, by index, where the job takes that from a file.
+        latency: How late the policy's answers are, None where the world waits for them.
     """
 
     config: JobConfig
@@ -51,6 +54,7 @@ class Job:
     variations: tuple[Variation, ...] = ()
     settled_backend: str | None = None
     saved_conditions: tuple[Conditions, ...] | None = None
+    latency: JobLatency | None = None
 
     @property
     def environment_key(self) -> str:
@@ -98,6 +102,10 @@ class Job:
         return replace(
             self, settled_backend=backend, environment_config=replace(self.environment_config, backend=backend)
         )
+
+    def with_delays(self, delays: Delays | None) -> Self:
+        """Return the job with the latency that was measured for it, None where nothing was."""
+        return self if self.latency is None else replace(self, latency=self.latency.measured(delays))
 
     def with_num_envs(self, num_envs: int, *, policy_num_envs: int) -> Self:
         """Return the job as it is for a group of its env slots.

@@ -93,7 +93,6 @@ def plan_attempt(
     number: int,
     run_id: str,
     jobs: Sequence[AttemptEntry],
-    places: Sequence[str] = (),
 ) -> Attempt:
     """Return what ``attempts/attempt_<n>.json`` says before anything runs.
 
@@ -104,7 +103,6 @@ def plan_attempt(
         number: 1 for the first start on this run.
         run_id: Names this start of the program.
         jobs: What is left to do.
-        places: Where each rank writes; see `Attempt`.
     """
     return Attempt(
         number=number,
@@ -119,7 +117,6 @@ def plan_attempt(
         machine=provenance.node(),
         jobs=tuple(jobs),
         retry_errors=request.options.retry_errors,
-        places=tuple(places),
     )
 
 
@@ -162,6 +159,9 @@ def _job_differences(before: PlanEntry, now: PlanEntry, ignored: Set[str]) -> li
     old["policy_server.device"], new["policy_server.device"] = (
         each.config.policy_server and each.config.policy_server.device for each in (before, now)
     )
+    if now.latency is not None:
+        # What was measured when the run began stands, whatever would be measured now.
+        old["latency in steps"], new["latency in steps"] = before.latency, now.latency
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
     for name in ignored:
         old["policy options"] = {key: value for key, value in old["policy options"].items() if key != name}
@@ -195,6 +195,7 @@ def _plan_entry(job: Job, rank: int | None, contents: Contents | None) -> PlanEn
         variations=spelled(job.variations),
         conditions_checksum=_conditions_checksum(job),
         contents=contents,
+        latency=None if job.latency is None else job.latency.delays,
     )
 
 

@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from isaaclab_arena.config.arena.environment_options import in_own_options
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
@@ -19,6 +19,7 @@ from isaaclab_arena.distributed.devices.policy_device import (
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_policy_batch
+from isaaclab_arena.evaluation.latency.job_latency import JobLatency, job_latency
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.evaluation.plan.suite_problems import told_once
@@ -32,6 +33,8 @@ from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.registry import Registry
 
 _Result = TypeVar("_Result")
+_Environment: TypeAlias = tuple[EnvironmentBuilder, Any]
+_Policy: TypeAlias = tuple[type[PolicyBase], dict[str, Any]]
 _LOG = logging.getLogger(__name__)
 _ON_NO_GPU = {DEVICE_OPTION: "cpu", "policy_device_id": None}
 _NAMES_A_DEVICE = ("policy_device", "policy_device_id", "device")
@@ -135,8 +138,7 @@ class _Resolver:
             except ConfigError as error:
                 problems.extend(error.problems)
         for outcome in (environment, policy):
-            if isinstance(outcome, ConfigError):
-                problems.extend(outcome.problems)
+            problems.extend(outcome.problems if isinstance(outcome, ConfigError) else ())
         if not isinstance(policy, ConfigError) and self._lacks_length(conditions, policy[0], environment):
             message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
@@ -144,10 +146,10 @@ class _Resolver:
             return None, problems
         builder, environment_config, _ = environment
         policy_class, policy_options, placement = policy
-        placed = {**policy_options, **placement}
-        fit = self._once("fit", [*wanted, *asked], lambda _: _check_fit(environment[:2], (policy_class, placed)), job)
-        if isinstance(fit, ConfigError):
-            return None, list(fit.problems)
+        fitting = (environment[:2], (policy_class, {**policy_options, **placement}))
+        latency = self._once("fit", [str(job.latency), *wanted, *asked], lambda of: self._fit(of, *fitting), job)
+        if isinstance(latency, ConfigError):
+            return None, list(latency.problems)
         resolved = Job(
             config=conditions.config,
             builder=builder,
@@ -157,8 +159,13 @@ class _Resolver:
             policy_placement=placement,
             variations=conditions.variations,
             saved_conditions=conditions.saved,
+            latency=latency,
         )
         return resolved, []
+
+    def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> JobLatency | None:
+        _check_fit(environment, policy)
+        return job_latency(job.latency, self._directory, environment, policy[0])
 
     def _once(
         self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
@@ -321,7 +328,7 @@ def _counted(job: JobConfig, builder: EnvironmentBuilder, environment_config: An
     return job
 
 
-def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[PolicyBase], dict[str, Any]]) -> None:
+def _check_fit(environment: _Environment, policy: _Policy) -> None:
     """Refuse a policy that does not fit the environment, where both can be asked in milliseconds."""
     builder, environment_config = environment
     policy_class, options = policy

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.clock import now
-from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.config.schema import JobConfig, JobStatus
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.options import RunOptions
@@ -86,17 +86,25 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
     Raises:
         ConfigError: If an environment or a policy is not there any more, or an option is wrong.
     """
-    configs = [job.config for job in plan.jobs]
+    configs = [_without_latency_file(job.config) for job in plan.jobs]
     policy_batch = options_of_plan(plan).fixed_policy_batch()
     file = str(source / RUN_PLAN_FILE)
     jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
     # What simulated the run simulates it again, also where another backend would be faster.
+    jobs = tuple(job.with_delays(planned.latency) for job, planned in zip(jobs, plan.jobs, strict=True))
     return tuple(
         job.with_backend(planned.backend)
         if planned.conditions_checksum is None
         else dataclasses.replace(job.with_backend(planned.backend), saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)
     )
+
+
+def _without_latency_file(config: JobConfig) -> JobConfig:
+    """Return a job whose latencies come from its plan: their file may be gone."""
+    if config.latency is None or config.latency.file is None:
+        return config
+    return dataclasses.replace(config, latency=dataclasses.replace(config.latency, file=None, measured=True))
 
 
 def write_contents(directory: Path, jobs: Sequence[Job]) -> None:

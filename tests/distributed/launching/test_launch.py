@@ -164,7 +164,7 @@ def test_each_rank_knows_who_it_is_and_what_it_says_is_in_its_file(tmp_path):
 
 
 def test_the_first_failure_is_told_while_the_others_still_wind_down(tmp_path):
-    """Rank 0 would go on for three seconds, and then fail because rank 1 has gone."""
+    """Rank 0 would go on for a second and a half, and then fail because rank 1 has gone."""
     logs = tmp_path / "logs"
     finished = run_ranks("raise", tmp_path, "--launcher_log_dir", "", TORCHRUNX_LOG_DIR=str(logs))
     assert finished.returncode == 1

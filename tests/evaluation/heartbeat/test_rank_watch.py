@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -180,13 +179,3 @@ def test_the_lowest_rank_that_is_there_merges(directory):
 
 def test_machine_identity_does_not_change():
     assert machine_identity() == machine_identity() != ""
-
-
-def test_a_rank_that_shares_no_disk_is_known_by_what_it_has_sent(directory):
-    write_rank_status(directory, status_of(0))
-    said = {1: status_of(1, state=RankState.FINISHED), 2: status_of(2, run_id="an earlier run")}
-    texts = {rank: json.dumps(dataclasses.asdict(status)) for rank, status in said.items()}
-    watch = RankWatch(directory, world_size=3, run_id="run", find_status=texts.get)
-    assert fates(watch.look()) == [RankFate.WORKING, RankFate.FINISHED, RankFate.WORKING]
-    assert [report.status is None for report in watch.look()] == [False, False, True]
-    assert watch.look_at(1).fate is RankFate.FINISHED

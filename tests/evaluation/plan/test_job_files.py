@@ -9,6 +9,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.robustness.arms import robustness_arms
 
 JOB_FILES = sorted(path for path in (Path(__file__).parents[3] / "jobs").iterdir() if path.is_file())
 ELSEWHERE = [path for path in JOB_FILES if "oc.env" in path.read_text()]
@@ -17,7 +18,7 @@ ELSEWHERE = [path for path in JOB_FILES if "oc.env" in path.read_text()]
 
 @pytest.mark.parametrize("path", [path for path in JOB_FILES if path not in ELSEWHERE], ids=lambda path: path.name)
 def test_every_job_file_can_be_run(path):
-    jobs_file = load_jobs_file(path)
+    jobs_file = load_jobs_file(path, arms=robustness_arms)
 
     assert len(resolve_jobs(jobs_file.jobs, file=jobs_file.path)) == len(jobs_file.jobs) > 0
     assert [job.index for job in jobs_file.jobs] == list(range(len(jobs_file.jobs)))

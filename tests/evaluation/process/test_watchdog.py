@@ -38,10 +38,10 @@ from isaaclab_arena.evaluation.process.watchdog import Watchdog
 
 watchdog = Watchdog(Path(sys.argv[1]))
 with watchdog.watch("lift", silence_s=1.0):
-    for _ in range(15):
+    for _ in range(8):
         time.sleep(0.2)
         watchdog.step_finished()
-time.sleep(2.5)
+time.sleep(1.2)
 """
 
 

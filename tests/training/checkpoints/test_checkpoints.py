@@ -1,5 +1,5 @@
+import os
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
@@ -80,11 +80,13 @@ def test_a_damaged_state_is_as_good_as_none(tmp_path):
 def test_a_full_disk_leaves_the_checkpoint_before_and_is_named(tmp_path, monkeypatch):
     write(tmp_path, 50)
 
-    def torn(path, content) -> None:
-        path.open("wb").write(content[:9])
+    write_a_part = os.write
+
+    def torn(descriptor: int, content: memoryview) -> int:
+        write_a_part(descriptor, content[:9])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", torn)
+    monkeypatch.setattr(os, "write", torn)
     with pytest.raises(DiskUnusableError, match=r"cannot write .*state_100\.pt: No space left on device"):
         write(tmp_path, 100)
     assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt"}
