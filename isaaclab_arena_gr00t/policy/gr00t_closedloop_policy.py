@@ -208,19 +208,24 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def chunk_traits(self) -> ChunkTraits:
         """Return what chunks are like; they go on from others if the model package has an option for that."""
-        can_continue = CONTINUED in getattr(self.policy, "honoured_options", ()) and self._draws_by_slot
-        return dataclasses.replace(super().chunk_traits(), can_continue=can_continue)
+        return dataclasses.replace(super().chunk_traits(), can_continue=self._can_continue)
+
+    @property
+    def _can_continue(self) -> bool:
+        return CONTINUED in getattr(self.policy, "honoured_options", ()) and self._draws_by_slot
 
     def _continued_query(
         self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
     ) -> Mapping[str, np.ndarray]:
         """Ask the model for actions that go on from others; see `ClosedloopPolicy._continued_query`."""
-        action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds, CONTINUED: going_on})
-        return action
+        return self._asked_model(observation, noise_seeds, going_on)
 
-    def _asked_model(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
+    def _asked_model(
+        self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any] | None = None
+    ) -> Mapping[str, np.ndarray]:
         if self._draws_by_slot:
-            action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds})
+            continued = {} if going_on is None else {CONTINUED: going_on}
+            action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds} | continued)
             return action
         with _global_noise(noise_seeds, self.device):
             action, _ = self.policy.get_action(observation)
@@ -238,6 +243,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             dimensions=self.dimensions(),
             slots_per_call=self.slots_per_call(self.args.num_envs),
             plan_because=None if self._draws_by_slot else _SHARES_NOISE,
+            can_continue=self._can_continue,
         )
 
     @classmethod

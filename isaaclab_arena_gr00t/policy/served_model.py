@@ -16,27 +16,32 @@ CONTINUED = "continued"
 """The option of a query with the actions that its answers go on from, if the model package supports it."""
 
 _ARRAYS = ("video", "state")
+_GOING_ON = "continued_action"
+_WEIGHTS = "continued_weights"
 
 
 class Gr00tNetwork:
     """A loaded model as a `Network`.
 
     Args:
-        ask: Asks the model about an observation, with a noise seed for each env slot.
+        ask: Asks the model about an observation, with a noise seed for each env slot, and what answers go on from, None
+            for nothing; see `isaaclab_arena_gr00t.observations.continued`.
         modalities: What the model takes and gives.
         dimensions: Sizes of its states and actions, None where it does not say.
         slots_per_call: Env slots in each call, None where that may be chosen.
         plan_because: Why an answer does not follow from its entry alone; None if it does.
+        can_continue: Whether the model can be given what its answers go on from.
     """
 
     def __init__(
         self,
-        ask: Callable[[dict[str, Any], list[int]], Mapping[str, np.ndarray]],
+        ask: Callable[[dict[str, Any], list[int], Mapping[str, Any] | None], Mapping[str, np.ndarray]],
         *,
         modalities: Mapping[str, Modality],
         dimensions: Dimensions | None,
         slots_per_call: int | None,
         plan_because: str | None,
+        can_continue: bool,
     ) -> None:
         self._ask = ask
         self.about: Mapping[str, Any] = {
@@ -44,18 +49,23 @@ class Gr00tNetwork:
             "dimensions": None if dimensions is None else {name: dict(sizes) for name, sizes in dimensions.items()},
             "slots_per_call": slots_per_call,
             "plan_because": plan_because,
+            "can_continue": can_continue,
         }
 
     def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the actions; see `Network.answer`."""
         observation: dict[str, Any] = {"video": {}, "state": {}, "language": {}}
+        planned: dict[str, Any] = {}
         for name, values in entries.items():
             modality, _, key = name.partition(".")
             if modality in _ARRAYS:
                 observation[modality][key] = values
             elif modality == "language":
                 observation[modality][key] = [[text] for text in values]
-        return self._ask(observation, [int(seed) for seed in entries[NOISE_SEEDS]])
+            elif modality == _GOING_ON:
+                planned[key] = values
+        going_on = {"actions": planned, "weights": entries[_WEIGHTS]} if planned else None
+        return self._ask(observation, [int(seed) for seed in entries[NOISE_SEEDS]], going_on)
 
 
 class ServedModel:
@@ -65,15 +75,16 @@ class ServedModel:
         network: The network there.
 
     Attributes:
+        honoured_options: Options of a query that the model there heeds.
         slots_per_call: Env slots in each call of the model there.
         plan_because: See `Gr00tNetwork`.
     """
 
     takes_tensors = False
-    honoured_options = (NOISE_SEEDS,)
 
     def __init__(self, network: NetworkElsewhere) -> None:
         self._network = network
+        self.honoured_options = (NOISE_SEEDS, CONTINUED) if network.about["can_continue"] else (NOISE_SEEDS,)
         self._own_slots = network.about["slots_per_call"] or network.max_batch
         self.slots_per_call: int = self._own_slots
         self.plan_because: str | None = network.about["plan_because"]
@@ -91,7 +102,7 @@ class ServedModel:
         self.slots_per_call = num_slots or self._own_slots
 
     def get_action(
-        self, observation: Mapping[str, Any], options: Mapping[str, Sequence[int]]
+        self, observation: Mapping[str, Any], options: Mapping[str, Any]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the actions, for any number of env slots, and nothing else; see ``Gr00tPolicy.get_action``."""
         entries: dict[str, np.ndarray | Sequence[str]] = {
@@ -99,6 +110,10 @@ class ServedModel:
         }
         entries |= {f"language.{key}": [text for (text,) in texts] for key, texts in observation["language"].items()}
         entries[NOISE_SEEDS] = np.array(options[NOISE_SEEDS], np.int64)
+        if CONTINUED in options:
+            going_on = options[CONTINUED]
+            entries |= {f"{_GOING_ON}.{key}": values for key, values in going_on["actions"].items()}
+            entries[_WEIGHTS] = going_on["weights"]
         return self._network.ask(entries, slots_per_call=self.slots_per_call), {}
 
     def close(self) -> None:

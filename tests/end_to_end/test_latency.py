@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.config.latency import Meanwhile
+from isaaclab_arena.storage.run.attempts import read_attempts
 from tests.end_to_end.launching import EVAL_RUNNER, command, free_port, run, same_tables, start, wait_until, write_jobs
 
 JOBS = [
@@ -66,3 +67,24 @@ def test_late_answers_do_not_depend_on_ranks_env_slots_kills_or_resumes(tmp_path
     assert same_tables(output, one / "out")
     jobs = json.loads((output / "results.json").read_text())["jobs"]
     assert [job["stale_action_share"] is not None for job in jobs] == [False, True, True, True]
+
+
+@pytest.mark.slow
+def test_what_was_measured_stands_after_a_kill_for_the_resumed_run_and_for_verify(tmp_path):
+    job = {**JOBS[0], "name": "measured", "latency": {"measured": True, "meanwhile": "hold"}, "num_episodes": 6}
+    jobs, output = write_jobs(tmp_path / "jobs.json", [job]), tmp_path / "out"
+    arguments = ["--eval_jobs_config", str(jobs), "--output_dir", str(output)]
+    process = start([sys.executable, *EVAL_RUNNER, *arguments], tmp_path / "killed.log")
+    try:
+        wait_until(lambda: num_committed(output, 0) >= 2, timeout_s=300)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    resumed = run(command("--eval_jobs_config", jobs, "--resume", output), timeout_s=300)
+    assert resumed.returncode == 0, resumed.stderr
+    attempts, _ = read_attempts(output)
+    first, second = (entry for attempt in attempts for entry in attempt.jobs)
+    assert first.latency is not None
+    assert second.latency == first.latency
+    verified = run([sys.executable, "-m", "isaaclab_arena.cli", "verify", str(output), "--sample", "6"], timeout_s=300)
+    assert verified.returncode == 0, verified.stderr
