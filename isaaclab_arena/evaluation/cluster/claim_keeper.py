@@ -2,12 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from isaaclab_arena.episode_ranges import as_ranges
+from isaaclab_arena.clock import now
+from isaaclab_arena.episode_ranges import as_ranges, of_ranges
 from isaaclab_arena.evaluation.cluster.committed_files import CommittedFiles
 from isaaclab_arena.evaluation.cluster.messages import (
+    BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
     Delivery,
@@ -15,17 +17,23 @@ from isaaclab_arena.evaluation.cluster.messages import (
     GivenPiece,
     KeeperState,
     Life,
+    LifeEnd,
 )
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.plan.answered import answer_watch
+from isaaclab_arena.evaluation.plan.episode_plan import episode_of
 from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.rollout.endings import ranks_lost
 from isaaclab_arena.evaluation.scheduling.claim import Claim
 from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
+from isaaclab_arena.evaluation.scheduling.cost import Measured
 from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob, divided_jobs
 from isaaclab_arena.evaluation.scheduling.rank_work import claims_directory
+from isaaclab_arena.evaluation.scheduling.suspects import Condemned, Death, Suspects
+from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.storage.layout import SETTLED_FILE, job_directory
 from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.commits import CommitContext, commit_line, read_commits
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,7 +80,11 @@ class ClaimKeeper:
             is_over=self._watch.is_over,
         )
         self._files = CommittedFiles(output_directory, [divided.job.config.name for divided in jobs])
+        self._suspects = Suspects()
+        self._begun: dict[int, dict[tuple[int, int], BegunEpisodes]] = {}
+        self._parts: dict[tuple[int, int], bool] = {}
         self._lives: dict[int, int] = {}
+        self._fruitful: set[int] = set()
         self._heard_at: dict[int, float] = {}
         self._stop_signal: int | None = None
         self._num_answers, self._busy_s = 0, 0.0
@@ -91,13 +103,24 @@ class ClaimKeeper:
         job_index = question.job_index if claim is None else claim.divided.index
         answer = ClaimAnswer(
             given=None if claim is None else self._given(claim),
-            open_pieces=() if job_index is None else as_ranges(sorted(self._table.open_pieces(job_index))),
+            open_pieces=() if job_index is None else as_ranges(self._open_pieces(job_index)),
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
             pieces_of_others=self._table.pieces_of_others(question.life.rank),
             settled=None if claim is None or question.job_index is not None else self._settled(claim.divided),
         )
         self._count(began_s)
         return answer
+
+    def begin(self, begun: BegunEpisodes) -> bool:
+        """Take note of what a rank is about to play; return whether the rank was taken for dead."""
+        if not self._is_current(begun.life):
+            return True
+        key = begun.job_index, begun.piece
+        # Beside an episode that is suspected nothing runs, though the rank's last word on other pieces may be missing.
+        before = {} if key in self._parts else self._begun.get(begun.life.rank, {})
+        others = {each: told for each, told in before.items() if each not in self._parts}
+        self._begun[begun.life.rank] = {**others, key: begun}
+        return False
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
         """Commit what a rank has done, and say what it has to know; of a rank taken for dead nothing is kept."""
@@ -107,20 +130,40 @@ class ClaimKeeper:
         self._files.keep(delivery, content)
         for each in delivery.finished:
             claim = Claim(divided=self._jobs[each.job_index], piece=each.piece, generation=each.generation)
-            self._table.finish(claim, each.measured)
+            self._finish(delivery.life, claim, each.measured)
+        if delivery.finished or delivery.episodes:
+            self._fruitful.add(delivery.life.rank)
         for job_index in delivery.failed:
             self._table.give_up(job_index)
         over = self._jobs_over() if self._asks_questions else ()
         self._count(began_s)
         return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over)
 
-    def end(self, life: Life) -> int:
-        """Take note that a rank has ended; others take over what it has not finished; return how many pieces."""
-        if self._lives.get(life.rank, 0) == life.number:
-            self._lives[life.rank] = life.number + 1
-            self._heard_at.pop(life.rank, None)
-            return len(self._table.give_back(life.rank))
-        return 0
+    def end(self, life: Life, reason: str = "") -> LifeEnd:
+        """Take note that a rank has ended; others take over what it has not finished.
+
+        Args:
+            life: The rank.
+            reason: How it died, in a line, so that what it played is suspected; empty if it did not die.
+        """
+        if self._lives.get(life.rank, 0) != life.number:
+            return LifeEnd()
+        self._lives[life.rank] = life.number + 1
+        self._heard_at.pop(life.rank, None)
+        pieces = self._table.give_back(life.rank)
+        begun = self._begun.pop(life.rank, {})
+        was_fruitful = life.rank in self._fruitful
+        self._fruitful.discard(life.rank)
+        for key in pieces:
+            self._parts.pop(key, None)
+        condemned = None
+        if reason:
+            running = [each for key in pieces if key in begun for each in self._running(begun[key])]
+            condemned = self._suspects.blame(running, Death(rank=life.rank, reason=reason))
+        if condemned is not None:
+            self._commit_error(life, condemned)
+        explained = 0 if condemned is None else len(condemned.deaths)
+        return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
 
     def stop(self, signal_number: int) -> None:
         """Ask all ranks to stop."""
@@ -129,10 +172,10 @@ class ClaimKeeper:
     def state(self) -> KeeperState:
         """Return how the run stands."""
         self._table.refresh()
-        now = self._clock()
+        at = self._clock()
         return KeeperState(
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
-            silent_s={rank: now - heard_at for rank, heard_at in self._heard_at.items()},
+            silent_s={rank: at - heard_at for rank, heard_at in self._heard_at.items()},
             num_episodes=self._files.num_episodes,
             busy_s=self._busy_s,
             num_answers=self._num_answers,
@@ -151,24 +194,78 @@ class ClaimKeeper:
     def _claim(self, question: ClaimQuestion) -> Claim | None:
         if question.job_index is None:
             return self._table.claim_next(question.built_environment, rank=question.life.rank)
-        if question.piece is None:
+        if question.piece is None or question.piece in self._suspects.pieces(question.job_index):
+            # What is suspected runs with nothing beside it, not in the env slots that become free.
             return None
         return self._table.claim(question.job_index, question.piece, rank=question.life.rank)
 
+    def _open_pieces(self, job_index: int) -> frozenset[int]:
+        return self._table.open_pieces(job_index) - self._suspects.pieces(job_index)
+
     def _given(self, claim: Claim) -> GivenPiece:
-        committed: Sequence[int] = ()
-        if claim.generation > 1:
-            # The rank before may have committed a part of it.
-            name = claim.divided.job.config.name
-            lines = read_commits(job_directory(self._output_directory, name), name).lines
-            committed = [line.episode_index for line in lines if line.attempt == self._attempt.number]
+        # The rank before may have committed a part of it.
+        committed = self._committed(claim.divided) if claim.generation > 1 else frozenset[int]()
+        key = claim.divided.index, claim.piece
+        self._suspects.clear(*key, committed)
+        suspects = self._suspects.among(*key)
+        if suspects:
+            self._parts[key] = bool(of_ranges(claim.divided.pieces[claim.piece] or ()) - committed - suspects)
         return GivenPiece(
             job_index=claim.divided.index,
             piece=claim.piece,
             generation=claim.generation,
             taken_from=claim.taken_from,
             committed=as_ranges(committed),
+            suspects=as_ranges(suspects),
         )
+
+    def _committed(self, divided: DividedJob) -> frozenset[int]:
+        """Return the episodes of a job that were committed in this attempt."""
+        name = divided.job.config.name
+        lines = read_commits(job_directory(self._output_directory, name), name).lines
+        return frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
+
+    def _finish(self, life: Life, claim: Claim, measured: Measured) -> None:
+        """Take note that a rank has played what it was given of a piece; where that was a part, the rest is open."""
+        key = claim.divided.index, claim.piece
+        self._begun.get(life.rank, {}).pop(key, None)
+        self._suspects.clear(*key, self._suspects.among(*key))
+        if self._parts.pop(key, False):
+            self._table.release(claim)
+        else:
+            self._table.finish(claim, measured)
+
+    def _running(self, begun: BegunEpisodes) -> Iterator[tuple[int, int, int]]:
+        """Yield what a rank had begun of a piece and not committed, each with the job's index and the piece."""
+        divided = self._jobs[begun.job_index]
+        committed = self._committed(divided)
+        self._suspects.clear(begun.job_index, begun.piece, committed)
+        for begin, end in divided.pieces[begun.piece] or ():
+            for index in range(max(begin, begun.first), min(end, begun.last + 1)):
+                if index not in committed:
+                    yield begun.job_index, begun.piece, index
+
+    def _commit_error(self, life: Life, condemned: Condemned) -> None:
+        job = self._jobs[condemned.job_index].job
+        episode = episode_of(job, condemned.episode_index)
+        ending = ranks_lost((death.rank, death.reason) for death in condemned.deaths)
+        _LOG.error("episode %d of job '%s' is an error: %s", episode.episode_index, job.config.name, ending.error)
+        record = EpisodeRecord(
+            episode=episode,
+            env_id=0,
+            outcome=ending.outcome,
+            success=ending.success,
+            length=0,
+            episode_return=0.0,
+            termination=ending.termination,
+            conditions=episode.saved_conditions or {},
+            language_instruction=job.config.language_instruction or "",
+            error=ending.error,
+        )
+        context = CommitContext(
+            rank=life.rank, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, attempt=self._attempt.number
+        )
+        self._files.commit(life, commit_line(record, context))
 
     def _settled(self, divided: DividedJob) -> str | None:
         path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE

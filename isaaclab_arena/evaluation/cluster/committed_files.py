@@ -66,6 +66,14 @@ class CommittedFiles:
             path = status_path(self._output_directory, delivery.life.rank)
             write_text(path, delivery.status, overwrite=True)
 
+    def commit(self, life: Life, line: CommitLine) -> None:
+        """Commit an episode of which there is nothing but a line, in the name of a rank's life.
+
+        Raises:
+            StorageError: If that cannot be written.
+        """
+        self._commit(life, [SentEpisode(job=line.job_name, line=json_line(line))], [memoryview(b"")])
+
     def _commit(self, life: Life, episodes: Sequence[SentEpisode], parts: Sequence[memoryview]) -> None:
         lines: dict[Path, list[str]] = {}
         for episode, content in zip(episodes, parts, strict=True):

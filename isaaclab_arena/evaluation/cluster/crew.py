@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, RankEnd, RunOrders
+from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, LifeEnd, RankEnd, RunOrders
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState
 from isaaclab_arena.evaluation.process.interruption import Interruption
 
@@ -18,6 +18,7 @@ _SILENT_S = 30.0
 _GRACE_S = 30.0
 _SAY_EVERY_S = 30.0
 _RESTARTS_PER_RANK = 3
+"""How many lives in which nothing was finished, for each rank of the run, are followed by another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,8 @@ class Engine(Protocol):
         """Return how the run stands."""
         ...
 
-    def end_life(self, life: Life) -> int:
-        """Tell the keeper that a rank has ended; return how many pieces others are to take over."""
+    def end_life(self, life: Life, reason: str) -> LifeEnd:
+        """Tell the keeper that a rank has ended, and how it died, in a line; nothing if it did not."""
         ...
 
     def stop(self, signal_number: int) -> None:
@@ -97,7 +98,7 @@ class Crew:
         self._fail_fast = fail_fast
         self._clock = clock
         self._lives = {rank: Life(rank=rank) for rank in range(orders.num_ranks)}
-        self._restarts_left = _RESTARTS_PER_RANK * orders.num_ranks
+        self._max_restarts = self._restarts_left = _RESTARTS_PER_RANK * orders.num_ranks
         self._stop_by: float | None = None
         self._said_waiting_at: float | None = None
 
@@ -137,24 +138,25 @@ class Crew:
         rank = ended.life.rank
         if self._lives.get(rank) != ended.life:
             return
-        pieces = self._engine.end_life(ended.life)
+        end = self._engine.end_life(ended.life, ended.reason if ended.end is None else "")
         del self._lives[rank]
         if ended.end is None:
-            _LOG.error("rank %d has died: %s; %d pieces are open to others again", rank, ended.reason, pieces)
-            self._begin_anew(ended.life)
+            _LOG.error("rank %d has died: %s; %d pieces are open to others again", rank, ended.reason, end.pieces)
+            self._restarts_left = min(self._restarts_left + end.lives_explained, self._max_restarts)
+            self._begin_anew(ended.life, costs=int(not end.was_fruitful))
         elif ended.end.refused is not None:
             _LOG.error("rank %d cannot run on node %s, which %s", rank, ended.end.host, ended.end.refused)
         elif ended.end.state == RankState.FAILED and self._fail_fast:
             _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
             self._stop(signal.SIGTERM)
 
-    def _begin_anew(self, life: Life) -> None:
+    def _begin_anew(self, life: Life, *, costs: int) -> None:
         if self._stop_by is not None:
             return
-        if self._restarts_left == 0:
+        if self._restarts_left < costs:
             _LOG.error("rank %d does not begin anew: ranks of this run have died too often", life.rank)
             return
-        self._restarts_left -= 1
+        self._restarts_left -= costs
         self._lives[life.rank] = following = Life(rank=life.rank, number=life.number + 1)
         self._engine.start_rank(following)
 

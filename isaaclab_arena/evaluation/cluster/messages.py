@@ -94,7 +94,41 @@ class GivenPiece:
     generation: int
     taken_from: int | None = None
     committed: EpisodeRanges = ()
-    alone: bool = False
+    suspects: EpisodeRanges = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BegunEpisodes:
+    """Episodes of a piece that a rank may be playing from now on, as far as they have not ended.
+
+    Attributes:
+        life: Who says it.
+        job_index: Their job.
+        piece: The piece that the rank holds.
+        first: Index of the first of them.
+        last: Index of the last, which is the first where it is played alone.
+    """
+
+    life: Life
+    job_index: int
+    piece: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifeEnd:
+    """What the end of a rank means for the run.
+
+    Attributes:
+        pieces: How many pieces others are to take over.
+        was_fruitful: Whether the rank had finished anything in that life.
+        lives_explained: How many ranks had died over an episode that is now an error, 0 if none is.
+    """
+
+    pieces: int = 0
+    was_fruitful: bool = False
+    lives_explained: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from isaaclab_arena.distributed.devices.determinism import calculate_determinist
 from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.messages import (
+    BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
     Delivery,
@@ -49,6 +50,10 @@ class Keeper(Protocol):
 
     def claim(self, question: ClaimQuestion) -> ClaimAnswer:
         """Give this rank a piece."""
+        ...
+
+    def begin(self, begun: BegunEpisodes) -> bool:
+        """Take note of what this rank is about to play; return whether it was taken for dead."""
         ...
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
@@ -119,6 +124,7 @@ class _ClusterRank:
             jobs,
             self._life,
             self._keeper.claim,
+            self._keeper.begin,
             self._sender,
             output_directory=self._directory,
             claims_directory=None if self._is_own else claims_directory(self._directory, attempt),
@@ -129,6 +135,7 @@ class _ClusterRank:
             attempt,
             stop_requested=self._must_stop,
             is_over=lambda job: job in self._sender.jobs_over,
+            begins=claims.begin,
         )
         total = sum(sum(divided.num_episodes) for divided in jobs)
         return RankWork(

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 import uuid
 from collections.abc import Sequence
@@ -17,12 +18,14 @@ from isaaclab_arena.evaluation.cluster.claim_keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.crew import EndedRank
 from isaaclab_arena.evaluation.cluster.messages import (
+    BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
     Delivery,
     DeliveryAnswer,
     KeeperState,
     Life,
+    LifeEnd,
     NodeNeeds,
     RankEnd,
     RunOrders,
@@ -34,6 +37,7 @@ from isaaclab_arena.storage.run.run_lock import RunLock
 
 _LOG = logging.getLogger(__name__)
 _KNOCK_TIMEOUT_S = 10.0
+_GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
 
 _remote: Any = ray.remote
 """Its types know neither options given by name nor the methods that it adds."""
@@ -56,13 +60,17 @@ class KeeperActor:
         """Give a rank a piece."""
         return json_line(self._keeper.claim(adapter(ClaimQuestion).validate_json(question)))
 
+    def begin(self, begun: str) -> bool:
+        """Take note of what a rank is about to play."""
+        return self._keeper.begin(adapter(BegunEpisodes).validate_json(begun))
+
     def deliver(self, delivery: str, content: bytes) -> str:
         """Commit what a rank has done."""
         return json_line(self._keeper.deliver(adapter(Delivery).validate_json(delivery), content))
 
-    def end(self, life: str) -> int:
+    def end(self, life: str, reason: str) -> str:
         """Take note that a rank has ended."""
-        return self._keeper.end(adapter(Life).validate_json(life))
+        return json_line(self._keeper.end(adapter(Life).validate_json(life), reason))
 
     def stop(self, signal_number: int) -> None:
         """Ask all ranks to stop."""
@@ -83,6 +91,10 @@ class _RemoteKeeper:
         """Ask for a piece."""
         answer: Any = ray.get(self._actor.claim.remote(json_line(question)))
         return adapter(ClaimAnswer).validate_json(answer)
+
+    def begin(self, begun: BegunEpisodes) -> bool:
+        """Say what this rank is about to play."""
+        return ray.get(self._actor.begin.remote(json_line(begun)))
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
         """Deliver what this rank has done."""
@@ -195,9 +207,9 @@ class RayEngine:
         """Return how the run stands."""
         return adapter(KeeperState).validate_json(ray.get(self._keeper.state.remote()))
 
-    def end_life(self, life: Life) -> int:
+    def end_life(self, life: Life, reason: str) -> LifeEnd:
         """Tell the keeper that a rank has ended."""
-        return ray.get(self._keeper.end.remote(json_line(life)))
+        return adapter(LifeEnd).validate_json(ray.get(self._keeper.end.remote(json_line(life), reason)))
 
     def stop(self, signal_number: int) -> None:
         """Tell the keeper that the run is to stop."""
@@ -253,7 +265,7 @@ def _could_have(node: dict[str, Any], needs: NodeNeeds) -> bool:
 
 
 def _why(error: RayError) -> str:
-    """Return the line of one of Ray's long messages that says what happened."""
+    """Return the line of one of Ray's long messages that says what happened, without what it then guesses."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith("The actor ") and "unexpectedly before" not in line]
-    return (telling or lines[-1:] or [type(error).__name__])[0]
+    return _GUESSES.split((telling or lines[-1:] or [type(error).__name__])[0])[0].strip()

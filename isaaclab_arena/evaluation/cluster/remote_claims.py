@@ -5,7 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import of_ranges
-from isaaclab_arena.evaluation.cluster.messages import ClaimAnswer, ClaimQuestion, FinishedPiece, GivenPiece, Life
+from isaaclab_arena.evaluation.cluster.messages import (
+    BegunEpisodes,
+    ClaimAnswer,
+    ClaimQuestion,
+    FinishedPiece,
+    GivenPiece,
+    Life,
+)
 from isaaclab_arena.evaluation.cluster.result_sender import ResultSender
 from isaaclab_arena.evaluation.scheduling.claim import Claim, is_taken_over
 from isaaclab_arena.evaluation.scheduling.cost import Measured
@@ -23,6 +30,7 @@ class RemoteClaims:
         jobs: The jobs of the attempt.
         life: This rank.
         ask: Asks the keeper.
+        tell_begun: Tells the keeper which episodes begin; returns whether this rank was taken for dead.
         sender: Brings home what the rank has done; a finished piece is told after its episodes.
         output_directory: Where this rank writes.
         claims_directory: Where the claims of the attempt lie, if this rank sees them; otherwise None.
@@ -34,6 +42,7 @@ class RemoteClaims:
         jobs: Sequence[DividedJob],
         life: Life,
         ask: Callable[[ClaimQuestion], ClaimAnswer],
+        tell_begun: Callable[[BegunEpisodes], bool],
         sender: ResultSender,
         *,
         output_directory: Path,
@@ -43,6 +52,7 @@ class RemoteClaims:
         self._jobs: Mapping[int, DividedJob] = {divided.index: divided for divided in jobs}
         self._life = life
         self._ask = ask
+        self._tell_begun = tell_begun
         self._sender = sender
         self._output_directory = output_directory
         self._claims_directory = claims_directory
@@ -86,6 +96,15 @@ class RemoteClaims:
             return False
         return self._claims_directory is None or not is_taken_over(self._claims_directory, claim)
 
+    def begin(self, claim: Claim, first: int, last: int) -> None:
+        """Say which episodes of a piece may be under way from now on; they are suspected if this rank dies.
+
+        The rank waits until the keeper knows, because it may die of them at once.
+        """
+        begun = BegunEpisodes(life=self._life, job_index=claim.divided.index, piece=claim.piece, first=first, last=last)
+        if self._tell_begun(begun):
+            self._sender.leave()
+
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Say that a piece is finished, once its episodes are committed."""
         self._sender.finish_piece(
@@ -128,5 +147,5 @@ class RemoteClaims:
             generation=given.generation,
             taken_from=given.taken_from,
             committed=of_ranges(given.committed),
-            alone=given.alone,
+            suspects=of_ranges(given.suspects),
         )

@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.latency.job_latency import late_groups
 from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.plan.episode_plan import (
-    episode_of,
+    beginning,
     indices_of_rebuild,
     indices_that_start,
     with_length,
@@ -275,7 +275,7 @@ class JobRun:
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
         with self._watchdog.watch(job.config.name, silence_s=silence_s), self._counting(groups):
             result = play(
-                (episode_of(job, index) for index in indices),
+                beginning(job, indices, self._turn.supply),
                 [self._start_up, *self._files.observers(), self._env_steps, *self._observers, *eager],
                 language_instruction=job.config.language_instruction,
                 limits=self._limits(config),

@@ -1,6 +1,6 @@
 """Plan a job's episodes and their length, from the job or else from its policy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count, takewhile
 
@@ -64,6 +64,13 @@ def indices_that_start(job: Job, policy: PolicyBase, *, started: int) -> Iterato
     if job.config.max_episodes is not None:
         ends.append(job.config.max_episodes)
     return takewhile(policy.can_play, range(started, min(ends)) if ends else count(started))
+
+
+def beginning(job: Job, indices: Iterable[int], supply: EpisodeSupply) -> Iterator[Episode]:
+    """Yield the episodes of a job by their indices, each when it is about to begin, which the supply is told."""
+    for index in indices:
+        supply.begin(index)
+        yield episode_of(job, index)
 
 
 def episode_of(job: Job, episode_index: int) -> Episode:

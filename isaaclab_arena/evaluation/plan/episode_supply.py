@@ -23,6 +23,10 @@ class EpisodeSupply(Protocol):
         """Return how many of the ``num_envs`` env slots to use at once; the others rest."""
         ...
 
+    def begin(self, episode_index: int) -> None:
+        """Take note that an episode that was handed out is about to begin: its env slot is reset next."""
+        ...
+
     def still_holds(self, episode_index: int) -> bool:
         """Whether an episode that was handed out is still this rank's, and may be committed."""
         ...
@@ -53,6 +57,9 @@ class FixedShare:
         """Return ``num_envs``."""
         return num_envs
 
+    def begin(self, episode_index: int) -> None:
+        """Do nothing: nobody else runs this share."""
+
     def still_holds(self, episode_index: int) -> bool:
         """Return True: nobody takes a fixed share away."""
         del episode_index
@@ -81,6 +88,10 @@ class UntilAnswered:
     def max_envs(self, num_envs: int) -> int:
         """Return what the other supply returns."""
         return self.supply.max_envs(num_envs)
+
+    def begin(self, episode_index: int) -> None:
+        """Tell the other supply."""
+        self.supply.begin(episode_index)
 
     def still_holds(self, episode_index: int) -> bool:
         """Return what the other supply returns."""

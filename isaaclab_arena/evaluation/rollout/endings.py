@@ -1,5 +1,6 @@
 """Decide how an episode ended."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from isaaclab_arena.interfaces.environment import Step
@@ -14,7 +15,10 @@ POLICY_FINISHED = "policy_finished"
 POLICY_LOST = "policy_lost"
 """Termination of an episode whose policy answered no more."""
 
-BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST})
+RANKS_LOST = "ranks_lost"
+"""Termination of an episode over which ranks died, one after the other."""
+
+BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST})
 """Terminations that follow neither from the episode's conditions nor from its actions, so nothing repeats them."""
 
 
@@ -57,3 +61,10 @@ def out_of_time(limit_s: float) -> Ending:
 def policy_lost(reason: str) -> Ending:
     """Return the end of an episode whose policy answered no more."""
     return Ending(outcome=Outcome.ERROR, success=None, termination=POLICY_LOST, error=f"the policy was lost: {reason}")
+
+
+def ranks_lost(deaths: Iterable[tuple[int, str]]) -> Ending:
+    """Return the end of an episode over which ranks died, each with its number and how it died, in a line."""
+    told = "; ".join(f"rank {rank}: {reason}" for rank, reason in deaths)
+    error = f"every rank that ran this episode died, the last with nothing beside it: {told}"
+    return Ending(outcome=Outcome.ERROR, success=None, termination=RANKS_LOST, error=error)

@@ -16,7 +16,7 @@ class Claim:
         generation: How many claims on the piece there were up to this one.
         taken_from: The rank that it was taken over from; None for a piece that nobody had, or where that is unknown.
         committed: Episodes of the job that were committed in this attempt; None where the commit files say.
-        alone: Whether its episodes are to run one at a time, because ranks died over the piece.
+        suspects: Episodes to run one at a time, and no others of the piece, because ranks died over them; else empty.
     """
 
     divided: DividedJob
@@ -24,7 +24,7 @@ class Claim:
     generation: int = 1
     taken_from: int | None = None
     committed: frozenset[int] | None = None
-    alone: bool = False
+    suspects: frozenset[int] = frozenset()
 
 
 def is_taken_over(directory: Path, claim: Claim) -> bool:

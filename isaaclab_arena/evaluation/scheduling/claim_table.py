@@ -45,7 +45,7 @@ class _Claimed:
         owner: The rank that made the claim, None as long as that is not known.
         is_held: Whether this rank holds it.
         has_lapsed: Whether it may be taken over.
-        is_given_back: Whether that is because `ClaimTable.give_back` was called.
+        is_given_back: Whether that is because `ClaimTable.give_back` or `release` was called.
     """
 
     generation: int
@@ -203,11 +203,20 @@ class ClaimTable:
         """Let others take over what a rank has claimed here; return its jobs' indices, each with a piece."""
         given = [key for key, claimed in self._claimed.items() if claimed.is_held and claimed.owner == rank]
         for key in given:
-            claimed = self._claimed[key]
-            claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
-            self._open[key[0]].add(key[1])
-        self._order = None
+            self._let_go(key, self._claimed[key])
         return given
+
+    def release(self, claim: Claim) -> None:
+        """Let any rank take over a piece that was claimed here, because not all of it was to run."""
+        key = claim.divided.index, claim.piece
+        claimed = self._claimed.get(key)
+        if claimed is not None and claimed.is_held and claimed.generation == claim.generation:
+            self._let_go(key, claimed)
+
+    def _let_go(self, key: tuple[int, int], claimed: _Claimed) -> None:
+        claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
+        self._open[key[0]].add(key[1])
+        self._order = None
 
     def open_pieces(self, job_index: int) -> frozenset[int]:
         """Return the pieces of a job that nobody works on."""

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -78,6 +79,8 @@ class DynamicQueue:
         attempt: Which start of the program it is.
         stop_requested: True once this process was told to stop; it ends the wait for others.
         is_over: Whether no further episode of a job is needed, by its name.
+        begins: Is told which episodes of a claimed piece may be under way: from the first index to the last, both
+            included, as far as they have not ended.
         pause: Waits for a number of seconds.
         clock: Monotonic time [s].
     """
@@ -90,6 +93,7 @@ class DynamicQueue:
         *,
         stop_requested: Callable[[], bool] = lambda: False,
         is_over: Callable[[str], bool] = lambda _: False,
+        begins: Callable[[Claim, int, int], None] = lambda *_: None,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,6 +102,7 @@ class DynamicQueue:
         self._attempt = attempt
         self._stop_requested = stop_requested
         self._is_over = is_over
+        self._begins = begins
         self._pause = pause
         self._clock = clock
         self._built_environment: str | None = None
@@ -149,6 +154,7 @@ class DynamicQueue:
             self._output_directory,
             self._attempt,
             is_over=partial(self._is_over, divided.job.config.name),
+            begins=self._begins,
             clock=self._clock,
         )
         missing = supply.num_missing
@@ -185,6 +191,7 @@ class ClaimedEpisodes(Observer):
         output_directory: The run's directory.
         attempt: Which start of the program it is.
         is_over: Whether no further episode of the job is needed.
+        begins: See `DynamicQueue`.
         clock: Monotonic time [s].
     """
 
@@ -198,6 +205,7 @@ class ClaimedEpisodes(Observer):
         attempt: Attempt,
         *,
         is_over: Callable[[], bool] = lambda: False,
+        begins: Callable[[Claim, int, int], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._divided = first.divided
@@ -206,9 +214,11 @@ class ClaimedEpisodes(Observer):
         self._output_directory = output_directory
         self._attempt = attempt
         self._clock = clock
+        self._tell_begins = begins
         self._begins = [piece[0][0] for piece in self._divided.pieces if piece]
         self._round = first.divided.round_of(first.piece)
-        self._is_alone = first.alone
+        self._is_alone = bool(first.suspects)
+        self._num_slots = 1
         self._held: dict[int, _HeldPiece] = {}
         self._num_running = 0
         self._episodes, self._env_steps, self._since = 0, 0, clock()
@@ -249,15 +259,27 @@ class ClaimedEpisodes(Observer):
     def max_envs(self, num_envs: int) -> int:
         """Return how many env slots to use at once: all, or fewer where other ranks may help; see `slots_to_use`."""
         if self._is_alone:
-            return 1
-        if len(self._divided.pieces) == 1:
-            return num_envs
-        return slots_to_use(
-            num_envs,
-            open_episodes=self._table.open_episodes(self._divided.index) + (self.num_missing or 0),
-            world_size=self._attempt.world_size,
-            unfinished_jobs=self._table.num_unfinished_jobs(),
-        )
+            self._num_slots = 1
+        elif len(self._divided.pieces) == 1:
+            self._num_slots = num_envs
+        else:
+            self._num_slots = slots_to_use(
+                num_envs,
+                open_episodes=self._table.open_episodes(self._divided.index) + (self.num_missing or 0),
+                world_size=self._attempt.world_size,
+                unfinished_jobs=self._table.num_unfinished_jobs(),
+            )
+        return self._num_slots
+
+    def begin(self, episode_index: int) -> None:
+        """Say that an episode is about to begin; one that is to run alone is said alone, others some at a time."""
+        held = self._held_piece_of(episode_index)
+        episodes = None if held is None else self._divided.pieces[held.claim.piece]
+        if held is None or not episodes or episode_index <= held.begun_to:
+            return
+        left = (index for begin, end in episodes for index in range(max(begin, episode_index), end))
+        held.begun_to = max(islice((index for index in left if index not in held.finished), self._num_slots))
+        self._tell_begins(held.claim, episode_index if self._is_alone else episodes[0][0], held.begun_to)
 
     def still_holds(self, episode_index: int) -> bool:
         """Whether an episode is still this rank's: nobody has taken its piece over."""
@@ -332,6 +354,8 @@ class ClaimedEpisodes(Observer):
             lines = read_commits(job_directory(self._output_directory, name), name).lines
             committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
         episodes = self._divided.pieces[claim.piece]
+        if episodes is not None and claim.suspects:
+            committed |= of_ranges(episodes) - claim.suspects
         if episodes is None:
             # A job limited by steps runs again as a whole: it does not ask which of its episodes are finished.
             held = _HeldPiece(claim=claim, finished=of_ranges(self._divided.finished) | committed, num_left=0)
@@ -358,10 +382,12 @@ class _HeldPiece:
         claim: The claim.
         finished: Episodes that must not run again: those that the rank before had committed.
         num_left: Episodes that have yet to end.
+        begun_to: The last of its episodes that was said to begin, -1 if none was.
         is_lost: Whether another rank has taken it over.
     """
 
     claim: Claim
     finished: frozenset[int]
     num_left: int
+    begun_to: int = -1
     is_lost: bool = False

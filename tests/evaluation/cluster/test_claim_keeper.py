@@ -1,11 +1,13 @@
 """The keeper of a run on a cluster, asked by ranks that write in directories of their own."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.cluster.claim_keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.messages import ClaimQuestion, Delivery, Life, SentEpisode, SentFile
@@ -15,6 +17,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.scheduling.cost import Measured
 from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
@@ -61,7 +64,9 @@ def line_of(index: int, rank: int) -> CommitLine:
 class Rank:
     """A rank as the keeper sees it; its node shares no directory with the run."""
 
-    def __init__(self, keeper: ClaimKeeper, directory: Path, rank: int, life: int = 0) -> None:
+    def __init__(
+        self, keeper: ClaimKeeper, directory: Path, rank: int, life: int = 0, request: RunRequest = REQUEST
+    ) -> None:
         self.life = Life(rank=rank, number=life)
         self.directory = directory
         (directory / "coins").mkdir(parents=True)
@@ -69,8 +74,8 @@ class Rank:
         self.stopped_by: list[int] = []
         self.sender = ResultSender(self.life, directory, keeper.deliver, stop=self.stopped_by.append)
         self.sender.follow("coins")
-        jobs = divided_jobs(REQUEST.jobs, ATTEMPT)
-        self.claims = RemoteClaims(jobs, self.life, keeper.claim, self.sender, output_directory=directory)
+        jobs = divided_jobs(request.jobs, ATTEMPT)
+        self.claims = RemoteClaims(jobs, self.life, keeper.claim, keeper.begin, self.sender, output_directory=directory)
         self.commits = CommitWriter(directory / "coins", rank)
 
     def claim(self):
@@ -78,9 +83,9 @@ class Rank:
         assert claim is not None
         return claim
 
-    def play(self, claim, *, arrays: bytes = b"") -> None:
+    def play(self, claim, *, arrays: bytes = b"", episodes: Sequence[int] | None = None) -> None:
         (begin, end), *_ = claim.divided.pieces[claim.piece]
-        for index in range(begin, end):
+        for index in range(begin, end) if episodes is None else episodes:
             name = f"episodes/e{index:06d}.h5" if arrays else None
             if name is not None:
                 (self.directory / "coins" / "episodes").mkdir(exist_ok=True)
@@ -135,7 +140,7 @@ def test_what_a_dead_rank_held_is_taken_over_and_what_it_had_committed_is_not_ru
     claim = dead.claim()
     dead.play(claim)
     dead.sender.send()
-    assert keeper.end(dead.life) == 1
+    assert keeper.end(dead.life).pieces == 1
     over = next(each for each in iter(other.claim, None) if each.generation > 1)
     assert (over.piece, over.taken_from, over.committed) == (claim.piece, 0, frozenset({claim.piece}))
 
@@ -181,3 +186,122 @@ def test_claims_are_the_files_that_ranks_of_one_directory_make(home, keeper):
     (path,) = (home / "claims" / "attempt_1").iterdir()
     assert path.name == f"j000000_p{given.piece:05d}.g1"
     assert json.loads(path.read_text())["rank"] == 1
+
+
+class Cluster:
+    """Ranks of a run whose pieces have four episodes each, which die and begin anew."""
+
+    def __init__(self, directory: Path, home: Path) -> None:
+        self.directory, self.home = directory, home
+        self.request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=64),))
+        self.keeper = ClaimKeeper(self.request, ATTEMPT, home)
+        self.ranks = [self._rank(Life(rank=rank)) for rank in range(2)]
+
+    def _rank(self, life: Life) -> Rank:
+        directory = self.directory / f"rank{life.rank}.{life.number}"
+        return Rank(self.keeper, directory, life.rank, life.number, self.request)
+
+    def die(self, rank: int, reason: str = "its worker was killed"):
+        life = self.ranks[rank].life
+        end = self.keeper.end(life, reason)
+        self.ranks[rank] = self._rank(Life(rank=rank, number=life.number + 1))
+        return end
+
+    def suspected(self, rank: int):
+        """Let a rank claim until it is given a piece with suspects, and finish the others."""
+        while not (claim := self.ranks[rank].claim()).suspects:
+            self.ranks[rank].finish(claim)
+            self.ranks[rank].sender.send()
+        return claim
+
+    def errors(self) -> dict[int, str | None]:
+        lines = read_commits(self.home / "coins", "coins").lines
+        return {line.episode_index: line.error for line in lines if line.outcome is Outcome.ERROR}
+
+
+@pytest.fixture
+def cluster(tmp_path, home) -> Cluster:
+    return Cluster(tmp_path, home)
+
+
+def test_what_a_dead_rank_was_playing_is_played_again_one_at_a_time_and_the_rest_as_ever(cluster):
+    rank = cluster.ranks[0]
+    claim = rank.claim()
+    rank.claims.begin(claim, 0, 2)
+    rank.play(claim, episodes=[1])
+    rank.sender.send()
+    cluster.die(0)
+    again = cluster.suspected(1)
+    assert (again.piece, again.suspects) == (claim.piece, {0, 2})
+    cluster.ranks[1].play(again, episodes=[0, 2])
+    cluster.ranks[1].claims.finish(again, MEASURED)
+    cluster.ranks[1].sender.send()
+    rest = next(each for each in iter(cluster.ranks[0].claim, None) if each.piece == claim.piece)
+    assert (rest.suspects, rest.committed) == (frozenset(), {0, 1, 2})
+
+
+def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster):
+    rank = cluster.ranks[0]
+    claim = rank.claim()
+    rank.claims.begin(claim, 0, 2)
+    cluster.die(0)
+    question = ClaimQuestion(life=cluster.ranks[1].life, job_index=0)
+    assert claim.piece not in of_ranges(cluster.keeper.claim(question).open_pieces)
+    assert cluster.keeper.claim(replace(question, piece=claim.piece)).given is None
+
+
+def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothing_else_is_lost(cluster):
+    rank = cluster.ranks[0]
+    claim = rank.claim()
+    rank.claims.begin(claim, 0, 1)
+    assert cluster.die(0, "a bus error").lives_explained == 0
+    for dies, reason in ((1, "a segmentation fault"), (0, "no memory was left")):
+        again = cluster.suspected(dies)
+        if 0 in again.suspects:
+            cluster.ranks[dies].claims.begin(again, 0, 0)
+            cluster.ranks[dies].play(again, episodes=[0])
+            cluster.ranks[dies].sender.send()
+        cluster.ranks[dies].claims.begin(again, 1, 1)
+        end = cluster.die(dies, reason)
+    assert end.lives_explained == 3
+    assert list(cluster.errors()) == [1]
+    error = cluster.errors()[1]
+    assert error is not None
+    assert "rank 0: a bus error; rank 1: a segmentation fault; rank 0: no memory was left" in error
+    while (last := cluster.ranks[1].claims.claim_next(None)) is not None:
+        assert not last.suspects
+        begin, end = last.divided.pieces[last.piece][0]
+        cluster.ranks[1].play(last, episodes=sorted(set(range(begin, end)) - last.committed))
+        cluster.ranks[1].claims.finish(last, MEASURED)
+        cluster.ranks[1].sender.send()
+    assert committed(cluster.home) == list(range(64))
+
+
+def test_an_episode_played_alone_is_blamed_alone_though_the_end_of_the_one_before_was_never_delivered(cluster):
+    rank = cluster.ranks[0]
+    claims = [rank.claim(), rank.claim()]
+    for claim in claims:
+        (begin, _), *_ = claim.divided.pieces[claim.piece]
+        rank.claims.begin(claim, begin, begin)
+    cluster.die(0)
+    for dies in (1, 0):
+        for suspect in (cluster.suspected(dies), cluster.suspected(dies)):
+            (index,) = suspect.suspects
+            cluster.ranks[dies].claims.begin(suspect, index, index)
+        cluster.die(dies)
+    assert list(cluster.errors()) == [index]
+
+
+def test_ranks_that_die_before_an_episode_has_begun_make_none_suspect(cluster):
+    for _ in range(4):
+        cluster.ranks[0].claim()
+        end = cluster.die(0)
+        assert (end.pieces, end.was_fruitful, end.lives_explained) == (1, False, 0)
+    assert cluster.errors() == {}
+
+
+def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):
+    rank = cluster.ranks[0]
+    rank.claims.begin(rank.claim(), 0, 3)
+    cluster.die(0, reason="")
+    assert all(not cluster.ranks[1].claim().suspects for _ in range(16))

@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.evaluation.cluster.crew import Crew, EndedRank
-from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, NodeNeeds, RankEnd, RunOrders
+from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, LifeEnd, NodeNeeds, RankEnd, RunOrders
 from isaaclab_arena.evaluation.process.interruption import Interruption
 from tests.evaluation.cluster.test_claim_keeper import ATTEMPT
 
@@ -43,6 +43,7 @@ class PretendedCluster:
         self._jobs_end_s = jobs_end_s
         self._ended: set[Life] = set()
         self._lives: dict[int, Life] = {}
+        self.life_end = LifeEnd(pieces=1)
 
     def __call__(self) -> float:
         return float(self.now_s)
@@ -57,9 +58,9 @@ class PretendedCluster:
         self.now_s += 1
         return self._story.get(self.now_s, [])
 
-    def end_life(self, life: Life) -> int:
+    def end_life(self, life: Life, reason: str) -> LifeEnd:
         self._ended.add(life)
-        return 1
+        return self.life_end
 
     def state(self) -> KeeperState:
         heard = {
@@ -104,6 +105,14 @@ def test_ranks_that_die_for_ever_do_not_begin_anew_for_ever(caplog):
     told = work(PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=99))
     assert len(told) == 2 + 6
     assert "have died too often" in caplog.text
+
+
+@pytest.mark.parametrize("end", [LifeEnd(was_fruitful=True), LifeEnd(lives_explained=1)])
+def test_ranks_that_get_on_with_the_work_begin_anew_however_often_they_die(end):
+    story = {second: [died(0, second - 1), died(1, second - 1)] for second in range(1, 20)}
+    cluster = PretendedCluster(story | {20: [finished(0, 19), finished(1, 19)]}, starts={0: 0, 1: 0}, jobs_end_s=20)
+    cluster.life_end = end
+    assert len(work(cluster)) == 2 + 2 * 19
 
 
 def test_a_rank_of_which_nothing_is_heard_for_half_a_minute_is_ended_and_begins_anew():

@@ -1,0 +1,30 @@
+"""Ray clusters on this machine: nodes that share no directory, with GPUs that are only pretended."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NODE = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
+
+
+@contextmanager
+def cluster_of(num_nodes: int) -> Iterator[Any]:
+    """Give a cluster of nodes with room for a rank each; further ones can be added, and any but the first removed."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
+
+    cluster = Cluster(initialize_head=True, head_node_args=NODE)
+    for _ in range(num_nodes - 1):
+        cluster.add_node(**NODE)
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def on_cluster(address: str, nodes: Path, *, num_ranks: int = 2) -> list[object]:
+    """Return the options of a run whose ranks write below a directory that stands for each node's own disk."""
+    ranks = ["--num_ranks", num_ranks, "--gpus_per_rank", 1, "--device", "cpu"]
+    return ["--cluster", "ray", "--ray_address", address, "--node_dir", nodes, *ranks]

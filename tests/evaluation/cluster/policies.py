@@ -1,0 +1,70 @@
+"""A policy whose process dies in certain episodes, as one that runs into a bug in native code does."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+
+
+@dataclass(frozen=True)
+class MortalCfg(PolicyCfg):
+    """Options of `MortalPolicy`.
+
+    Attributes:
+        marks: Directory in which each death leaves a file that names the episodes under way.
+        deadly_episode: In which episode it dies, -1 for none.
+        deaths: How often, in all processes together.
+        step_s: How long it takes over each action [s].
+    """
+
+    marks: str
+    deadly_episode: int = -1
+    deaths: int = 1
+    step_s: float = 0.0
+
+
+class MortalPolicy(PolicyBase[MortalCfg]):
+    """Acts at random, and kills its process in the third step of an episode."""
+
+    config_class = MortalCfg
+
+    def __init__(self, config: MortalCfg) -> None:
+        super().__init__(config)
+        self._random = RandomActionPolicy()
+        self._running: dict[int, int] = {}
+        self._num_steps: dict[int, int] = {}
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        self._random.start_episodes(env, starts)
+        for start in starts:
+            self._running[start.env_id], self._num_steps[start.env_id] = start.episode.episode_index, 0
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        self._random.end_episodes(env, env_ids)
+        for env_id in env_ids:
+            self._running.pop(env_id, None)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        time.sleep(self.config.step_s)
+        for env_id, index in self._running.items():
+            self._num_steps[env_id] += 1
+            if index == self.config.deadly_episode and self._num_steps[env_id] == 3:
+                self._die()
+        return self._random.get_action(env, observation)
+
+    def _die(self) -> None:
+        marks = Path(self.config.marks)
+        number = len(list(marks.iterdir()))
+        if number < self.config.deaths:
+            (marks / str(number)).write_text(json.dumps(sorted(self._running.values())))
+            os.kill(os.getpid(), signal.SIGKILL)

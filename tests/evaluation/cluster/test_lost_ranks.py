@@ -1,0 +1,63 @@
+"""Ranks of a Ray cluster that die over what they play."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.launching import command, episodes_table, jobs_table, patience_s, run, same_tables, write_jobs
+
+pytest.importorskip("ray")
+
+from tests.evaluation.cluster.clusters import cluster_of, on_cluster
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with cluster_of(2) as cluster:
+        yield cluster.address
+
+
+def mortal_jobs(directory: Path, *, deadly_episode: int, deaths: int) -> Path:
+    """Write a job file; once its deaths have happened the same file kills nobody."""
+    marks = directory / "marks"
+    marks.mkdir()
+    job = {
+        "name": "mortal",
+        "arena_env_args": {"environment": "reach", "num_envs": 2},
+        "policy_type": "tests.evaluation.cluster.policies.MortalPolicy",
+        "policy_config_dict": {"marks": str(marks), "deadly_episode": deadly_episode, "deaths": deaths},
+        "num_episodes": 12,
+    }
+    return write_jobs(directory / "jobs.json", [job])
+
+
+def test_a_rank_that_dies_once_costs_neither_an_episode_nor_a_byte(tmp_path, address):
+    jobs = mortal_jobs(tmp_path, deadly_episode=3, deaths=1)
+    options = ["--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, tmp_path / "nodes")]
+    lossy = run(command(*options), fresh=True, timeout_s=patience_s(120))
+    assert lossy.returncode == 0, lossy.stderr
+    assert "has died" in lossy.stderr
+    alone = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "alone"))
+    assert alone.returncode == 0, alone.stderr
+    assert same_tables(tmp_path / "ray", tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_an_episode_that_kills_three_ranks_in_turn_is_an_error_and_the_others_are_what_they_are(tmp_path, address):
+    jobs = mortal_jobs(tmp_path, deadly_episode=5, deaths=3)
+    options = ["--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, tmp_path / "nodes")]
+    lossy = run(command(*options), fresh=True, timeout_s=patience_s(240))
+    assert lossy.returncode == 0, lossy.stderr
+    alone = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "alone"))
+    assert alone.returncode == 0, alone.stderr
+    played = [json.loads((tmp_path / "marks" / str(number)).read_text()) for number in range(3)]
+    assert played[1:] == [[5], [5]], "after its first death it was played with nothing beside it"
+    episodes, undisturbed = episodes_table(tmp_path / "ray"), episodes_table(tmp_path / "alone")
+    is_dead = episodes["episode_index"] == 5
+    assert episodes[~is_dead].equals(undisturbed[~is_dead])
+    (error,) = episodes[is_dead]["error"]
+    assert error.count("rank ") >= 3, error
+    job = jobs_table(tmp_path / "ray").iloc[0]
+    assert (job["status"], job["planned"], job["errors"]) == ("completed", 12, 1)
