@@ -1,15 +1,39 @@
 """Workers that are kept for the next who needs the same: questions to an interpreter, and jobs one after the other."""
 
 import contextlib
+import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.workers.worker_process import WorkerError, WorkerProcess
 
-_KEPT: dict[tuple[object, ...], WorkerProcess] = {}
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """A worker that was asked questions.
+
+    Attributes:
+        answers: What it answers by.
+        worker: It.
+        questions: What it was asked.
+        thread: The thread that started it, with which it ends.
+    """
+
+    answers: Path
+    worker: WorkerProcess
+    questions: list[Mapping[str, Any]] = field(default_factory=list)
+    thread: int = field(default_factory=threading.get_ident)
+
+    def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.questions.append(message)
+        return self.worker.ask(message, timeout_s)[0]
+
+
+_KEPT: dict[Hashable, _Kept] = {}
 """A worker for each interpreter that was asked, for the next question: importing its package may take seconds."""
 
 
@@ -29,24 +53,56 @@ def ask_kept_worker(
         RequestError: If it raises there.
         WorkerError: If the interpreter cannot be used.
     """
-    which = (answers, python, *sorted(variables.items()))
+    which = _which(answers, python, variables)
     if which in _KEPT:
         # It ends with the thread that started it, and is then started anew.
         with contextlib.suppress(WorkerError):
-            return _KEPT[which].ask(message, timeout_s)[0]
-        _KEPT.pop(which).close()
-    _KEPT[which] = WorkerProcess(answers, python, variables)
+            return _KEPT[which].ask(message, timeout_s)
+        _KEPT.pop(which).worker.close()
+    _KEPT[which] = _Kept(answers=answers, worker=WorkerProcess(answers, python, variables))
     try:
-        return _KEPT[which].ask(message, timeout_s)[0]
+        return _KEPT[which].ask(message, timeout_s)
     except WorkerError:
-        _KEPT.pop(which).close()
+        _KEPT.pop(which).worker.close()
         raise
 
 
-def stop_kept_workers() -> None:
-    """Stop those workers, once all has been asked that there was to ask: they hold memory."""
-    while _KEPT:
-        _KEPT.popitem()[1].close()
+def asked_worker(
+    answers: Path, python: str, variables: Mapping[str, str], question: Mapping[str, Any]
+) -> WorkerProcess | None:
+    """Return a worker that was asked one question alone, and stays no longer; None where there is none.
+
+    Whoever would start one of the same kind, which does next what it has to do for that answer, is saved its start.
+
+    Args:
+        answers: See `WorkerProcess`.
+        python: The interpreter.
+        variables: See `WorkerProcess`.
+        question: What it may have been asked, any number of times.
+    """
+    which = _which(answers, python, variables)
+    kept = _KEPT.get(which)
+    if kept is None or kept.thread != threading.get_ident() or any(each != question for each in kept.questions):
+        return None
+    worker = _KEPT.pop(which).worker
+    if worker.is_running:
+        return worker
+    worker.close()
+    return None
+
+
+def stop_kept_workers(answers: Path | None = None) -> None:
+    """Stop those workers, once all has been asked that there was to ask: they hold memory.
+
+    Args:
+        answers: What they answer by, None for whatever it is.
+    """
+    for which in [which for which, kept in _KEPT.items() if answers in (None, kept.answers)]:
+        _KEPT.pop(which).worker.close()
+
+
+def _which(answers: Path, python: str, variables: Mapping[str, str]) -> Hashable:
+    return (answers, python, *sorted(variables.items()))
 
 
 _SPARE: ContextVar[defaultdict[Hashable, list[WorkerProcess]] | None] = ContextVar("spare_workers", default=None)

@@ -21,7 +21,7 @@ from isaaclab_arena.environments.gym.env_slots import (
     SlotReset,
     SlotSource,
 )
-from isaaclab_arena.environments.gym.env_worker import WorkerOptions
+from isaaclab_arena.environments.gym.env_worker import ANSWERS, WorkerOptions
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     SEED_CONDITION,
@@ -30,7 +30,7 @@ from isaaclab_arena.environments.gym.environment import (
 )
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker
+from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker, finding_worker
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions
@@ -239,9 +239,11 @@ class GymBuilder(Generic[_Config]):
 
     def _slots(self, config: _Config, num_envs: int) -> EnvSlots:
         source = self._source(config)
-        stop_kept_workers()
+        begun = None if config.python is None else finding_worker(source, config)
+        # All that the others were for has been asked.
+        stop_kept_workers(ANSWERS)
         if config.python is not None:
-            return WorkerSlots(source, num_envs, config)
+            return WorkerSlots(source, num_envs, config, begun)
         try:
             return LocalSlots(source, num_envs)
         except Exception as error:

@@ -65,12 +65,20 @@ class EnvWorker:
 
     If it dies in a step, the env slot that it was moving has failed. The others are brought to where they were in a new
     process, so only one episode is lost.
+
+    Args:
+        source: How environments are made.
+        options: How the process is run.
+        indices: The env slots.
+        begun: A process that was started already, None to start one.
     """
 
-    def __init__(self, source: SlotSource, options: WorkerOptions, indices: range) -> None:
+    def __init__(
+        self, source: SlotSource, options: WorkerOptions, indices: range, begun: WorkerProcess | None = None
+    ) -> None:
         self.indices = indices
         self._source, self._options = source, options
-        self._process: WorkerProcess | None = None
+        self._process = begun
         self._shared: SharedArrays | None = None
         self._numbers: dict[str, np.ndarray] = {}
         self._making: list[int] = []

@@ -8,8 +8,8 @@ import numpy as np
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSource, SlotSteps
 from isaaclab_arena.environments.gym.env_worker import ANSWERS, EnvWorker, WorkerOptions
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.workers.kept_workers import ask_kept_worker
-from isaaclab_arena.workers.worker_process import RequestError, WorkerError
+from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker
+from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
 """What a worker calls the error that it had, to the error that is raised here."""
@@ -24,6 +24,7 @@ class WorkerSlots(EnvSlots):
         source: How they are made.
         num_envs: How many.
         options: How the workers are run.
+        begun: A worker that was started for them, which becomes the first one; see `finding_worker`.
 
     Raises:
         EnvironmentBuildError: If a worker cannot make its environments.
@@ -31,12 +32,15 @@ class WorkerSlots(EnvSlots):
 
     steps_elsewhere = True
 
-    def __init__(self, source: SlotSource, num_envs: int, options: WorkerOptions) -> None:
+    def __init__(
+        self, source: SlotSource, num_envs: int, options: WorkerOptions, begun: WorkerProcess | None = None
+    ) -> None:
         self._source, self._options = source, options
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
         size = options.envs_per_worker
         chunks = [range(first, min(first + size, num_envs)) for first in range(0, num_envs, size)]
-        self._workers = [EnvWorker(source, options, chunk) for chunk in chunks]
+        started = [begun, *[None] * len(chunks)]
+        self._workers = [EnvWorker(source, options, *each) for each in zip(chunks, started, strict=False)]
         try:
             for worker in self._workers:
                 worker.begin_making(worker.indices)
@@ -144,6 +148,14 @@ def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]
         RequestError: If it raises there.
         WorkerError: If the interpreter cannot be used.
     """
-    request = {"request": "find", "source": source.kind, "name": source.name, "make_kwargs": dict(source.make_kwargs)}
     interpreter, variables = options.interpreter, options.environment_variables
-    return ask_kept_worker(ANSWERS, interpreter, variables, request, options.start_timeout_s)
+    return ask_kept_worker(ANSWERS, interpreter, variables, _finding(source), options.start_timeout_s)
+
+
+def finding_worker(source: SlotSource, options: WorkerOptions) -> WorkerProcess | None:
+    """Return the worker that found this source and no other, which has imported it; None where there is none."""
+    return asked_worker(ANSWERS, options.interpreter, options.environment_variables, _finding(source))
+
+
+def _finding(source: SlotSource) -> dict[str, Any]:
+    return {"request": "find", "source": source.kind, "name": source.name, "make_kwargs": dict(source.make_kwargs)}

@@ -12,12 +12,13 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.pretrained import KEY
-from isaaclab_arena.workers.kept_workers import ask_kept_worker, stop_kept_workers
+from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker, stop_kept_workers
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
 ANSWERS = Path(__file__).with_name("worker")
 """The directory with what the worker answers by."""
 
+_VERSIONS = {"request": "versions"}
 _VERSIONS_TIMEOUT_S = 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
     """
     interpreter, variables = options.interpreter, options.environment_variables
     try:
-        answer = ask_kept_worker(ANSWERS, interpreter, variables, {"request": "versions"}, _VERSIONS_TIMEOUT_S)
+        answer = ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)
     except (RequestError, WorkerError) as error:
         raise ConfigError(Problem(f"'{interpreter}' cannot be asked: {error}", key="python")) from error
     found = answer["versions"]
@@ -73,10 +74,12 @@ class LeRobotNetwork:
 
     def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
         self._directory, self._device, self._options = directory, device, options
-        # All that they were for has been asked.
-        stop_kept_workers()
         self._worker: WorkerProcess | None = None
-        self._worker, self.description = self._started()
+        # The one that told its versions is a start further than a new one.
+        told = asked_worker(ANSWERS, options.interpreter, options.environment_variables, _VERSIONS)
+        # All that the others were for has been asked.
+        stop_kept_workers()
+        self._worker, self.description = self._started(told)
 
     def actions(
         self,
@@ -147,10 +150,10 @@ class LeRobotNetwork:
             self._worker = None
             raise
 
-    def _started(self) -> tuple[WorkerProcess, Description]:
+    def _started(self, started: WorkerProcess | None = None) -> tuple[WorkerProcess, Description]:
         options = self._options
         try:
-            worker = WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+            worker = started or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
             return worker, self._loaded(worker)
         except WorkerError as error:
             raise ConfigError(Problem(f"'{self._directory}' cannot be loaded: {error}", key=KEY)) from error

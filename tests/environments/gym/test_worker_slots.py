@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from isaaclab_arena.distributed.process import process_is_running
 from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.env_worker import WorkerOptions
-from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
+from isaaclab_arena.environments.gym.worker_slots import WorkerSlots, find_in_worker
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.workers.kept_workers import spare_workers_kept
+from isaaclab_arena.workers.kept_workers import _KEPT, spare_workers_kept, stop_kept_workers
+from isaaclab_arena.workers.worker_process import WorkerProcess
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.test_builder import problems
@@ -195,3 +197,36 @@ def test_environments_that_share_something_in_a_process_are_refused():
 )
 def test_several_env_slots_need_a_worker_and_episodes_that_repeat(options, message):
     assert message in problems(f"gym:{ID}", envs_per_worker=2, **options)
+
+
+def found_by(*names: str) -> WorkerProcess:
+    """Look environments up in a worker, and return it."""
+    stop_kept_workers()
+    for name in names:
+        find_in_worker(SlotSource(kind="gym", name=name), WorkerOptions(**IN_WORKERS))
+    [kept] = _KEPT.values()
+    return kept.worker
+
+
+def processes_of(environment: Any) -> list[WorkerProcess]:
+    return [worker._process for worker in environment._slots._workers]
+
+
+def test_the_worker_that_looked_an_environment_up_becomes_its_first_one(here):
+    finder = found_by(ID)
+    environment = build(num_envs=2, **IN_WORKERS)
+    first, second = processes_of(environment)
+    assert first is finder is not second
+    environment.close()
+    assert not finder.is_running
+    trace = Trace()
+    run(num_envs=3, observer=trace, **IN_WORKERS)
+    assert trace.steps == here
+
+
+def test_a_worker_that_looked_up_other_environments_too_becomes_nobodys():
+    finder = found_by(ID, "CartPole-v1")
+    environment = build(num_envs=2, **IN_WORKERS)
+    assert finder not in processes_of(environment)
+    assert not finder.is_running
+    environment.close()

@@ -12,7 +12,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, versions_there
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
-from isaaclab_arena.workers.kept_workers import stop_kept_workers
+from isaaclab_arena.workers.kept_workers import _KEPT, stop_kept_workers
 from tests.policy.lerobot.policies import PICTURE, STATE, options_for, saved
 
 _QUESTION = {PICTURE: np.full((2, 1, 6, 8, 3), 255, np.uint8), STATE: np.ones((2, 1, 6), np.float32)}
@@ -39,6 +39,18 @@ def test_answers_go_through_the_saved_processors(tmp_path):
     expected = np.tanh((base[:, None, None] + np.add.outer(range(3), range(5))) / 10) / 2
     assert np.allclose(asked(network), expected, atol=1e-6)
     network.close()
+    network.close()
+
+
+def test_the_process_that_told_its_versions_is_the_policys(tmp_path):
+    options = LeRobotPolicyCfg(**options_for(saved(tmp_path)))
+    versions_there(options)
+    [told] = _KEPT.values()
+    network = network_of(tmp_path)
+    assert network._worker is not None
+    assert network._worker.pid == told.worker.pid
+    assert not _KEPT
+    asked(network)
     network.close()
 
 

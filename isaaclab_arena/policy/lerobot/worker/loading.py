@@ -15,6 +15,7 @@ _TRIED = frozenset({"act", "diffusion"})
 """Types that were seen to act without what LeRobot imports for others. For any other type all is imported."""
 
 _NOT_NEEDED = (
+    "accelerate",
     "torch._dynamo",
     "transformers",
     "datasets",
@@ -24,6 +25,9 @@ _NOT_NEEDED = (
     "lerobot.teleoperators",
 )
 """What LeRobot imports for training, datasets and robots. It takes three times as long as what a policy needs."""
+
+_USED_UNIMPORTED = "packaging.version"
+"""What LeRobot uses and leaves to `accelerate` to import."""
 
 _DEVICE_STEP = "device_processor"
 
@@ -63,6 +67,8 @@ def saved_steps(directory: str, processor: str) -> set[str]:
 
 
 def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collection[str]) -> Loaded:
+    if not_needed:
+        importlib.import_module(_USED_UNIMPORTED)
     with deferred_imports(not_needed):
         factory, configurations = _lerobot("policies.factory"), _lerobot("configs.policies")
         policy_class = factory.get_policy_class(kind)
