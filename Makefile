@@ -64,7 +64,7 @@ $(VENV)-vla-eval/.installed:
 
 $(VENV)-openpi/.installed:
 	$(PYTHON) -m venv $(VENV)-openpi
-	$(VENV)-openpi/bin/python -m pip install --quiet openpi-client==0.1.2 typing-extensions
+	$(VENV)-openpi/bin/python -m pip install --quiet openpi-client==0.1.2 openpi-server==0.1.0 typing-extensions
 	@touch $@
 
 $(VENV)-pusht/.installed:
