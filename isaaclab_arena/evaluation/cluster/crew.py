@@ -3,7 +3,7 @@
 import logging
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +57,10 @@ class Engine(Protocol):
 
     def start_rank(self, life: Life) -> None:
         """Start a rank as soon as the cluster has the resources."""
+        ...
+
+    def waiting(self) -> Collection[Life]:
+        """Return the ranks that were started and have no process yet, because the cluster lacks the resources."""
         ...
 
     def wait(self, timeout_s: float) -> Sequence[EndedRank]:
@@ -125,10 +129,7 @@ class Crew:
                 break
             self._say_who_waits(state, began_s)
             if not has_begun and self._clock() - began_s > start_timeout_s:
-                raise DistributedError(
-                    f"no rank could start within {start_timeout_s:g} s: each asks for {self._asked()}, and the cluster "
-                    f"has {self._engine.resources()}; ask for less, add nodes, or give a longer --start_timeout_s"
-                )
+                raise DistributedError(self._why_none_has_begun(start_timeout_s))
         for life in self._lives.values():
             self._engine.kill(life)
         per_answer_ms = 1000 * state.busy_s / max(1, state.num_answers)
@@ -183,18 +184,30 @@ class Crew:
             self._engine.stop(signal_number)
 
     def _say_who_waits(self, state: KeeperState, began_s: float) -> None:
-        waiting = len(self._lives.keys() - state.silent_s.keys())
+        """Tell the ranks that have no resources from those that are starting up."""
+        unheard = [life for rank, life in self._lives.items() if rank not in state.silent_s]
         since = began_s if self._said_waiting_at is None else self._said_waiting_at
-        if waiting and self._clock() - since > _SAY_EVERY_S:
-            self._said_waiting_at = self._clock()
-            _LOG.warning(
-                "%d of %d ranks wait for resources: each asks for %s, and the cluster has %s",
-                waiting,
-                self._orders.num_ranks,
-                self._asked(),
-                self._engine.resources(),
-            )
+        if not unheard or self._clock() - since <= _SAY_EVERY_S:
+            return
+        self._said_waiting_at = self._clock()
+        of_all, num_waiting = self._orders.num_ranks, len(set(unheard) & set(self._engine.waiting()))
+        if num_waiting:
+            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, of_all, self._asked_and_had())
+        if num_waiting < len(unheard):
+            _LOG.info("%d of %d ranks are starting up", len(unheard) - num_waiting, of_all)
 
-    def _asked(self) -> str:
+    def _why_none_has_begun(self, start_timeout_s: float) -> str:
+        num_processes = len(self._lives) - len(set(self._lives.values()) & set(self._engine.waiting()))
+        if num_processes:
+            return (
+                f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
+                "Ray's logs of them, or give a longer --start_timeout_s"
+            )
+        return (
+            f"no rank could start within {start_timeout_s:g} s: {self._asked_and_had()}; ask for less, add nodes, or "
+            "give a longer --start_timeout_s"
+        )
+
+    def _asked_and_had(self) -> str:
         gpus = f" and {self._orders.needs.gpus:g} GPU" if self._orders.needs.gpus else ""
-        return f"{self._orders.needs.cpus:g} CPU{gpus}"
+        return f"each asks for {self._orders.needs.cpus:g} CPU{gpus}, and the cluster has {self._engine.resources()}"

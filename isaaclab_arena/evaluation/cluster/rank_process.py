@@ -1,11 +1,14 @@
 """One rank of a run on a cluster: checks its node, and runs the jobs that it claims from the keeper."""
 
 import logging
+import os
+import re
 import shutil
 import socket
 import tempfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +17,12 @@ import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
-from isaaclab_arena.distributed.process import limit_threads
+from isaaclab_arena.distributed.process import (
+    limit_threads,
+    machine_identity,
+    process_is_running,
+    process_start_ticks,
+)
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.cluster.messages import (
     BegunEpisodes,
@@ -43,6 +51,8 @@ from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.run.attempts import Attempt, read_attempt
 
 _LOG = logging.getLogger(__name__)
+_OWN_DIRECTORY = "isaaclab_arena_rank"
+_OWNER = re.compile(rf"{_OWN_DIRECTORY}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
 
 
 class Keeper(Protocol):
@@ -181,14 +191,37 @@ def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
     if orders.node_directory is None and _is_seen(home, orders.attempt):
         yield home, False
         return
-    root = None if orders.node_directory is None else Path(orders.node_directory)
-    if root is not None:
-        root.mkdir(parents=True, exist_ok=True)
-    own = Path(tempfile.mkdtemp(prefix=f"isaaclab_arena_rank{life.rank}_", dir=root))
+    root = Path(orders.node_directory or tempfile.gettempdir())
+    root.mkdir(parents=True, exist_ok=True)
+    remove_directories_of_the_dead(root)
+    own = make_own_directory(root, life.rank)
     try:
         yield own, True
     finally:
         shutil.rmtree(own, ignore_errors=True)
+
+
+def make_own_directory(root: Path, rank: int) -> Path:
+    """Make a directory for the files of a rank whose name says which process it belongs to."""
+    pid = os.getpid()
+    name = f"{_OWN_DIRECTORY}{rank}_{_this_machine()}_{pid}_{process_start_ticks(pid) or 0}_"
+    return Path(tempfile.mkdtemp(prefix=name, dir=root))
+
+
+def remove_directories_of_the_dead(root: Path) -> None:
+    """Remove what `make_own_directory` made here for processes of this machine and user that have died since."""
+    for path in root.glob(f"{_OWN_DIRECTORY}*"):
+        owner = _OWNER.fullmatch(path.name)
+        if owner is None or owner[1] != _this_machine() or path.is_symlink():
+            continue
+        with suppress(OSError):
+            is_mine = path.stat().st_uid == os.getuid()
+            if is_mine and not process_is_running(int(owner[2]), int(owner[3]) or None):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _this_machine() -> str:
+    return f"{zlib.crc32(machine_identity().encode()):08x}"
 
 
 def _is_seen(home: Path, attempt: Attempt) -> bool:

@@ -5,11 +5,12 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import ray
+from ray._private.state import actors
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -226,6 +227,10 @@ class RayEngine:
         self._actors[life] = actor
         self._running[actor.run.remote(json_line(orders), json_line(life))] = life
 
+    def waiting(self) -> Collection[Life]:
+        """Return the ranks that have no process yet."""
+        return [life for life, actor in self._actors.items() if not _has_process(actor)]
+
     def wait(self, timeout_s: float) -> Sequence[EndedRank]:
         """Return the ranks that have ended since."""
         ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s) if self._running else ((), ())
@@ -249,6 +254,12 @@ class RayEngine:
             return EndedRank(life=life, reason=_why(error))
         finally:
             self._actors.pop(life, None)
+
+
+def _has_process(actor: Any) -> bool:
+    """Whether a worker of a node was given to an actor; until then it waits for the resources."""
+    # Ray's public list of actors comes from its dashboard, which a cluster need not have.
+    return bool(actors(actor._actor_id.hex()).get("Pid"))
 
 
 def _this_node() -> str:

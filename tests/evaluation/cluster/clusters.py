@@ -1,8 +1,8 @@
 """Ray clusters on this machine: nodes that share no directory, with GPUs that are only pretended."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,26 @@ def cluster_of(num_nodes: int) -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
 
-    cluster = Cluster(initialize_head=True, head_node_args=NODE)
-    for _ in range(num_nodes - 1):
-        cluster.add_node(**NODE)
+    cluster = with_patience(lambda: Cluster(initialize_head=True, head_node_args=NODE))
     try:
+        for _ in range(num_nodes - 1):
+            add_node(cluster)
         yield cluster
     finally:
         cluster.shutdown()
+
+
+def add_node(cluster: Any) -> Any:
+    """Add a node with room for a rank, and return it."""
+    return with_patience(lambda: cluster.add_node(**NODE))
+
+
+def with_patience(begin: Callable[[], Any]) -> Any:
+    """Start a node; Ray gives up after half a minute, which is too short for a machine that has other things to do."""
+    for _ in range(4):
+        with suppress(Exception):
+            return begin()
+    return begin()
 
 
 def on_cluster(address: str, nodes: Path, *, num_ranks: int = 2) -> list[object]:

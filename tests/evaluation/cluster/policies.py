@@ -15,6 +15,9 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 
+STEP_S = "MORTAL_POLICY_STEP_S"
+"""The environment variable that says how long the policy takes over each action [s]."""
+
 
 @dataclass(frozen=True)
 class MortalCfg(PolicyCfg):
@@ -24,17 +27,17 @@ class MortalCfg(PolicyCfg):
         marks: Directory in which each death leaves a file that names the episodes under way.
         deadly_episode: In which episode it dies, -1 for none.
         deaths: How often, in all processes together.
-        step_s: How long it takes over each action [s].
+        waits_for: A file without which no episode goes on, empty for none.
     """
 
     marks: str
     deadly_episode: int = -1
     deaths: int = 1
-    step_s: float = 0.0
+    waits_for: str = ""
 
 
 class MortalPolicy(PolicyBase[MortalCfg]):
-    """Acts at random, and kills its process in the third step of an episode."""
+    """Acts at random, at its leisure where `STEP_S` is set, and kills its process in the third step of an episode."""
 
     config_class = MortalCfg
 
@@ -55,7 +58,9 @@ class MortalPolicy(PolicyBase[MortalCfg]):
             self._running.pop(env_id, None)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        time.sleep(self.config.step_s)
+        while self.config.waits_for and not Path(self.config.waits_for).exists():
+            time.sleep(0.05)
+        time.sleep(float(os.environ.get(STEP_S, "0")))
         for env_id, index in self._running.items():
             self._num_steps[env_id] += 1
             if index == self.config.deadly_episode and self._num_steps[env_id] == 3:

@@ -54,6 +54,9 @@ class PretendedCluster:
         self._lives[life.rank] = life
         self.told.append(("start", life.rank, life.number))
 
+    def waiting(self) -> Sequence[Life]:
+        return [life for rank, life in self._lives.items() if rank not in self._starts]
+
     def wait(self, timeout_s: float) -> Sequence[EndedRank]:
         self.now_s += 1
         return self._story.get(self.now_s, [])
@@ -127,6 +130,19 @@ def test_a_run_does_not_wait_for_resources_that_it_needs_no_more(caplog):
     told = work(PretendedCluster({40: [finished(0)]}, starts={0: 2}, jobs_end_s=40))
     assert told[-1] == ("kill", 1, 0)
     assert "1 of 2 ranks wait for resources: each asks for 1 CPU, and the cluster has 1 core" in caplog.text
+
+
+def test_ranks_that_have_a_process_are_starting_up_and_do_not_wait_for_resources(caplog):
+    caplog.set_level("INFO")
+    cluster = PretendedCluster({50: [finished(0), finished(1)]}, starts={0: 2, 1: 45}, jobs_end_s=50)
+    work(cluster)
+    assert "1 of 2 ranks are starting up" in caplog.text
+    assert "wait for resources" not in caplog.text
+
+
+def test_a_run_whose_ranks_have_a_process_and_say_nothing_does_not_ask_for_resources():
+    with pytest.raises(DistributedError, match="no rank has begun within 60 s, though 2 have a process"):
+        work(PretendedCluster({}, starts={0: 99, 1: 99}, jobs_end_s=99))
 
 
 def test_a_run_without_any_resources_gives_up_in_time():
