@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from isaaclab_arena.clock import now
-from isaaclab_arena.episode_ranges import as_ranges, of_ranges
+from isaaclab_arena.episode_ranges import as_ranges
+from isaaclab_arena.evaluation.cluster.casualties import Casualties, error_line, failed_report
 from isaaclab_arena.evaluation.cluster.committed_files import CommittedFiles
 from isaaclab_arena.evaluation.cluster.messages import (
     BegunEpisodes,
@@ -19,21 +19,21 @@ from isaaclab_arena.evaluation.cluster.messages import (
     Life,
     LifeEnd,
 )
+from isaaclab_arena.evaluation.heartbeat.rank_status import parse_rank_status
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.plan.answered import answer_watch
-from isaaclab_arena.evaluation.plan.episode_plan import episode_of
 from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.rollout.endings import ranks_lost
 from isaaclab_arena.evaluation.scheduling.claim import Claim
 from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
 from isaaclab_arena.evaluation.scheduling.cost import Measured
 from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob, divided_jobs
 from isaaclab_arena.evaluation.scheduling.rank_work import claims_directory
-from isaaclab_arena.evaluation.scheduling.suspects import Condemned, Death, Suspects
-from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.evaluation.scheduling.suspects import Death
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import SETTLED_FILE, job_directory
 from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.commits import CommitContext, commit_line, read_commits
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import write_job_report
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class ClaimKeeper:
             is_over=self._watch.is_over,
         )
         self._files = CommittedFiles(output_directory, [divided.job.config.name for divided in jobs])
-        self._suspects = Suspects()
-        self._begun: dict[int, dict[tuple[int, int], BegunEpisodes]] = {}
-        self._parts: dict[tuple[int, int], bool] = {}
+        self._casualties = Casualties(self._jobs, self._committed)
+        self._machines: dict[int, str] = {}
+        self._known_machines: set[str] = set()
         self._lives: dict[int, int] = {}
         self._fruitful: set[int] = set()
         self._heard_at: dict[int, float] = {}
@@ -115,11 +115,7 @@ class ClaimKeeper:
         """Take note of what a rank is about to play; return whether the rank was taken for dead."""
         if not self._is_current(begun.life):
             return True
-        key = begun.job_index, begun.piece
-        # Beside an episode that is suspected nothing runs, though the rank's last word on other pieces may be missing.
-        before = {} if key in self._parts else self._begun.get(begun.life.rank, {})
-        others = {each: told for each, told in before.items() if each not in self._parts}
-        self._begun[begun.life.rank] = {**others, key: begun}
+        self._casualties.begin(begun)
         return False
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
@@ -128,6 +124,7 @@ class ClaimKeeper:
         if not self._is_current(delivery.life):
             return DeliveryAnswer(is_gone=True)
         self._files.keep(delivery, content)
+        self._note_machine(delivery)
         for each in delivery.finished:
             claim = Claim(divided=self._jobs[each.job_index], piece=each.piece, generation=each.generation)
             self._finish(delivery.life, claim, each.measured)
@@ -151,18 +148,11 @@ class ClaimKeeper:
         self._lives[life.rank] = life.number + 1
         self._heard_at.pop(life.rank, None)
         pieces = self._table.give_back(life.rank)
-        begun = self._begun.pop(life.rank, {})
         was_fruitful = life.rank in self._fruitful
         self._fruitful.discard(life.rank)
-        for key in pieces:
-            self._parts.pop(key, None)
-        condemned = None
-        if reason:
-            running = [each for key in pieces if key in begun for each in self._running(begun[key])]
-            condemned = self._suspects.blame(running, Death(rank=life.rank, reason=reason))
-        if condemned is not None:
-            self._commit_error(life, condemned)
-        explained = 0 if condemned is None else len(condemned.deaths)
+        death = Death(rank=life.rank, reason=reason, machine=self._machines.pop(life.rank, None))
+        explained = self._judge(life, death, pieces) if reason else 0
+        self._casualties.leave(life.rank, pieces)
         return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
 
     def stop(self, signal_number: int) -> None:
@@ -194,29 +184,24 @@ class ClaimKeeper:
     def _claim(self, question: ClaimQuestion) -> Claim | None:
         if question.job_index is None:
             return self._table.claim_next(question.built_environment, rank=question.life.rank)
-        if question.piece is None or question.piece in self._suspects.pieces(question.job_index):
+        if question.piece is None or question.piece in self._casualties.suspected_pieces(question.job_index):
             # What is suspected runs with nothing beside it, not in the env slots that become free.
             return None
         return self._table.claim(question.job_index, question.piece, rank=question.life.rank)
 
     def _open_pieces(self, job_index: int) -> frozenset[int]:
-        return self._table.open_pieces(job_index) - self._suspects.pieces(job_index)
+        return self._table.open_pieces(job_index) - self._casualties.suspected_pieces(job_index)
 
     def _given(self, claim: Claim) -> GivenPiece:
         # The rank before may have committed a part of it.
         committed = self._committed(claim.divided) if claim.generation > 1 else frozenset[int]()
-        key = claim.divided.index, claim.piece
-        self._suspects.clear(*key, committed)
-        suspects = self._suspects.among(*key)
-        if suspects:
-            self._parts[key] = bool(of_ranges(claim.divided.pieces[claim.piece] or ()) - committed - suspects)
         return GivenPiece(
             job_index=claim.divided.index,
             piece=claim.piece,
             generation=claim.generation,
             taken_from=claim.taken_from,
             committed=as_ranges(committed),
-            suspects=as_ranges(suspects),
+            suspects=as_ranges(self._casualties.give(claim, committed)),
         )
 
     def _committed(self, divided: DividedJob) -> frozenset[int]:
@@ -227,45 +212,36 @@ class ClaimKeeper:
 
     def _finish(self, life: Life, claim: Claim, measured: Measured) -> None:
         """Take note that a rank has played what it was given of a piece; where that was a part, the rest is open."""
-        key = claim.divided.index, claim.piece
-        self._begun.get(life.rank, {}).pop(key, None)
-        self._suspects.clear(*key, self._suspects.among(*key))
-        if self._parts.pop(key, False):
-            self._table.release(claim)
-        else:
+        if self._casualties.finish(life.rank, claim):
             self._table.finish(claim, measured)
+        else:
+            self._table.release(claim)
 
-    def _running(self, begun: BegunEpisodes) -> Iterator[tuple[int, int, int]]:
-        """Yield what a rank had begun of a piece and not committed, each with the job's index and the piece."""
-        divided = self._jobs[begun.job_index]
-        committed = self._committed(divided)
-        self._suspects.clear(begun.job_index, begun.piece, committed)
-        for begin, end in divided.pieces[begun.piece] or ():
-            for index in range(max(begin, begun.first), min(end, begun.last + 1)):
-                if index not in committed:
-                    yield begun.job_index, begun.piece, index
+    def _judge(self, life: Life, death: Death, pieces: Sequence[tuple[int, int]]) -> int:
+        """Draw the consequences of a death, and return how many deaths are explained by them."""
+        condemned, failed = self._casualties.die(death, pieces, num_machines=len(self._known_machines))
+        if condemned is not None:
+            line = error_line(self._jobs[condemned.job_index].job, condemned, attempt=self._attempt.number)
+            _LOG.error("episode %d of job '%s' is an error: %s", line.episode_index, line.job_name, line.error)
+            self._files.commit(life, line)
+        for each in failed:
+            report = failed_report(self._jobs[each.job_index].job, each, self._attempt)
+            _LOG.error("job '%s' has failed: %s", report.job, report.error)
+            self._table.give_up(each.job_index)
+            directory = job_directory(self._output_directory, report.job)
+            with storage_errors("make", directory):
+                directory.mkdir(parents=True, exist_ok=True)
+            write_job_report(directory, report)
+        return sum(len(each.deaths) for each in (condemned, *failed) if each is not None)
 
-    def _commit_error(self, life: Life, condemned: Condemned) -> None:
-        job = self._jobs[condemned.job_index].job
-        episode = episode_of(job, condemned.episode_index)
-        ending = ranks_lost((death.rank, death.reason) for death in condemned.deaths)
-        _LOG.error("episode %d of job '%s' is an error: %s", episode.episode_index, job.config.name, ending.error)
-        record = EpisodeRecord(
-            episode=episode,
-            env_id=0,
-            outcome=ending.outcome,
-            success=ending.success,
-            length=0,
-            episode_return=0.0,
-            termination=ending.termination,
-            conditions=episode.saved_conditions or {},
-            language_instruction=job.config.language_instruction or "",
-            error=ending.error,
-        )
-        context = CommitContext(
-            rank=life.rank, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, attempt=self._attempt.number
-        )
-        self._files.commit(life, commit_line(record, context))
+    def _note_machine(self, delivery: Delivery) -> None:
+        """Remember on which machine a rank is, where it stays as long as it lives."""
+        if delivery.status is None or delivery.life.rank in self._machines:
+            return
+        status = parse_rank_status(delivery.status, run_id=self._attempt.run_id)
+        if status is not None:
+            self._machines[delivery.life.rank] = status.machine
+            self._known_machines.add(status.machine)
 
     def _settled(self, divided: DividedJob) -> str | None:
         path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE

@@ -104,6 +104,7 @@ class Crew:
         self._lives = {rank: Life(rank=rank) for rank in range(orders.num_ranks)}
         self._max_restarts = self._restarts_left = _RESTARTS_PER_RANK * orders.num_ranks
         self._stop_by: float | None = None
+        self._started_at: dict[int, float] = {}
         self._said_waiting_at: float | None = None
 
     def work(self, start_timeout_s: float) -> None:
@@ -117,7 +118,7 @@ class Crew:
         """
         self._engine.start_keeper(self._orders)
         for life in self._lives.values():
-            self._engine.start_rank(life)
+            self._start(life)
         began_s, has_begun = self._clock(), False
         while True:
             for ended in self._engine.wait(_INTERVAL_S):
@@ -127,7 +128,7 @@ class Crew:
             self._end_silent(state)
             if self._is_over(state):
                 break
-            self._say_who_waits(state, began_s)
+            self._say_who_waits(state)
             if not has_begun and self._clock() - began_s > start_timeout_s:
                 raise DistributedError(self._why_none_has_begun(start_timeout_s))
         for life in self._lives.values():
@@ -159,7 +160,11 @@ class Crew:
             return
         self._restarts_left -= costs
         self._lives[life.rank] = following = Life(rank=life.rank, number=life.number + 1)
-        self._engine.start_rank(following)
+        self._start(following)
+
+    def _start(self, life: Life) -> None:
+        self._engine.start_rank(life)
+        self._started_at[life.rank] = self._clock()
 
     def _end_silent(self, state: KeeperState) -> None:
         """End ranks that nothing was heard of for too long, as if they had died."""
@@ -183,13 +188,17 @@ class Crew:
             self._stop_by = self._clock() + _GRACE_S
             self._engine.stop(signal_number)
 
-    def _say_who_waits(self, state: KeeperState, began_s: float) -> None:
+    def _say_who_waits(self, state: KeeperState) -> None:
         """Tell the ranks that have no resources from those that are starting up."""
-        unheard = [life for rank, life in self._lives.items() if rank not in state.silent_s]
-        since = began_s if self._said_waiting_at is None else self._said_waiting_at
-        if not unheard or self._clock() - since <= _SAY_EVERY_S:
+        at = self._clock()
+        unheard = [
+            life
+            for rank, life in self._lives.items()
+            if rank not in state.silent_s and at - self._started_at[rank] > _SAY_EVERY_S
+        ]
+        if not unheard or (self._said_waiting_at is not None and at - self._said_waiting_at <= _SAY_EVERY_S):
             return
-        self._said_waiting_at = self._clock()
+        self._said_waiting_at = at
         of_all, num_waiting = self._orders.num_ranks, len(set(unheard) & set(self._engine.waiting()))
         if num_waiting:
             _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, of_all, self._asked_and_had())

@@ -22,10 +22,12 @@ class Death:
     Attributes:
         rank: The rank.
         reason: How it died, in a line.
+        machine: Identity of its machine, None where nobody knows.
     """
 
     rank: int
     reason: str
+    machine: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

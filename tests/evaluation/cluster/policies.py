@@ -40,6 +40,7 @@ class MortalPolicy(PolicyBase[MortalCfg]):
     """Acts at random, at its leisure where `STEP_S` is set, and kills its process in the third step of an episode."""
 
     config_class = MortalCfg
+    traits = RandomActionPolicy.traits
 
     def __init__(self, config: MortalCfg) -> None:
         super().__init__(config)

@@ -22,6 +22,7 @@ from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
 from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter, read_commits
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
 
 JOB = coin_job("coins", num_episodes=8)
@@ -292,12 +293,24 @@ def test_an_episode_played_alone_is_blamed_alone_though_the_end_of_the_one_befor
     assert list(cluster.errors()) == [index]
 
 
-def test_ranks_that_die_before_an_episode_has_begun_make_none_suspect(cluster):
-    for _ in range(4):
+def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_with_a_report(cluster):
+    for explained in (0, 0, 3):
         cluster.ranks[0].claim()
         end = cluster.die(0)
-        assert (end.pieces, end.was_fruitful, end.lives_explained) == (1, False, 0)
+        assert (end.pieces, end.was_fruitful, end.lives_explained) == (1, False, explained)
     assert cluster.errors() == {}
+    assert cluster.ranks[0].claims.claim_next(None) is None
+    (report,), _ = read_job_reports(cluster.home / "coins")
+    assert (report.status, report.rank) == (ReportedStatus.FAILED, 0)
+
+
+def test_a_job_that_another_rank_plays_is_not_given_up(cluster):
+    claim = cluster.ranks[1].claim()
+    cluster.ranks[1].claims.begin(claim, 0, 3)
+    for _ in range(5):
+        cluster.ranks[0].claim()
+        assert cluster.die(0).lives_explained == 0
+    assert cluster.ranks[0].claims.claim_next(None) is not None
 
 
 def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):

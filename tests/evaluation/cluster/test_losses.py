@@ -24,8 +24,8 @@ from tests.evaluation.cluster.policies import STEP_S
 
 pytestmark = pytest.mark.slow
 
-SLOW, QUICK = {STEP_S: "0.03"}, {STEP_S: "0"}
-NUM_EPISODES = 40
+SLOW, QUICK = {STEP_S: "0.02"}, {STEP_S: "0"}
+NUM_EPISODES = 24
 GO = "go"
 GIVEN_BACK_S, OVER_S = 30.0, 60.0
 
@@ -100,6 +100,11 @@ class Driven:
         wait_until(came_true_or_is_over, timeout_s=patience_s(120))
         assert condition(), self.said
 
+    def let_ranks_begin_together(self, jobs: Path, num_ranks: int) -> None:
+        """Let the ranks go on once that many have an episode under way."""
+        self.wait_for(lambda: ranks_at_work(self.output) == set(range(num_ranks)))
+        (jobs.parent / GO).touch()
+
     def wait_for_episodes(self, number: int) -> None:
         self.wait_for(lambda: committed(self.output).total() >= number)
 
@@ -133,6 +138,12 @@ def committed(output: Path) -> Counter[int]:
     return Counter(json.loads(line)["episode_index"] for line in lines)
 
 
+def ranks_at_work(output: Path) -> set[int]:
+    """Return the ranks that have an episode under way."""
+    told = [json.loads(path.read_text()) for path in output.glob("logs/rank*.status.json")]
+    return {status["rank"] for status in told if status["current_job"] and status["state"] == "running"}
+
+
 def whole_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
@@ -143,7 +154,9 @@ def assert_nothing_lost_or_twice(output: Path, undisturbed: Path) -> None:
 
 
 def test_a_rank_that_is_killed_gives_its_episodes_back_in_time(tmp_path, jobs, undisturbed, moments, cluster):
+    (jobs.parent / GO).unlink(missing_ok=True)
     with driven(tmp_path, jobs, cluster.address) as running:
+        running.let_ranks_begin_together(jobs, 2)
         running.wait_for_episodes(moments.randint(1, NUM_EPISODES // 2))
         time.sleep(moments.random())
         os.kill(running.pid_of(1), signal.SIGKILL)
@@ -154,14 +167,22 @@ def test_a_rank_that_is_killed_gives_its_episodes_back_in_time(tmp_path, jobs, u
     assert_nothing_lost_or_twice(tmp_path / "out", undisturbed)
 
 
+def node_of(pid: int) -> int:
+    """Return the process of the node that a rank is on, which has started the rank's."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_a_node_that_is_removed_takes_no_episode_with_it(tmp_path, jobs, undisturbed, moments, cluster):
+    head = cluster.head_node.all_processes["raylet"][0].process.pid
+    (jobs.parent / GO).unlink(missing_ok=True)
     with driven(tmp_path, jobs, cluster.address) as running:
+        running.let_ranks_begin_together(jobs, 2)
         running.wait_for_episodes(moments.randint(1, NUM_EPISODES // 2))
         time.sleep(moments.random())
-        (removed,) = cluster.worker_nodes
-        cluster.remove_node(removed, allow_graceful=False)
+        rank = next(each for each in range(2) if node_of(running.pid_of(each)) != head)
+        os.kill(node_of(running.pid_of(rank)), signal.SIGKILL)
         killed_s = time.monotonic()
-        running.wait_for(lambda: "has died" in running.said)
+        running.wait_for(lambda: f"rank {rank} has died" in running.said)
         assert time.monotonic() - killed_s < patience_s(GIVEN_BACK_S)
         running.end()
     add_node(cluster)
@@ -169,12 +190,11 @@ def test_a_node_that_is_removed_takes_no_episode_with_it(tmp_path, jobs, undistu
 
 
 def test_two_nodes_that_join_in_mid_run_play_episodes_too(tmp_path, jobs, undisturbed, cluster):
-    (jobs.parent / GO).unlink()
+    (jobs.parent / GO).unlink(missing_ok=True)
     with driven(tmp_path, jobs, cluster.address, num_ranks=4) as running:
         running.wait_for(lambda: {0, 1} <= ranks_at_work(running.output))
         joined = [add_node(cluster) for _ in range(2)]
-        running.wait_for(lambda: {0, 1, 2, 3} <= ranks_at_work(running.output))
-        (jobs.parent / GO).touch()
+        running.let_ranks_begin_together(jobs, 4)
         running.end()
     for node in joined:
         cluster.remove_node(node)
@@ -183,24 +203,19 @@ def test_two_nodes_that_join_in_mid_run_play_episodes_too(tmp_path, jobs, undist
     assert {json.loads(line)["rank"] for line in lines} == {0, 1, 2, 3}
 
 
-def ranks_at_work(output: Path) -> set[int]:
-    """Return the ranks that have an episode under way."""
-    told = [json.loads(path.read_text()) for path in output.glob("logs/rank*.status.json")]
-    return {status["rank"] for status in told if status["current_job"] and status["state"] == "running"}
-
-
 def test_a_program_that_is_killed_goes_on_elsewhere_and_on_the_cluster_again(
     tmp_path, jobs, undisturbed, moments, cluster
 ):
     output = tmp_path / "out"
+    (jobs.parent / GO).touch()
     with driven(tmp_path, jobs, cluster.address) as running:
         running.wait_for_episodes(moments.randint(1, 8))
         time.sleep(moments.random())
-    before = committed(output).total()
+    enough = committed(output).total() + moments.randint(1, 4)
     torchrun = start(resumed(jobs, output, ranks=2), tmp_path / "torchrun.txt", extra=SLOW)
     try:
         wait_until(
-            lambda: committed(output).total() >= before + moments.randint(1, 4) or torchrun.poll() is not None,
+            lambda: committed(output).total() >= enough or torchrun.poll() is not None,
             timeout_s=patience_s(120),
         )
         assert torchrun.poll() is None, (tmp_path / "torchrun.txt").read_text()
