@@ -27,12 +27,14 @@ class MortalCfg(PolicyCfg):
         marks: Directory in which each death leaves a file that names the episodes under way.
         deadly_episode: In which episode it dies, -1 for none.
         deaths: How often, in all processes together.
+        dies_at_birth: Whether it dies while it is built, always.
         waits_for: A file without which no episode goes on, empty for none.
     """
 
     marks: str
     deadly_episode: int = -1
     deaths: int = 1
+    dies_at_birth: bool = False
     waits_for: str = ""
 
 
@@ -47,6 +49,8 @@ class MortalPolicy(PolicyBase[MortalCfg]):
         self._random = RandomActionPolicy()
         self._running: dict[int, int] = {}
         self._num_steps: dict[int, int] = {}
+        if config.dies_at_birth:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         self._random.start_episodes(env, starts)

@@ -1,6 +1,7 @@
 """The keeper of a run on a cluster, asked by ranks that write in directories of their own."""
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -318,3 +319,22 @@ def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):
     rank.claims.begin(rank.claim(), 0, 3)
     cluster.die(0, reason="")
     assert all(not cluster.ranks[1].claim().suspects for _ in range(16))
+
+
+def test_what_the_keeper_holds_does_not_grow_with_the_episodes(tmp_path, home):
+    request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=10_000),))
+    keeper = ClaimKeeper(request, ATTEMPT, home)
+    rank = Rank(keeper, tmp_path / "node", 0, request=request)
+    held_bytes = []
+    tracemalloc.start()
+    try:
+        while (claim := rank.claims.claim_next(None)) is not None:
+            (begin, end), *_ = claim.divided.pieces[claim.piece]
+            rank.claims.begin(claim, begin, end - 1)
+            rank.finish(claim)
+            rank.sender.send()
+            held_bytes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert len(committed(home)) == 10_000
+    assert held_bytes[-1] - held_bytes[1] < 5 * (10_000 - 2 * 10_000 / 16), "less than five bytes for each episode"

@@ -61,3 +61,22 @@ def test_an_episode_that_kills_three_ranks_in_turn_is_an_error_and_the_others_ar
     assert error.count("rank ") >= 3, error
     job = jobs_table(tmp_path / "ray").iloc[0]
     assert (job["status"], job["planned"], job["errors"]) == ("completed", 12, 1)
+
+
+@pytest.mark.slow
+def test_a_job_that_kills_every_rank_that_builds_it_fails_and_the_other_job_is_played(tmp_path, address):
+    fatal = {
+        "name": "fatal",
+        "arena_env_args": {"environment": "reach", "num_envs": 2},
+        "policy_type": "tests.evaluation.cluster.policies.MortalPolicy",
+        "policy_config_dict": {"marks": str(tmp_path), "dies_at_birth": True},
+        "num_episodes": 40,
+    }
+    other = {**fatal, "name": "other", "policy_type": "zero_action", "policy_config_dict": {}, "num_episodes": 4}
+    jobs = write_jobs(tmp_path / "jobs.json", [fatal, other])
+    options = ["--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, tmp_path / "nodes")]
+    lossy = run(command(*options), fresh=True, timeout_s=patience_s(240))
+    assert lossy.returncode == 1, lossy.stderr
+    table = jobs_table(tmp_path / "ray").set_index("name")
+    assert dict(table["status"]) == {"fatal": "failed", "other": "completed"}
+    assert "ranks died over the job as a whole" in table.loc["fatal", "error"]
