@@ -1,7 +1,9 @@
 """An environment made of a backend and a task; what moves in it is a subclass's business."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +22,23 @@ from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, StartState
 
 _INTEGRATION_STATE = "integration_state"
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _remembering(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return a method that changes what an environment remembers, in torch's ordinary mode and without gradients."""
+    in_ordinary_mode = torch.inference_mode(mode=False)(torch.no_grad()(method))
+
+    @wraps(method)
+    def call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        # To change modes takes longer than a small task's verdict, and the loop has mostly done it.
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            return in_ordinary_mode(*arguments, **named)
+        return method(*arguments, **named)
+
+    return call
 
 
 class ArenaEnvironment(ShowsPictures, Environment):
@@ -101,8 +120,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
         return self.restore(env_ids, conditions, [{}] * len(conditions))
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
+    @_remembering
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
@@ -122,30 +140,28 @@ class ArenaEnvironment(ShowsPictures, Environment):
         moved[env_ids] = True
         return self._observation(moved)
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
+    @_remembering
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
         self._command(action)
         self.backend.step(self._running, self._num_substeps)
         return self._outcome(self._running)
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
+    @_remembering
     def try_step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot, or none; see `TriesSteps`. Shape of ``action``: (num_envs, action_dim)."""
         self._command(action)
-        return self._outcome(self.backend.try_step(self._running, self._num_substeps))
+        moved = self.backend.try_step(self._running, self._num_substeps)
+        return self._outcome(moved, may_be_unmade=moved is not self._running)
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
+    @_remembering
     def step_again(self) -> Step:
         """Advance every running env slot, as `try_step` could not; see `TriesSteps`."""
         self._cameras.observe_again()
         if self._moments is not None:
             self._moments.take_back()
         self.backend.step(self._running, self._num_substeps)
-        return self._outcome(self._running)
+        return self._outcome(self._running, may_be_unmade=True)
 
     def state(self) -> StateTree:
         """Return the state of all that moves; see `StateReader`."""
@@ -165,8 +181,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         """Return each env slot's whole integration state, from which `Backend.set_integration_state` continues."""
         return [{_INTEGRATION_STATE: state} for state in self.backend.integration_states(env_ids)]
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
+    @_remembering
     def begin_events(self, env_ids: Sequence[int]) -> None:
         """Begin to keep what happens in env slots that were just reset; see `TellsEvents`."""
         if not self.task.tells_events:
@@ -175,8 +190,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
             self._moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=self.max_episode_length)
         self._moments.start(torch.tensor(env_ids, dtype=torch.int64, device=self.backend.device))
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
+    @_remembering
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
         """Return what happened in episodes that have just ended; see `TellsEvents`."""
         moments, max_steps = self._moments, self.max_episode_length
@@ -195,8 +209,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         kept = {name: tensor.clone() for name, tensor in self._memory().items()}
         return {**kept, **{f"backend.{name}": tensor for name, tensor in self.backend.snapshot().items()}}
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
+    @_remembering
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
         """Put every env slot where it was; see `Snapshottable`."""
         prefix = "backend."
@@ -238,22 +251,30 @@ class ArenaEnvironment(ShowsPictures, Environment):
     def _command(self, action: torch.Tensor) -> None:
         """Give the actuators of running env slots what actions ask for. Shape: (num_envs, action_dim)."""
         controls = self._controls(action.to(self.backend.device), self._running)
-        self.backend.ctrl.copy_(torch.where(self._running[:, None], controls, self.backend.ctrl))
+        torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
 
-    def _outcome(self, moved: torch.Tensor) -> Step:
-        """Return what a step gave to the env slots that made it; nothing changes for others. Shape: (num_envs,)."""
+    def _outcome(self, moved: torch.Tensor, *, may_be_unmade: bool = False) -> Step:
+        """Return what a step gave to the env slots that made it; nothing changes for others.
+
+        Args:
+            moved: The env slots that made it. Shape: (num_envs,), bool.
+            may_be_unmade: Whether the step says that these have made it.
+        """
         if self._moments is not None:
             self._moments.keep()
         self._length += moved
+        # Right after the physics each call costs several times what it does elsewhere: what is a part of something else
+        # is taken out of it with one.
         diverged = moved & self.backend.diverged
-        sound = moved & ~diverged
+        sound = moved ^ diverged
         judgement = self.task.judge(self.backend, sound)
         success = sound & judgement.success
         terminated = success | (sound & judgement.lost)
-        truncated = sound & ~terminated & (self._length >= self.max_episode_length)
-        self._running = self._running & ~(diverged | terminated | truncated)
-        # To read from a GPU which of them moved would be to wait for it.
-        self._cameras.outdate(moved.nonzero()[:, 0].tolist() if moved.is_cpu else None)
+        truncated = (sound ^ terminated) & (self._length >= self.max_episode_length)
+        self._running = self._running ^ (diverged | terminated | truncated)
+        if self._cameras.enabled:
+            # To read from a GPU which of them moved would be to wait for it.
+            self._cameras.outdate(moved.nonzero()[:, 0].tolist() if moved.is_cpu else None)
         return Step(
             observation=self._observation(moved),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
@@ -264,7 +285,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
             metrics={
                 name: value.to(self.device, torch.float32, copy=True) for name, value in judgement.metrics.items()
             },
-            made=moved.to(self.device),
+            made=moved.to(self.device) if may_be_unmade else None,
         )
 
     def _observation(self, moved: torch.Tensor) -> Observation:

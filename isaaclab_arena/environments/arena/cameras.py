@@ -129,6 +129,9 @@ class EnvironmentCameras:
     @property
     def render_s(self) -> float:
         """Seconds spent on rendering so far."""
+        if not self._studios:
+            # Asked several times in each control step, mostly where nothing is rendered.
+            return self._film_s
         return self._film_s + sum(studio.render_s for studio in self._studios.values())
 
     def spec(self) -> dict[str, ArraySpec]:

@@ -10,6 +10,7 @@ from isaaclab_arena.interfaces.environment import HOLDS_LAST, HoldAction
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.kinematics import damped_least_squares, step_within_limits
+from isaaclab_arena.sim.named_state import side_by_side
 from isaaclab_arena.sim.scene.robot import Robot
 
 ActionModeName: TypeAlias = Literal["joint_position", "ee_delta"]
@@ -38,8 +39,9 @@ class ActionMode(ABC):
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
         self.robot = robot
-        self.positions, self.dofs = backend.joint_indices(robot.arm_joints)
-        self.arm_controls = backend.actuator_indices(robot.arm_actuators)
+        positions, self.dofs = backend.joint_indices(robot.arm_joints)
+        self.positions = side_by_side(positions)
+        self.arm_controls = side_by_side(backend.actuator_indices(robot.arm_actuators))
         self.gripper_control = backend.names.actuators[robot.gripper_actuator] if robot.gripper_actuator else None
         dtype = backend.qpos.dtype
         self.low = torch.tensor(robot.joint_low, dtype=dtype, device=backend.device)

@@ -4,6 +4,7 @@ import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import side_by_side
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 
 
@@ -24,7 +25,7 @@ class FloorActions:
         low = tuple(-value for value in bound)
         self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
         self._bound = robot.action_bound
-        self._indices = backend.actuator_indices(robot.actuators)
+        self._indices = side_by_side(backend.actuator_indices(robot.actuators))
         dtype = backend.ctrl.dtype
         self._default = torch.tensor(robot.default_control, dtype=dtype, device=backend.device)
         self._scale = torch.tensor(robot.action_scale, dtype=dtype, device=backend.device)

@@ -9,6 +9,7 @@ from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import rotate_inverse
+from isaaclab_arena.sim.named_state import side_by_side
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 
 _XYZ = ("x", "y", "z")
@@ -26,7 +27,8 @@ class FloorSenses:
         self._backend = backend
         self._robot = robot
         self._root = robot.free_joint or robot.root_body
-        self._positions, self._dofs = backend.joint_indices(robot.joints)
+        positions, self._dofs = backend.joint_indices(robot.joints)
+        self._positions = side_by_side(positions)
         like = {"dtype": backend.qpos.dtype, "device": backend.device}
         self._default = torch.tensor(robot.default_joint_position, **like)
         self._down = torch.tensor([[0.0, 0.0, -1.0]], **like).expand(backend.num_envs, 3)

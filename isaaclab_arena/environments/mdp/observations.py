@@ -7,6 +7,7 @@ import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import side_by_side
 from isaaclab_arena.sim.scene.robot import Robot
 
 _XYZ = ("x", "y", "z")
@@ -60,7 +61,7 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
     """Return what every task observes of the robot: joints, gripper and end effector."""
     joints = tuple(name.rpartition("/")[2] for name in robot.arm_joints)
     fingers = tuple(name.rpartition("/")[2] for name in robot.finger_joints)
-    positions, dofs = backend.joint_indices(robot.arm_joints)
+    positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
     terms = {
         "robot_joint_pos": ObservationTerm(
             spec=ArraySpec(shape=(len(joints),), names=joints, unit="rad"),
@@ -72,7 +73,7 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
         ),
     }
     if fingers:
-        finger_positions, _ = backend.joint_indices(robot.finger_joints)
+        finger_positions = side_by_side(backend.joint_indices(robot.finger_joints)[0])
         terms["gripper_pos"] = ObservationTerm(
             spec=ArraySpec(shape=(len(fingers),), names=fingers, unit=robot.finger_unit),
             read=lambda backend: backend.qpos[:, finger_positions],
@@ -85,7 +86,7 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
 def read_terms(
     terms: Mapping[str, ObservationTerm], backend: Backend, device: torch.device, origin: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:
-    """Read all terms, as float32 copies on a device.
+    """Read all terms, as float32 copies on a device; they may share memory that is nobody else's.
 
     Args:
         terms: What is observed.
@@ -99,4 +100,9 @@ def read_terms(
     values = {name: term.read(backend) for name, term in terms.items()}
     if origin is not None:
         values |= {name: values[name] - origin for name, term in terms.items() if term.is_point}
-    return {name: value.to(device, torch.float32, copy=True) for name, value in values.items()}
+    if any(value.ndim != 2 for value in values.values()):
+        return {name: value.to(device, torch.float32, copy=True) for name, value in values.items()}
+    # Side by side in one piece of memory: one copy of all takes the time of two of single terms.
+    together = torch.cat(tuple(values.values()), dim=1).to(device, torch.float32)
+    widths = [value.shape[1] for value in values.values()]
+    return dict(zip(values, together.split_with_sizes(widths, dim=1), strict=True))

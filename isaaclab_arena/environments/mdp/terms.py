@@ -3,6 +3,9 @@
 Only elementwise arithmetic without transcendental functions, so that an env slot's numbers are the same in every batch.
 """
 
+import math
+from functools import lru_cache
+
 import torch
 
 from isaaclab_arena.sim.math.rotation import norm
@@ -71,7 +74,7 @@ def closeness(distance: torch.Tensor, half_at: float) -> torch.Tensor:
         half_at: Distance at which the term is 0.5, in the unit of ``distance``.
     """
     relative = distance / half_at
-    return 1 / (1 + relative * relative)
+    return torch.reciprocal(1 + relative * relative)
 
 
 def progress(value: torch.Tensor, start: float, goal: float) -> torch.Tensor:
@@ -93,7 +96,7 @@ def count_while(condition: torch.Tensor, count: torch.Tensor, running: torch.Ten
         count: The count one step ago. Shape: (num_envs,), int64.
         running: Env slots that made this step; the others keep their count. Shape: (num_envs,), bool.
     """
-    return torch.where(running, torch.where(condition, count + 1, 0), count)
+    return torch.where(running, (count + 1) * condition, count)
 
 
 def moved_by_hand(so_far: torch.Tensor, way: torch.Tensor, touched: torch.Tensor, fastest: float) -> torch.Tensor:
@@ -111,8 +114,16 @@ def moved_by_hand(so_far: torch.Tensor, way: torch.Tensor, touched: torch.Tensor
 
 def off_the_table(position: torch.Tensor) -> torch.Tensor:
     """Return whether a thing has fallen below the table top or left its area. Shape: (num_envs, 3) -> (num_envs,)."""
-    x, y, z = position.unbind(-1)
-    return (z < -0.02) | (x < -0.22) | (x > 1.02) | (y.abs() > 0.6)
+    low, high = _table_area(position.dtype, position.device)
+    return ((position < low) | (position > high)).any(dim=-1)
+
+
+@lru_cache
+def _table_area(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the lowest and the highest corner of where things are on the table [m]. Shapes: (3,), (3,)."""
+    corners = (-0.22, -0.6, -0.02), (1.02, 0.6, math.inf)
+    low, high = (torch.tensor(corner, dtype=dtype, device=device) for corner in corners)
+    return low, high
 
 
 def inside_box(

@@ -21,12 +21,13 @@ class PolicyAnswer:
     Attributes:
         action: What it does. Shape: (num_envs, action_dim), float32, on the environment's device.
         finished: Env slots in which it has nothing more to do, None for none. Shape: (num_envs,), bool.
-        unusable: Running env slots whose action holds NaN or infinity. Shape: (num_envs,), bool.
+        unusable: Running env slots whose action holds NaN or infinity, None where it is known that there are none.
+            Shape: (num_envs,), bool.
     """
 
     action: torch.Tensor
     finished: torch.Tensor | None
-    unusable: torch.Tensor
+    unusable: torch.Tensor | None
 
     def refuse(self, unusable: np.ndarray) -> None:
         """Raise what is to be said of env slots that are ``unusable``, if there are any.
@@ -64,10 +65,10 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
         # NumPy takes a third of the time here, and this is done in every step.
         sound = np.isfinite(action.numpy())
         if sound.all():
-            return PolicyAnswer(action=action, finished=finished, unusable=torch.zeros_like(running))
-        unsound = ~sound.reshape(len(action), -1).all(axis=1)
-        answer = PolicyAnswer(action=action, finished=finished, unusable=running & torch.from_numpy(unsound))
-        answer.refuse(answer.unusable.numpy())
+            return PolicyAnswer(action=action, finished=finished, unusable=None)
+        unusable = running & torch.from_numpy(~sound.reshape(len(action), -1).all(axis=1))
+        answer = PolicyAnswer(action=action, finished=finished, unusable=unusable)
+        answer.refuse(unusable.numpy())
         return answer
     unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
     return PolicyAnswer(action=action, finished=finished, unusable=unusable)

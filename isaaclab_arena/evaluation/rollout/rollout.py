@@ -139,14 +139,15 @@ class EpisodeLoop:
         """Count the step, end the episodes that are over or late, and return their env slots."""
         self.episodes.count(step)
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
+        if not late and not over:
+            return []
         records = with_policy_metrics(self._policy, self.episodes.end({**late, **over}))
-        if records:
-            with self._measure(Phase.SIMULATE):
-                records = with_events(self._environment, records)
+        with self._measure(Phase.SIMULATE):
+            records = with_events(self._environment, records)
         self.pictures.show_ends(records)
-        if free := sorted({*late, *over}):
-            with self._measure(Phase.POLICY):
-                self._policy.end_episodes(self._environment, free)
+        free = sorted({*late, *over})
+        with self._measure(Phase.POLICY):
+            self._policy.end_episodes(self._environment, free)
         return free
 
     def end_lost_episodes(self, error: PolicyLostError) -> None:

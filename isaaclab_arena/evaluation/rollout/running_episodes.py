@@ -111,7 +111,7 @@ class RunningEpisodes:
         # Most steps end nothing, and this loop may have less time for one than it takes to look at each mask.
         if not found.any() and not at_limit.any():
             return {}
-        masks = _Masks(*found)
+        masks = _Masks.of(found, step, answer)
         answer.refuse(masks.unusable)
         if masks.unmade.any():
             return None
@@ -210,6 +210,14 @@ class _Masks(NamedTuple):
     unusable: np.ndarray
     unmade: np.ndarray
 
+    @classmethod
+    def of(cls, found: np.ndarray, step: Step, answer: PolicyAnswer) -> "_Masks":
+        """Return what `_on_cpu` found, by name; what nobody says of a step holds nowhere."""
+        names = [name for name, mask in _said(step, answer).items() if mask is not None]
+        said = dict(zip(names, found, strict=True))
+        nowhere = np.zeros(found.shape[1], bool)
+        return cls(*(said.get(name, nowhere) for name in cls._fields))
+
     def verdicts(self, step: Step) -> Step:
         """Return a step with these masks, on the CPU."""
         return replace(
@@ -224,19 +232,23 @@ class _Masks(NamedTuple):
 def _on_cpu(step: Step, answer: PolicyAnswer, running: torch.Tensor) -> np.ndarray:
     """Return what a step says of running env slots, and where a policy finished, was unusable or made no step.
 
-    It is all of `_Masks`, one after the other. Shape: (number of masks, num_envs), bool.
+    It is all that is said of `_Masks`, one after the other. Shape: (number of masks, num_envs), bool.
 
     All of it is read together, because each time that it is read back what a GPU has computed takes as long as a small
     network.
     """
-    none = torch.zeros_like(running)
-    masks = (
-        step.terminated,
-        step.truncated,
-        step.diverged,
-        none if step.success is None else step.success,
-        none if answer.finished is None else answer.finished.to(none.device, non_blocking=True),
-        answer.unusable,
-        none if step.made is None else ~step.made,
-    )
+    masks = [mask for mask in _said(step, answer).values() if mask is not None]
     return (torch.stack(masks) & running).cpu().numpy()
+
+
+def _said(step: Step, answer: PolicyAnswer) -> dict[str, torch.Tensor | None]:
+    """Return what is said of a step and of what led to it, by the names of `_Masks`, None where nobody says it."""
+    return {
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "diverged": step.diverged,
+        "success": step.success,
+        "finished": None if answer.finished is None else answer.finished.to(step.diverged.device, non_blocking=True),
+        "unusable": answer.unusable,
+        "unmade": None if step.made is None else ~step.made,
+    }

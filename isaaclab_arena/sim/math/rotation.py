@@ -11,8 +11,8 @@ import torch
 
 def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the dot product of 3-vectors, summed left to right. Shapes: (..., 3), (..., 3) -> (...)."""
-    product = a * b
-    return product[..., 0] + product[..., 1] + product[..., 2]
+    x, y, z = (a * b).unbind(-1)
+    return x + y + z
 
 
 def norm(vector: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """CPU physics: MuJoCo's own batch of simulations, stepped on a thread pool."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -51,6 +52,7 @@ class MujocoBackend(Backend):
         self._qpos, self._qvel = self._start_fields["qpos"], self._start_fields["qvel"]
         self._num_warnings = self.batch.warning[:, _BAD_STATE_WARNINGS, 1]
         self._warnings_at_reset = self._num_warnings.copy()
+        self._bytes_at_reset = self._warnings_at_reset.tobytes()
 
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         """Put the named worlds into their start states; see `Backend.reset`."""
@@ -59,6 +61,7 @@ class MujocoBackend(Backend):
         write_starts(starts, self.names, self._start_fields, ids)
         self._diverged[ids] = False
         self._warnings_at_reset[ids] = self._num_warnings[ids]
+        self._bytes_at_reset = self._warnings_at_reset.tobytes()
         self._forward(ids)
 
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
@@ -124,6 +127,7 @@ class MujocoBackend(Backend):
         self.diverged.copy_(snapshot["diverged"])
         self._forward(np.flatnonzero(~self._diverged))
         self._warnings_at_reset[:] = self._num_warnings
+        self._bytes_at_reset = self._warnings_at_reset.tobytes()
         # A forward pass renews what contact sensors say, and they are to say what they said after the last step.
         for name, tensor in self._derived().items():
             tensor.copy_(snapshot[name])
@@ -164,6 +168,9 @@ class MujocoBackend(Backend):
     def _mark_diverged(self) -> None:
         # A world that rests has the same numbers as when it was last looked at, so all can be looked at together.
         # A sum is finite if every number is; that of finite numbers overflows only far beyond what MuJoCo calls bad.
+        total = self._qpos.sum() + self._qvel.sum()
+        if math.isfinite(total) and self._num_warnings.tobytes() == self._bytes_at_reset:
+            return
         finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
         self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
 

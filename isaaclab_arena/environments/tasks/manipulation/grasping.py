@@ -55,10 +55,19 @@ def touched(backend: NamedState, prefix: str = "object") -> torch.Tensor:
     return backend.touching(_touch("left", prefix)) | backend.touching(_touch("right", prefix))
 
 
-def grasped(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:
-    """Return whether both fingers touch an object and it is at the fingertips. Shape: (num_envs,), bool."""
+def grasped(
+    backend: NamedState, robot: Robot, prefix: str = "object", distance: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return whether both fingers touch an object and it is at the fingertips. Shape: (num_envs,), bool.
+
+    Args:
+        backend: The simulation.
+        robot: Whose fingers.
+        prefix: The object's.
+        distance: What `tool_distance` returns for it, where that is known already. Shape: (num_envs,).
+    """
     both = backend.touching(_touch("left", prefix)) & backend.touching(_touch("right", prefix))
-    return both & (tool_distance(backend, robot, prefix) < _REACH_OF_GRASP_M)
+    return both & ((tool_distance(backend, robot, prefix) if distance is None else distance) < _REACH_OF_GRASP_M)
 
 
 def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:

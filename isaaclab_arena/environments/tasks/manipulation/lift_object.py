@@ -58,7 +58,7 @@ class LiftObject(Task):
         position = backend.body_position(OBJECT_BODY)
         distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         height = position[:, 2] - self.thing.half_height
-        held = grasped(backend, self.robot)
+        held = grasped(backend, self.robot, distance=distance)
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
         return Judgement(

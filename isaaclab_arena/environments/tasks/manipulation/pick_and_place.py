@@ -83,7 +83,7 @@ class PickAndPlace(Task):
         let_go = ~touched(backend) & (tcp_distance > _AWAY_M)
         success = self.held(_placed(backend, inside, let_go), running)
         bin_distance = terms.distance(position, bin_position)
-        held = grasped(backend, self.robot)
+        held = grasped(backend, self.robot, distance=tcp_distance)
         reward = (
             0.2 * terms.closeness(tcp_distance, half_at=0.1)
             + 0.2 * (held | inside)

@@ -64,12 +64,10 @@ class PickByColour(TwoCubesTask):
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         wanted = torch.where(self._wants_blue[:, None], blue, red)
         other = torch.where(self._wants_blue[:, None], red, blue)
-        held = torch.where(self._wants_blue, grasped(backend, self.robot, "blue"), grasped(backend, self.robot, "red"))
-        distance = torch.where(
-            self._wants_blue,
-            tool_distance(backend, self.robot, "blue"),
-            tool_distance(backend, self.robot, "red"),
-        )
+        away = {colour: tool_distance(backend, self.robot, colour) for colour in ("red", "blue")}
+        grips = {colour: grasped(backend, self.robot, colour, distance) for colour, distance in away.items()}
+        held = torch.where(self._wants_blue, grips["blue"], grips["red"])
+        distance = torch.where(self._wants_blue, away["blue"], away["red"])
         height, other_height = wanted[:, 2] - CUBE.half_height, other[:, 2] - CUBE.half_height
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)

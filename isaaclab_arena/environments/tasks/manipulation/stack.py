@@ -58,7 +58,7 @@ class Stack(TwoCubesTask):
         let_go = self._let_go(backend, tcp_distance)
         stands = on_top & at_rest(backend, "red") & at_rest(backend, "blue")
         success = self.held(stands & let_go, running)
-        held = grasped(backend, self.robot, "red")
+        held = grasped(backend, self.robot, "red", tcp_distance)
         reward = (
             0.2 * terms.closeness(tcp_distance, half_at=0.1)
             + 0.2 * (held | on_top)
