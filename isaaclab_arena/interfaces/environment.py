@@ -15,6 +15,20 @@ from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 Observation: TypeAlias = dict[str, Any]
 """Nested dict of tensors whose first dimension is ``num_envs``: group (``policy``, ``camera_obs``), then term."""
 
+
+class SideBySide(dict[str, torch.Tensor]):
+    """Terms of an observation that lie side by side in memory, so that whoever keeps all of them copies once.
+
+    Args:
+        together: All terms. Shape: (num_envs, width).
+        widths: Name to width of each term, in order.
+    """
+
+    def __init__(self, together: torch.Tensor, widths: Mapping[str, int]) -> None:
+        super().__init__(zip(widths, together.split_with_sizes(list(widths.values()), dim=1), strict=True))
+        self.together = together
+
+
 StateTree: TypeAlias = dict[str, Any]
 """Nested dict of tensors whose first dimension is ``num_envs``: what the simulator knows, for recordings."""
 

@@ -1,8 +1,8 @@
 """Keeps the arrays of the episodes under way: observations, actions, rewards and simulation states."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -10,18 +10,17 @@ import numpy as np
 import torch
 
 from isaaclab_arena.device_reads import on_cpu
-from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree
+from isaaclab_arena.interfaces.environment import Environment, Observation, SideBySide, StateTree
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, episode_states_of
-from isaaclab_arena.nested import leaves
+from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.recording.step_ring import StepRing
 from isaaclab_arena.storage import layout
 
 _PARTS = "parts"
 
 HELD_STEPS = 32
-"""Control steps whose tensors are copied at once where nothing else changes them: right after the physics has used all
-of the processor's caches, the first of several copies costs five times as much as the others."""
+"""Control steps whose tensors are copied from a GPU at once where nothing else changes them: each copy waits for it."""
 
 HELD_OBJECTS = 350
 """Fewer steps are copied at once where they have more objects: Python looks for garbage after 700 new ones, and now and
@@ -44,12 +43,13 @@ class RecordedObservations(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """Where an array lies in its pack."""
+    """Where an array lies in its pack, and of which type it is."""
 
     name: str
     start: int
     stop: int
     shape: tuple[int, ...]
+    dtype: np.dtype
 
 
 class EpisodeArrays:
@@ -70,10 +70,12 @@ class EpisodeArrays:
         self._state_parts = () if self._partwise is None else tuple(self._partwise.state_parts())
         self._host_parts = [part.numpy() for part in self._state_parts if part.is_cpu]
         self._held: list[list[torch.Tensor]] = []
-        self._held_parts: list[np.ndarray] = []
         self._max_held = 1
+        self._written_at_once = False
+        self._rows: list[tuple[int, np.dtype]] = []
         self._initial: dict[int, dict[str, np.ndarray]] = {}
         self._terms: dict[tuple[str, ...], list[str]] = {}
+        self._together: set[tuple[str, ...]] = set()
         self._packs: list[tuple[int, ...]] = []
         self._columns: list[list[_Column]] = []
 
@@ -93,10 +95,11 @@ class EpisodeArrays:
         """Keep one control step; its action must not change any more."""
         if not self._columns:
             self._lay_out(transition)
-        self._held.append(self._tensors(transition))
-        if self._host_parts:
-            # Parts are slices of the simulation's memory, of which NumPy makes a copy in a quarter of PyTorch's time.
-            self._held_parts.append(np.concatenate(self._host_parts, axis=1))
+        tensors = self._tensors(transition)
+        if self._written_at_once:
+            self._write(tensors)
+            return
+        self._held.append(tensors)
         if len(self._held) >= self._max_held:
             self._copy_held()
 
@@ -109,7 +112,7 @@ class EpisodeArrays:
         self._copy_held()
         packs = self._ring.take(env_id)
         arrays = {
-            column.name: pack[:, column.start : column.stop].copy().reshape(len(pack), *column.shape)
+            column.name: pack[:, column.start : column.stop].astype(column.dtype).reshape(len(pack), *column.shape)
             for columns, pack in zip(self._columns, packs, strict=True)
             for column in columns
         }
@@ -123,11 +126,18 @@ class EpisodeArrays:
     def _copy_held(self) -> None:
         if self._held:
             packs = [[tensors[number] for tensors in self._held for number in numbers] for numbers in self._packs]
-            if self._held_parts:
-                packs.append([torch.from_numpy(np.concatenate(self._held_parts, axis=1))])
             self._ring.append(packs, len(self._held))
             self._held.clear()
-            self._held_parts.clear()
+
+    def _write(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Keep a step at once: what was just made is in the processor's caches, and later it would have to be fetched.
+
+        NumPy copies in half of PyTorch's time here.
+        """
+        arrays = [tensor.numpy() for tensor in tensors]
+        flat = [array if array.ndim == 2 else array.reshape(len(array), -1) for array in arrays] + self._host_parts
+        for numbers, row in zip(self._packs, self._ring.next_rows(self._rows), strict=True):
+            np.concatenate([flat[number] for number in numbers], axis=1, out=row)
 
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
@@ -151,7 +161,12 @@ class EpisodeArrays:
             terms: Any = transition.observation
             for key in path:
                 terms = terms[key]
-            tensors += [terms[name] for name in names]
+            if path not in self._together:
+                tensors += [terms[name] for name in names]
+            elif isinstance(terms, SideBySide):
+                tensors.append(terms.together)
+            else:
+                tensors.append(torch.cat([terms[name] for name in names], dim=1))
         if not self._host_parts:
             tensors += self._states_of_step().values()
         return tensors
@@ -164,32 +179,68 @@ class EpisodeArrays:
             return {_PARTS: torch.cat(self._state_parts, dim=1)}
         return self._state(layout.STATES)
 
-    def _names(self) -> list[str]:
-        terms = []
+    def _arrays_in(self, transition: Transition) -> list[dict[str, torch.Tensor]]:
+        """Return, for each of `_tensors`, what lies in it, by name."""
+        arrays = [{layout.ACTIONS: transition.action}, {layout.REWARDS: transition.step.reward}]
         for path, names in self._terms.items():
-            for group, *keys in ((*path, name) for name in names):
-                terms.append("/".join((observation_path(group), *keys)))
-        return [layout.ACTIONS, layout.REWARDS, *terms, *self._states_of_step()]
+            group, *keys = path
+            terms = value_at(transition.observation, path)
+            named = {"/".join((observation_path(group), *keys, name)): terms[name] for name in names}
+            arrays += [named] if path in self._together else [{name: term} for name, term in named.items()]
+        return [*arrays, *({name: state} for name, state in self._states_of_step().items())]
 
     def _lay_out(self, transition: Transition) -> None:
         """Decide which arrays lie side by side: vectors of one type; images are large enough to stand alone."""
         for path, name in _recorded_terms(transition.observation, self._observations):
             self._terms.setdefault(path, []).append(name)
+        self._together = {
+            path for path in self._terms if isinstance(value_at(transition.observation, path), SideBySide)
+        }
+        are_here = all(tensor.is_cpu for tensor in self._tensors(transition))
+        self._written_at_once = are_here and (bool(self._host_parts) or not self._state_parts)
+        if not self._written_at_once:
+            self._host_parts = []
         tensors = self._tensors(transition)
-        groups: dict[object, dict[int, _Column]] = {}
-        for number, (name, tensor) in enumerate(zip(self._names(), tensors, strict=True)):
-            group = groups.setdefault(tensor.dtype if tensor.ndim <= 2 else name, {})
-            start = max((column.stop for column in group.values()), default=0)
-            shape = tuple(tensor.shape[1:])
-            group[number] = _Column(name=name, start=start, stop=start + math.prod(shape), shape=shape)
-        self._packs = [tuple(group) for group in groups.values()]
-        self._columns = [list(group.values()) for group in groups.values()]
+        packs: dict[object, _Pack] = {}
+        for number, (tensor, arrays) in enumerate(zip(tensors, self._arrays_in(transition), strict=True)):
+            dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+            key = self._pack_of(dtype) if tensor.ndim <= 2 else number
+            pack = packs.setdefault(key, _Pack(dtype=key if isinstance(key, np.dtype) else dtype))
+            pack.add([number], {name: tuple(array.shape[1:]) for name, array in arrays.items()}, dtype)
         if self._host_parts:
-            width = sum(part.shape[1] for part in self._host_parts)
-            self._columns.append([_Column(name=_PARTS, start=0, stop=width, shape=(width,))])
+            own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
+            numbers = range(len(tensors), len(tensors) + len(self._host_parts))
+            packs.setdefault(own, _Pack(dtype=own)).add(numbers, {_PARTS: (width,)}, own)
+        self._packs = [tuple(pack.numbers) for pack in packs.values()]
+        self._columns = [pack.columns for pack in packs.values()]
+        self._rows = [(pack.width, pack.dtype) for pack in packs.values()]
         if self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors):
-            step_bytes = sum(tensor.nbytes for tensor in tensors) + sum(part.nbytes for part in self._host_parts)
+            step_bytes = sum(tensor.nbytes for tensor in tensors)
             self._max_held = max(1, min(HELD_STEPS, HELD_OBJECTS // (len(tensors) + 1), HELD_BYTES // step_bytes))
+
+    def _pack_of(self, dtype: np.dtype) -> np.dtype:
+        """Return the type in which vectors are kept: that of the state where it holds the same numbers."""
+        state = self._host_parts[0].dtype if self._host_parts else dtype
+        return state if dtype.kind == state.kind == "f" and np.can_cast(dtype, state) else dtype
+
+
+@dataclass(kw_only=True)
+class _Pack:
+    """What lies side by side in the type ``dtype``: the numbers of the tensors of a step, and their arrays."""
+
+    dtype: np.dtype
+    numbers: list[int] = field(default_factory=list)
+    columns: list[_Column] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        return self.columns[-1].stop if self.columns else 0
+
+    def add(self, numbers: Iterable[int], shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype) -> None:
+        self.numbers += numbers
+        for name, shape in shapes.items():
+            stop = self.width + math.prod(shape)
+            self.columns.append(_Column(name=name, start=self.width, stop=stop, shape=shape, dtype=dtype))
 
 
 def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:

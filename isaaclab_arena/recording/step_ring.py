@@ -11,8 +11,9 @@ from isaaclab_arena.device_reads import on_cpu
 class StepRing:
     """Keeps the control steps of all env slots, back to the start of the oldest episode under way.
 
-    A step is kept as a few packs: tensors of one type side by side. Copying each tensor on its own would cost more than
-    the physics. The episode of an env slot is every step from its start until it is taken.
+    A step is kept as a few packs: numbers of one type side by side. Copying each tensor on its own would cost more than
+    the physics. The episode of an env slot is every step from its start until it is taken. Steps come as tensors, of a
+    GPU many at once, or are written by the caller, where each pack is one copy of what the processor still has at hand.
 
     Args:
         num_envs: Number of env slots.
@@ -30,10 +31,29 @@ class StepRing:
         self._origin = 0
         self._first: dict[int, int] = {}
         self._room_until = 0
+        self._each_step: list[tuple[np.ndarray, ...]] = []
 
     def start(self, env_ids: Iterable[int]) -> None:
         """Begin an episode in the named env slots with the next step."""
         self._first.update(dict.fromkeys(env_ids, self._next))
+
+    def next_rows(self, packs: Sequence[tuple[int, np.dtype]]) -> Sequence[np.ndarray]:
+        """Begin a control step, and return where its packs are to be written before anything else is asked.
+
+        Args:
+            packs: Width and type of each, the same at every call.
+
+        Returns:
+            Shape of each: (num_envs, width).
+        """
+        if not self._packs:
+            self._packs = [_Pack(width, dtype, self._num_envs, self.capacity) for width, dtype in packs]
+            self._each_step = self._rows()
+        if self._next >= self._room_until:
+            self._make_room(1)
+        position = (self._next - self._origin) % self.capacity
+        self._next += 1
+        return self._each_step[position]
 
     def append(self, packs: Sequence[Sequence[torch.Tensor]], num_steps: int = 1) -> None:
         """Keep control steps.
@@ -45,11 +65,13 @@ class StepRing:
             num_steps: How many steps those are; at least one.
         """
         if not self._packs:
-            self._packs = [_Pack(tensors, num_steps, self._num_envs, self.capacity) for tensors in packs]
+            widths = [sum(tensor[0].numel() for tensor in tensors) // num_steps for tensors in packs]
+            types = [torch.empty(0, dtype=tensors[0].dtype).numpy().dtype for tensors in packs]
+            self._packs = [_Pack(*each, self._num_envs, self.capacity) for each in zip(widths, types, strict=True)]
         if self._next + num_steps > self._room_until:
             self._make_room(num_steps)
         position = (self._next - self._origin) % self.capacity
-        joined = on_cpu([pack.joined(tensors) for pack, tensors in zip(self._packs, packs, strict=True)])
+        joined = on_cpu([_joined(tensors) for tensors in packs])
         for pack, tensor in zip(self._packs, joined, strict=True):
             pack.write(position, tensor, num_steps)
         self._next += num_steps
@@ -73,23 +95,23 @@ class StepRing:
                 pack.double(turn)
             self._origin = self._next - self.capacity
             self.capacity *= 2
+            self._each_step = self._rows() if self._each_step else []
         self._room_until = oldest + self.capacity
+
+    def _rows(self) -> list[tuple[np.ndarray, ...]]:
+        """Return where each step's packs are written."""
+        return list(zip(*(pack.array for pack in self._packs), strict=True))
 
 
 class _Pack:
-    """One pack, step after step."""
+    """One pack, step after step.
 
-    def __init__(self, tensors: Sequence[torch.Tensor], num_steps: int, num_envs: int, capacity: int) -> None:
-        width = sum(tensor[0].numel() for tensor in tensors) // num_steps
-        self._is_flat = all(tensor.ndim == 2 for tensor in tensors)
-        self._hold(_untouched((capacity, num_envs, width), tensors[0].dtype))
+    Attributes:
+        array: All steps. Shape: (capacity, num_envs, width).
+    """
 
-    def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if not self._is_flat:
-            tensors = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
-        # All steps at once: right after the physics has used all of the processor's caches, each call costs several
-        # times what the next one does.
-        return tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors), dim=1)
+    def __init__(self, width: int, dtype: np.dtype, num_envs: int, capacity: int) -> None:
+        self._hold(_untouched((capacity, num_envs, width), dtype))
 
     def write(self, position: int, joined: torch.Tensor, num_steps: int) -> None:
         steps = joined.reshape(len(joined), num_steps, self._values.shape[2]).transpose(0, 1)
@@ -99,26 +121,32 @@ class _Pack:
             self._values[: num_steps - before_the_end].copy_(steps[before_the_end:])
 
     def read(self, env_id: int, position: int, length: int) -> np.ndarray:
-        before_the_end = self._array[position : position + length, env_id]
+        before_the_end = self.array[position : position + length, env_id]
         if len(before_the_end) == length:
             return before_the_end
-        return np.concatenate((before_the_end, self._array[: length - len(before_the_end), env_id]))
+        return np.concatenate((before_the_end, self.array[: length - len(before_the_end), env_id]))
 
     def double(self, turn: int) -> None:
         before = self._values
-        self._hold(_untouched((2 * len(before), *before.shape[1:]), before.dtype))
+        self._hold(_untouched((2 * len(before), *before.shape[1:]), self.array.dtype))
         self._values[: len(before) - turn] = before[turn:]
         self._values[len(before) - turn : len(before)] = before[:turn]
 
     def _hold(self, values: torch.Tensor) -> None:
         self._values = values
-        self._array = values.numpy()
+        self.array = values.numpy()
 
 
-def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors flattened and side by side. Shapes: (num_envs, ...) -> (num_envs, width)."""
+    flat = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+
+
+def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
     """Return memory that nothing was written to, on the CPU.
 
     The system gives memory to pages that are touched, so a long limit costs nothing for short episodes. PyTorch fills
     new tensors with NaN where it calculates deterministically, and so touches all of it; NumPy does not.
     """
-    return torch.from_numpy(np.empty(shape, torch.empty(0, dtype=dtype).numpy().dtype))
+    return torch.from_numpy(np.empty(shape, dtype))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from isaaclab_arena.interfaces.environment import SideBySide
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.named_state import side_by_side
@@ -104,5 +105,4 @@ def read_terms(
         return {name: value.to(device, torch.float32, copy=True) for name, value in values.items()}
     # Side by side in one piece of memory: one copy of all takes the time of two of single terms.
     together = torch.cat(tuple(values.values()), dim=1).to(device, torch.float32)
-    widths = [value.shape[1] for value in values.values()]
-    return dict(zip(values, together.split_with_sizes(widths, dim=1), strict=True))
+    return SideBySide(together, {name: value.shape[1] for name, value in values.items()})

@@ -76,6 +76,10 @@ class PictureReaders:
     def show_step(self, transition: Transition) -> None:
         """Show the observers a control step."""
         with self._stopwatch.measure(Phase.RECORD, self._environment):
+            if self._drawing is None:
+                for observer in self._observers:
+                    observer.on_step(self._environment, transition)
+                return
             for observer, seen in self._transitions(transition):
                 observer.on_step(self._environment, seen)
 
