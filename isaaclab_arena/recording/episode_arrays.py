@@ -72,6 +72,7 @@ class EpisodeArrays:
         self._held: list[list[torch.Tensor]] = []
         self._max_held = 1
         self._written_at_once = False
+        self._not_flat: list[int] = []
         self._rows: list[tuple[int, np.dtype]] = []
         self._initial: dict[int, dict[str, np.ndarray]] = {}
         self._terms: dict[tuple[str, ...], list[str]] = {}
@@ -134,9 +135,15 @@ class EpisodeArrays:
 
         NumPy copies in half of PyTorch's time here.
         """
-        arrays = [tensor.numpy() for tensor in tensors]
-        flat = [array if array.ndim == 2 else array.reshape(len(array), -1) for array in arrays] + self._host_parts
-        for numbers, row in zip(self._packs, self._ring.next_rows(self._rows), strict=True):
+        flat = list(map(torch.Tensor.numpy, tensors))
+        for number in self._not_flat:
+            flat[number] = flat[number].reshape(len(flat[number]), -1)
+        flat += self._host_parts
+        rows = self._ring.next_rows(self._rows)
+        if len(rows) == 1:
+            np.concatenate(flat, axis=1, out=rows[0])
+            return
+        for numbers, row in zip(self._packs, rows, strict=True):
             np.concatenate([flat[number] for number in numbers], axis=1, out=row)
 
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
@@ -211,6 +218,7 @@ class EpisodeArrays:
             own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
             numbers = range(len(tensors), len(tensors) + len(self._host_parts))
             packs.setdefault(own, _Pack(dtype=own)).add(numbers, {_PARTS: (width,)}, own)
+        self._not_flat = [number for number, tensor in enumerate(tensors) if tensor.ndim != 2]
         self._packs = [tuple(pack.numbers) for pack in packs.values()]
         self._columns = [pack.columns for pack in packs.values()]
         self._rows = [(pack.width, pack.dtype) for pack in packs.values()]

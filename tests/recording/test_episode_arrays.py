@@ -1,9 +1,11 @@
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.interfaces.environment import SideBySide, Step
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
@@ -53,7 +55,38 @@ def test_what_was_taken_does_not_change_afterwards(made):
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_steps_that_are_copied_later_do_not_make_python_look_for_garbage():
+class TogetherEnvironment(OwnPartsEnvironment):
+    """Its terms lie side by side in some steps and on their own in others, as variations may have it."""
+
+    steps = 0
+
+    def step(self, action: torch.Tensor) -> Step:
+        step = super().step(action)
+        self.steps += 1
+        if self.steps % 3 == 0:
+            return step
+        terms = {name: term.reshape(self.num_envs, -1).float() for name, term in step.observation["policy"].items()}
+        together = SideBySide(torch.cat(list(terms.values()), dim=1), {name: t.shape[1] for name, t in terms.items()})
+        return replace(step, observation={**step.observation, "policy": together})
+
+
+def test_terms_that_lie_side_by_side_are_recorded_as_those_that_do_not():
+    environment = TogetherEnvironment(2)
+    arrays = begun(environment)
+    steps = [transition(environment) for _ in range(5)]
+    for step in steps:
+        arrays.append(step)
+    assert {type(step.observation["policy"]) for step in steps} == {dict, SideBySide}
+    for env_id in range(2):
+        taken = arrays.take(env_id)
+        for name in steps[0].observation["policy"]:
+            seen = torch.stack([step.observation["policy"][name][env_id] for step in steps])
+            assert taken[f"obs/{name}"].dtype == np.float32
+            np.testing.assert_array_equal(taken[f"obs/{name}"], seen.reshape(taken[f"obs/{name}"].shape).numpy())
+        np.testing.assert_array_equal(taken["actions"], torch.stack([step.action[env_id] for step in steps]).numpy())
+
+
+def test_recorded_steps_do_not_make_python_look_for_garbage():
     environment = OwnPartsEnvironment(1)
     environment.max_episode_length = 1000
     arrays = begun(environment)

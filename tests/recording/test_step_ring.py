@@ -63,6 +63,25 @@ def test_several_steps_at_once_are_kept_as_one_after_the_other(capacity):
             ring.start([env_id])
 
 
+@pytest.mark.parametrize("capacity", [1, 5, 64])
+def test_steps_that_the_caller_writes_are_kept_as_those_that_come_as_tensors(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(3, capacity)
+    begun = dict.fromkeys(range(3), 0)
+    ring.start([0, 1, 2])
+    for step in range(300):
+        numbers, counts = ring.next_rows([(2, np.dtype(np.float64)), (1, np.dtype(np.uint8))])
+        numbers[:] = [[step, env_id] for env_id in range(3)]
+        counts[:] = step % 256
+        for env_id in np.flatnonzero(generator.random(3) < 0.15).tolist():
+            taken, counted = ring.take(env_id)
+            steps = np.arange(begun[env_id], step + 1)
+            np.testing.assert_array_equal(taken, np.stack((steps, np.full_like(steps, env_id)), axis=1))
+            np.testing.assert_array_equal(counted[:, 0], steps % 256)
+            begun[env_id] = step + 1
+            ring.start([env_id])
+
+
 def test_memory_is_used_again():
     ring = StepRing(2, 8)
     for episode in range(50):
