@@ -73,7 +73,7 @@ class EpisodeArrays:
         self._max_held = 1
         self._written_at_once = False
         self._not_flat: list[int] = []
-        self._rows: list[tuple[int, np.dtype]] = []
+        self._widths: list[tuple[int, np.dtype]] = []
         self._initial: dict[int, dict[str, np.ndarray]] = {}
         self._terms: dict[tuple[str, ...], list[str]] = {}
         self._together: set[tuple[str, ...]] = set()
@@ -139,12 +139,12 @@ class EpisodeArrays:
         for number in self._not_flat:
             flat[number] = flat[number].reshape(len(flat[number]), -1)
         flat += self._host_parts
-        rows = self._ring.next_rows(self._rows)
-        if len(rows) == 1:
-            np.concatenate(flat, axis=1, out=rows[0])
+        places = self._ring.next_places(self._widths)
+        if len(places) == 1:
+            np.concatenate(flat, axis=1, out=places[0])
             return
-        for numbers, row in zip(self._packs, rows, strict=True):
-            np.concatenate([flat[number] for number in numbers], axis=1, out=row)
+        for numbers, place in zip(self._packs, places, strict=True):
+            np.concatenate([flat[number] for number in numbers], axis=1, out=place)
 
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
@@ -221,7 +221,7 @@ class EpisodeArrays:
         self._not_flat = [number for number, tensor in enumerate(tensors) if tensor.ndim != 2]
         self._packs = [tuple(pack.numbers) for pack in packs.values()]
         self._columns = [pack.columns for pack in packs.values()]
-        self._rows = [(pack.width, pack.dtype) for pack in packs.values()]
+        self._widths = [(pack.width, pack.dtype) for pack in packs.values()]
         if self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors):
             step_bytes = sum(tensor.nbytes for tensor in tensors)
             self._max_held = max(1, min(HELD_STEPS, HELD_OBJECTS // (len(tensors) + 1), HELD_BYTES // step_bytes))

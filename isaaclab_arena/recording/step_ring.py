@@ -37,7 +37,7 @@ class StepRing:
         """Begin an episode in the named env slots with the next step."""
         self._first.update(dict.fromkeys(env_ids, self._next))
 
-    def next_rows(self, packs: Sequence[tuple[int, np.dtype]]) -> Sequence[np.ndarray]:
+    def next_places(self, packs: Sequence[tuple[int, np.dtype]]) -> Sequence[np.ndarray]:
         """Begin a control step, and return where its packs are to be written before anything else is asked.
 
         Args:
@@ -48,7 +48,7 @@ class StepRing:
         """
         if not self._packs:
             self._packs = [_Pack(width, dtype, self._num_envs, self.capacity) for width, dtype in packs]
-            self._each_step = self._rows()
+            self._each_step = self._places()
         if self._next >= self._room_until:
             self._make_room(1)
         position = (self._next - self._origin) % self.capacity
@@ -95,10 +95,10 @@ class StepRing:
                 pack.double(turn)
             self._origin = self._next - self.capacity
             self.capacity *= 2
-            self._each_step = self._rows() if self._each_step else []
+            self._each_step = self._places() if self._each_step else []
         self._room_until = oldest + self.capacity
 
-    def _rows(self) -> list[tuple[np.ndarray, ...]]:
+    def _places(self) -> list[tuple[np.ndarray, ...]]:
         """Return where each step's packs are written."""
         return list(zip(*(pack.array for pack in self._packs), strict=True))
 

@@ -70,7 +70,7 @@ def test_steps_that_the_caller_writes_are_kept_as_those_that_come_as_tensors(cap
     begun = dict.fromkeys(range(3), 0)
     ring.start([0, 1, 2])
     for step in range(300):
-        numbers, counts = ring.next_rows([(2, np.dtype(np.float64)), (1, np.dtype(np.uint8))])
+        numbers, counts = ring.next_places([(2, np.dtype(np.float64)), (1, np.dtype(np.uint8))])
         numbers[:] = [[step, env_id] for env_id in range(3)]
         counts[:] = step % 256
         for env_id in np.flatnonzero(generator.random(3) < 0.15).tolist():
