@@ -37,6 +37,8 @@ from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.json_values import json_text
 
 SCHEMA_VERSION = 1
+_OF_EARLIER_VERSIONS = b'  "elsewhere": [],\n'
+"""A line of ``results.json`` in which earlier versions named datasets on other nodes; it was empty on shared disks."""
 TABLES = ("results", "suites", "episodes", "timing", "episode_timing")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
@@ -89,8 +91,6 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         **({"suites": records(merged.suites)} if len(merged.suites) else {}),
         "missing": merged.missing,
         "problems": merged.problems,
-        # Files of earlier versions named datasets on other nodes here, and readers of that layout expect the key.
-        "elsewhere": [],
         **({"answers": [_answer(each) for each in merged.answers]} if merged.answers else {}),
         "sources": merged.sources,
     }
@@ -144,6 +144,8 @@ def _holds(path: Path, content: bytes) -> bool:
         return False
     with storage_errors("read", path):
         found = path.read_bytes()
+    if path.name == RESULTS_FILE:
+        return found.replace(_OF_EARLIER_VERSIONS, b"", 1) == content
     # Another version of the library writes the same table in other bytes.
     return found == content or (path.suffix == ".parquet" and _same_table(found, content))
 

@@ -73,6 +73,7 @@ NOT_RUN = {
         "python -m torch.distributed.run --signals-to-handle": "a scheduler's; test_slurm_scripts.py has the signal",
         "kubectl": "needs Kubernetes; test_kuberay.py reads the file",
         "ray st": "needs several nodes; tests/evaluation/cluster has a cluster of two",
+        "ray job submit": "needs a cluster with a dashboard; tests/evaluation/cluster has one without",
         "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --cluster": "needs GPUs",
         "srun": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
         "sbatch": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",

@@ -111,6 +111,19 @@ def test_tables_of_a_version_that_counted_no_pictures_are_what_a_merge_gives(tmp
     assert stale_tables(tmp_path, merged) == [tmp_path / "timing.csv"]
 
 
+def test_results_of_a_version_that_named_datasets_on_other_nodes_are_what_a_merge_gives(tmp_path):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("ss"))
+    merged = merge_results(tmp_path)
+    write_tables(tmp_path, merged)
+    results = tmp_path / "results.json"
+    assert "elsewhere" not in results.read_text()
+    results.write_text(results.read_text().replace('  "sources"', '  "elsewhere": [],\n  "sources"'))
+    assert stale_tables(tmp_path, merged) == []
+    results.write_text(results.read_text().replace('"elsewhere": []', '"elsewhere": [{}]'))
+    assert stale_tables(tmp_path, merged) == [results]
+
+
 def test_tables_that_lack_pictures_which_were_counted_are_stale(tmp_path):
     write_plan(tmp_path, planned())
     write_lines(tmp_path, commit_lines("ss"))

@@ -34,6 +34,7 @@ from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
+_SHARED = "policy_server.shared"
 
 
 class Cluster(Engine, AbstractContextManager["Cluster"], Protocol):
@@ -69,9 +70,15 @@ def execute_on_cluster(
     device = options.device or ("cuda" if options.gpus_per_rank else "cpu")
     # Before the run has a directory, so that a cluster that is not there leaves none.
     with (connect or _connect_to_ray)(options) as engine:
-        needs = _needs(request, options, working_directory=engine.working_directory())
+        needs = needs_of(request, options, working_directory=engine.working_directory())
         engine.check_nodes(needs)
         started = start_run_alone(request, context, [device] * options.num_ranks)
+        if needs.working_directory is None and started.output_directory.is_relative_to(Path.cwd()):
+            _LOG.warning(
+                "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name another "
+                "one by --output_dir, or copy this one",
+                started.output_directory,
+            )
         conduct = RunConduct(is_whole_program=True, writes_report=True)
         with started.lock, watch_for_interruption() as interruption:
             if started.attempt is None:
@@ -91,10 +98,17 @@ def execute_on_cluster(
 
 
 def _refuse_policy_servers(request: RunRequest) -> None:
-    served = [job.config for job in request.jobs if job.config.policy_server is not None]
-    message = "ranks of a cluster share no policy server; leave it out, or run this job without --cluster"
-    if served:
-        raise ConfigError([Problem(f"job '{each.name}': {message}", key="policy_server") for each in served])
+    way_out = (
+        "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself, or "
+        "run this job under torchrun, without --cluster"
+    )
+    problems = [
+        Problem(f"'{server.shared}': {way_out}", file=request.source_file, job=job.config.name, key=_SHARED)
+        for job in request.jobs
+        if (server := job.config.policy_server) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _connect_to_ray(options: ClusterOptions) -> Cluster:
@@ -103,7 +117,12 @@ def _connect_to_ray(options: ClusterOptions) -> Cluster:
     return RayEngine(options)
 
 
-def _needs(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
+def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
+    """Return what a node needs in order to have ranks of a run, as this one has it.
+
+    Raises:
+        StorageError: If a file that a job evaluates cannot be read.
+    """
     program, *arguments = request.command_line
     return NodeNeeds(
         program=program,

@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.provenance.provenance import versions
 from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
 from isaaclab_arena.evaluation.startup.start_up import named_contents
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage.contents import changes
+from isaaclab_arena.storage.contents import changes, shown
 from isaaclab_arena.storage.provenance import Provenance
 
 _WAY_OUT = "install and copy the same on every node, or bring it along: ray job submit --working-dir"
@@ -23,13 +23,18 @@ def checked_request(needs: NodeNeeds) -> RunRequest:
     Raises:
         ConfigError: If the node lacks something, or has something else; the message names it.
     """
-    problems = [str(each) for each in Provenance(facts=needs.versions).differences(Provenance(facts=versions()))]
-    if problems:
-        raise ConfigError(Problem(f"has other versions: {'; '.join(problems)}; {_WAY_OUT}"))
+    here, there = Provenance(facts=needs.versions), Provenance(facts=versions())
+    told = [_instead(each.name, each.now or "absent", each.before or "absent") for each in here.differences(there)]
+    if told:
+        raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {_WAY_OUT}"))
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
         raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {_WAY_OUT}"))
-    told = [f"{name} {how}" for name, how in changes(needs.contents, named_contents(contents_of_jobs(request.jobs)))]
+    found = named_contents(contents_of_jobs(request.jobs))
+    told = [
+        _instead(name, *(shown(each.get(name, "not there")) for each in (found, needs.contents)))
+        for name, _ in changes(needs.contents, found)
+    ]
     if told:
         raise ConfigError(Problem(f"has other files: {'; '.join(told)}; {_WAY_OUT}"))
     return request
@@ -49,9 +54,15 @@ def request_of(needs: NodeNeeds) -> RunRequest:
 
 
 def problem_of_node(needs: NodeNeeds) -> str | None:
-    """Return why this node cannot take part, with its name; None if it can."""
+    """Return why this node cannot take part, with its name and where it looked; None if it can."""
     try:
         checked_request(needs)
     except ArenaError as error:
-        return f"node {socket.gethostname()}: {error}"
+        told = str(error)
+        way_out = "" if _WAY_OUT in told else f"; {_WAY_OUT}"
+        return f"node {socket.gethostname()}, in {Path.cwd()}: {told}{way_out}"
     return None
+
+
+def _instead(name: str, there: str, here: str) -> str:
+    return f"{name} is {there} instead of {here}"

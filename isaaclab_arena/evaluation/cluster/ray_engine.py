@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import uuid
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Self
 
 import ray
 from ray._private.state import actors
+from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  compiled code
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -37,8 +39,17 @@ from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.run.run_lock import RunLock
 
 _LOG = logging.getLogger(__name__)
-_KNOCK_TIMEOUT_S = 10.0
 _GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
+_KNOCK_TIMEOUT_S = 5.0
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How HTTP/2 begins, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
+_SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
+"""The fourth byte of an answer in HTTP/2, and the first one of a server that speaks nothing but TLS."""
+
+_NO_CLUSTER = "start one with: ray start --head, or say --ray_address local for one on this node"
+_HOW_IT_LETS_US_IN = (
+    "this cluster has a token: copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token"
+)
 
 _remote: Any = ray.remote
 """Its types know neither options given by name nor the methods that it adds."""
@@ -106,8 +117,13 @@ class _RemoteKeeper:
 class RankActor:
     """A rank of a run, as an actor."""
 
-    def __init__(self, keeper: Any) -> None:
+    def __init__(self, keeper: Any, rank: int) -> None:
         self._keeper = keeper
+        self._rank = rank
+
+    def __repr__(self) -> str:
+        """Name the rank, in Ray's dashboard and before each of its lines on the screen."""
+        return f"rank {self._rank}"
 
     def run(self, orders: str, life: str) -> str:
         """Run what the rank claims, and return how it ended."""
@@ -117,17 +133,27 @@ class RankActor:
 
 
 def _knock(address: str) -> None:
-    """Refuse an address at which nobody listens; Ray itself would try for ten minutes.
+    """Refuse an address at which no Ray cluster answers; Ray itself would try for ten minutes.
 
     Raises:
-        OSError: If there is no answer.
-        ValueError: If it is no address.
+        OSError: If nobody listens there.
+        RayError: If Ray listens there, but not the head of a cluster, or it does not let this process in.
+        ValueError: If it is no address, or something else listens there.
     """
     host, colon, port = address.rpartition(":")
     if address.startswith("ray://"):
         raise ValueError("start the command on a node of the cluster, or by ray job submit")
-    if colon:
-        socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S).close()
+    if not colon:
+        return
+    with socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S) as connection:
+        connection.sendall(_GREETING)
+        try:
+            answer = connection.recv(9)
+        except TimeoutError:
+            answer = b""
+    if answer[3:4] != _SETTINGS and answer[:1] != _TLS_ALERT:
+        raise ValueError("something listens there, but no Ray cluster")
+    GcsClient(address=address)
 
 
 def _problem_of_node(needs: str) -> str | None:
@@ -166,11 +192,9 @@ class RayEngine:
         try:
             _knock(self._address)
             ray.init(address=self._address, namespace=namespace, logging_level=logging.WARNING, **own)
-        except (OSError, RuntimeError, ValueError) as error:
-            message = (
-                f"no Ray cluster can be reached at '{self._address}' ({first_line(error)}); start one with: ray start "
-                "--head, or say --ray_address local for one on this node"
-            )
+        except (OSError, RuntimeError, ValueError, RayError) as error:
+            way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
+            message = f"no Ray cluster can be reached at '{self._address}' ({_first_sentence(error)}); {way_out}"
             raise ConfigError(Problem(message, key="--ray_address")) from error
         return self
 
@@ -191,11 +215,18 @@ class RayEngine:
         asked = [
             check.options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
             for node in ray.nodes()
-            if node["NodeID"] != _this_node() and _could_have(node, needs)
+            if _could_have(node, needs) and (node["NodeID"] != _this_node() or not self._has_our_interpreter())
         ]
         problems = [problem for problem in map(_problem_told, asked) if problem is not None]
         if problems:
             raise ConfigError([Problem(problem) for problem in problems])
+
+    def _has_our_interpreter(self) -> bool:
+        """Whether Ray was started on this node from the environment that this process runs in."""
+        # A lambda travels by value, so that its process need not import this package.
+        prefix = _remote(num_cpus=0, max_retries=0)(lambda: sys.prefix)
+        on_this_node = prefix.options(scheduling_strategy=_on(_this_node()))
+        return self._address == "local" or ray.get(on_this_node.remote()) == sys.prefix
 
     def start_keeper(self, orders: RunOrders) -> None:
         """Start the keeper on this node."""
@@ -221,9 +252,8 @@ class RayEngine:
         orders = self._orders
         if orders is None:
             raise RuntimeError("the keeper of the run has not been started")
-        again = f".{life.number}" if life.number else ""
         rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **_ONCE)(RankActor)
-        actor = rank.options(name=f"arena/{orders.run}/{life.rank}{again}").remote(self._keeper)
+        actor = rank.options(name=name_of_rank(orders, life)).remote(self._keeper, life.rank)
         self._actors[life] = actor
         self._running[actor.run.remote(json_line(orders), json_line(life))] = life
 
@@ -262,8 +292,20 @@ def _has_process(actor: Any) -> bool:
     return bool(actors(actor._actor_id.hex()).get("Pid"))
 
 
+def name_of_rank(orders: RunOrders, life: Life) -> str:
+    """Return what Ray's dashboard calls a rank: its run, the jobs that it may have, and its number."""
+    first, *others = (work.job for work in orders.attempt.jobs)
+    jobs = f"{first} and {len(others)} more" if others else first
+    again = f", life {life.number + 1}" if life.number else ""
+    return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
+
+
 def _this_node() -> str:
     return ray.get_runtime_context().get_node_id()
+
+
+def _first_sentence(error: Exception) -> str:
+    return first_line(error).partition(". ")[0]
 
 
 def _on(node: str) -> NodeAffinitySchedulingStrategy:

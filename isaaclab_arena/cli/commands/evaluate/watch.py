@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,8 @@ _OWN = ("--resume", "--output_base_dir")
 class WatchOptions:
     """Evaluate the checkpoints of a training as they appear: TRAINING --eval_jobs_config JOBS [OPTIONS].
 
-    More options are those of `isaaclab-arena run`, such as --device cpu or --nproc_per_node 2.
+    More options are those of `isaaclab-arena run`, such as --device cpu, --nproc_per_node 2, or --cluster ray
+    --num_ranks 16 --gpus_per_rank 1.
     """
 
     training: tyro.conf.Positional[Path]
@@ -117,6 +119,9 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     if not options.training.is_dir():
         problems.append(Problem(f"'{options.training}' is no directory", key="TRAINING"))
     problems += [Problem("is the watch's own", key=name) for name in _OWN if name in others]
+    if options.nice and "--cluster" in others and _value(others, "--ray_address") != "local":
+        wrong = "does not reach the ranks, which are processes of Ray; start Ray itself by: nice -n 10 ray start"
+        problems.append(Problem(wrong, key="--nice"))
     if options.until is not None and _END.fullmatch(options.until) is None:
         problems.append(
             Problem(f"must be a step, such as 1000 or iteration=1000, got {options.until!r}", key="--until")
@@ -130,6 +135,10 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     tracking = (*named, *options.tracking)
     check_trackers(tracking, key="--tracking")
     return tracking
+
+
+def _value(words: Sequence[str], name: str) -> str | None:
+    return next((value for word, value in pairwise(words) if word == name), None)
 
 
 def _end(until: str | None) -> int | None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.evaluation.watching.evaluator import Evaluator
 from tests.end_to_end.launching import ROOT
 from tests.evaluation.watching.trainings import save
 
@@ -52,6 +53,17 @@ def test_two_watchers_that_are_killed_evaluate_every_checkpoint_of_a_training_on
     assert json.loads(Path("good/promoted.json").read_text())["success_rate"] == 1.0
 
 
+def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, monkeypatch):
+    monkeypatch.setattr(
+        Evaluator,
+        "runner",
+        lambda _: [sys.executable, "-c", "import sys; print(*sys.argv[1:], file=open('asked', 'w'))"],
+    )
+    cluster = "--cluster ray --ray_address head:6379 --num_ranks 4 --gpus_per_rank 0.5 --cpus_per_rank 2"
+    main(["watch", "training", "--eval_jobs_config", "jobs.json", "--once", *cluster.split()])
+    assert Path("asked").read_text().endswith(f"--output_dir outputs/watch_training/step_50 {cluster}\n")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -61,8 +73,9 @@ def test_two_watchers_that_are_killed_evaluate_every_checkpoint_of_a_training_on
         (["training", "--eval_jobs_config", "jobs.json", "--promote", "good"], "--promote: needs --bar"),
         (["training", "--eval_jobs_config", "jobs.json", "--bar", "1.5"], "--bar"),
         (["training", "--eval_jobs_config", "jobs.json", "--resume", "y"], "--resume: is the watch's own"),
+        (["training", "--eval_jobs_config", "jobs.json", "--nice", "5", "--cluster", "ray"], "--nice: does not"),
     ],
-    ids=["no training", "no job file", "no step", "no bar", "no share", "resume"],
+    ids=["no training", "no job file", "no step", "no bar", "no share", "resume", "nice ranks of a cluster"],
 )  # fmt: skip
 def test_mistakes_are_told_before_anything_is_watched(training, capsys, words, message):
     assert main(["watch", *words]) == 2

@@ -1,0 +1,134 @@
+"""What a node lacks or has otherwise is told before anything starts, with the node's name and where it looked."""
+
+import dataclasses
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.cluster.driver import needs_of
+from isaaclab_arena.evaluation.cluster.messages import NodeNeeds
+from isaaclab_arena.evaluation.cluster.node_check import problem_of_node
+from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.provenance.provenance import DISTRIBUTION
+from tests.end_to_end.launching import ROOT, command, run, write_jobs
+
+JOB = {
+    "name": "reach",
+    "arena_env_args": {"environment": "reach", "action_mode": "ee_delta"},
+    "policy_type": "rsl_rl",
+    "policy_config_dict": {"checkpoint_path": "trained"},
+    "num_episodes": 2,
+}
+GYM = {
+    "name": "pole",
+    "arena_env_args": {"environment": "gym:CartPole-v1", "python": "other/python"},
+    "policy_type": "random_action",
+    "num_episodes": 2,
+}
+
+
+@pytest.fixture
+def needs(tmp_path, monkeypatch) -> NodeNeeds:
+    """What a run needs of its nodes whose job file, checkpoint and interpreter lie where the command was typed."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "models" / "reach", "trained")
+    Path("other").mkdir()
+    Path("other/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    Path("other/python").chmod(0o755)
+    write_jobs(Path("jobs.json"), [JOB, GYM])
+    request = asked_for(("--eval_jobs_config", "jobs.json", "--device", "cpu"), may_import=True)
+    return needs_of(request, ClusterOptions(cluster="ray"), working_directory=str(tmp_path))
+
+
+@pytest.fixture
+def told(needs) -> Callable[..., str]:
+    """Return what a node says that has other needs to satisfy, or that has changed since they were written down."""
+
+    def say(**changes: object) -> str:
+        problem = problem_of_node(dataclasses.replace(needs, **changes))
+        assert problem is not None
+        assert problem.startswith(f"node {socket.gethostname()}, in {Path.cwd()}: ")
+        assert problem.endswith("on every node, or bring it along: ray job submit --working-dir")
+        return problem
+
+    return say
+
+
+def test_a_node_that_has_the_same_has_no_problem(needs):
+    assert problem_of_node(needs) is None
+
+
+def test_other_versions_of_this_package_and_of_what_it_simulates_with_are_named(needs, told):
+    others = {**needs.versions, DISTRIBUTION: "0.0.9", "mujoco": "3.9"}
+    message = told(versions=others)
+    assert (
+        f"has other versions: {DISTRIBUTION} is {needs.versions[DISTRIBUTION]} instead of 0.0.9; mujoco is " in message
+    )
+    without = {name: version for name, version in needs.versions.items() if name != "scipy"}
+    assert f"scipy is {needs.versions['scipy']} instead of absent; " in told(versions=without)
+
+
+def test_a_directory_that_a_node_lacks_is_named(told):
+    assert "has no directory /of/another/node; " in told(working_directory="/of/another/node")
+
+
+def test_a_job_file_that_a_node_lacks_or_that_says_something_else_is_named(told):
+    Path("jobs.json").rename("away.json")
+    assert "jobs.json: there is no such file; " in told()
+    write_jobs(Path("jobs.json"), [{**JOB, "num_episodes": 3}, GYM])
+    assert "reads other jobs from jobs.json; " in told()
+
+
+def test_a_checkpoint_that_a_node_lacks_or_that_is_another_one_is_named(told):
+    (checkpoint,) = Path("trained").glob("*.pt")
+    with checkpoint.open("ab") as file:
+        file.write(b"x")
+    assert f"has other files: job 'reach': checkpoint_path {checkpoint.name} is " in told()
+    Path("trained").rename("away")
+    assert "jobs.json: job 'reach': policy_config_dict.checkpoint_path: 'trained' does not exist" in told()
+
+
+def test_an_interpreter_that_a_node_lacks_is_named(told):
+    Path("other/python").unlink()
+    assert "job 'pole': arena_env_args.python: 'other/python' is no program that can be run; " in told()
+
+
+def test_a_class_that_a_node_lacks_is_named(told):
+    write_jobs(Path("jobs.json"), [{**JOB, "policy_type": "of_another_node.Policy"}, GYM])
+    assert "policy_type: cannot import 'of_another_node' of policy 'of_another_node.Policy'" in told()
+
+
+@pytest.fixture
+def address(tmp_path) -> Iterator[str]:
+    """A cluster of two nodes, of which the second has another version of this package."""
+    pytest.importorskip("ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
+
+    other = tmp_path / "other" / f"{DISTRIBUTION.replace('-', '_')}-0.0.9.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 0.0.9\n")
+    node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    cluster.add_node(**node, env_vars={"PYTHONPATH": f"{other.parent}:{ROOT}"})
+    assert cluster.address is not None
+    yield cluster.address
+    cluster.shutdown()
+
+
+def test_a_node_with_another_version_is_refused_by_name_before_anything_starts(tmp_path, address):
+    jobs = write_jobs(tmp_path / "jobs.json", [{**JOB, "policy_type": "random_action", "policy_config_dict": {}}])
+    output = tmp_path / "run"
+    on_ray = ["--cluster", "ray", "--ray_address", address, "--num_ranks", 2, "--device", "cpu"]
+    refused = run(command("--eval_jobs_config", jobs, "--output_dir", output, *on_ray), fresh=True)
+    assert refused.returncode == 2
+    assert (
+        f"error: node {socket.gethostname()}, in {ROOT}: has other versions: {DISTRIBUTION} is 0.0.9" in refused.stderr
+    )
+    assert not output.exists()
