@@ -73,12 +73,6 @@ def execute_on_cluster(
         needs = needs_of(request, options, working_directory=engine.working_directory())
         engine.check_nodes(needs)
         started = start_run_alone(request, context, [device] * options.num_ranks)
-        if needs.working_directory is None and started.output_directory.is_relative_to(Path.cwd()):
-            _LOG.warning(
-                "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name another "
-                "one by --output_dir, or copy this one",
-                started.output_directory,
-            )
         conduct = RunConduct(is_whole_program=True, writes_report=True)
         with started.lock, watch_for_interruption() as interruption:
             if started.attempt is None:
@@ -111,6 +105,15 @@ def _refuse_policy_servers(request: RunRequest) -> None:
         raise ConfigError(problems)
 
 
+def _warn_of_copy(needs: NodeNeeds, output_directory: Path) -> None:
+    if needs.working_directory is None and output_directory.is_relative_to(Path.cwd()):
+        _LOG.warning(
+            "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name another one "
+            "by --output_dir, or copy this one",
+            output_directory,
+        )
+
+
 def _connect_to_ray(options: ClusterOptions) -> Cluster:
     from isaaclab_arena.evaluation.cluster.ray_engine import RayEngine  # noqa: PLC0415  Ray is an extra, and slow to load
 
@@ -137,6 +140,7 @@ def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory:
 
 
 def _orders(needs: NodeNeeds, options: ClusterOptions, started: StartedRun, attempt: Attempt) -> RunOrders:
+    _warn_of_copy(needs, started.output_directory)
     return RunOrders(
         run=f"{started.output_directory.name}-{attempt.run_id[:6]}",
         needs=needs,

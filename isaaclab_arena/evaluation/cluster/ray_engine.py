@@ -156,6 +156,13 @@ def _knock(address: str) -> None:
     GcsClient(address=address)
 
 
+def refusal(address: str, error: Exception) -> Problem:
+    """Return what is said of an address at which no cluster can be reached."""
+    way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
+    reason = first_line(error).partition(". ")[0]
+    return Problem(f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}", key="--ray_address")
+
+
 def _problem_of_node(needs: str) -> str | None:
     return problem_of_node(adapter(NodeNeeds).validate_json(needs))
 
@@ -193,9 +200,7 @@ class RayEngine:
             _knock(self._address)
             ray.init(address=self._address, namespace=namespace, logging_level=logging.WARNING, **own)
         except (OSError, RuntimeError, ValueError, RayError) as error:
-            way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
-            message = f"no Ray cluster can be reached at '{self._address}' ({_first_sentence(error)}); {way_out}"
-            raise ConfigError(Problem(message, key="--ray_address")) from error
+            raise ConfigError(refusal(self._address, error)) from error
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -302,10 +307,6 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
 
 def _this_node() -> str:
     return ray.get_runtime_context().get_node_id()
-
-
-def _first_sentence(error: Exception) -> str:
-    return first_line(error).partition(". ")[0]
 
 
 def _on(node: str) -> NodeAffinitySchedulingStrategy:

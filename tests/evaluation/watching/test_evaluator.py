@@ -51,6 +51,12 @@ def test_the_runner_gets_the_jobs_of_the_checkpoint_and_the_other_options(evalua
     assert job["checkpoints"]["steps"] == [50]
 
 
+def test_ranks_of_a_cluster_are_asked_for_as_the_watch_was(evaluated):
+    words = ["--cluster", "ray", "--ray_address", "head:6379", "--num_ranks", "4", "--gpus_per_rank", "0.5"]
+    _, asked = evaluated(options=[*words, "--cpus_per_rank", "2"])
+    assert asked.endswith(" --cluster ray --ray_address head:6379 --num_ranks 4 --gpus_per_rank 0.5 --cpus_per_rank 2")
+
+
 def test_a_run_that_was_begun_is_gone_on_with(evaluated):
     Path("watch/step_50").mkdir(parents=True)
     Path("watch/step_50/run.json").touch()
