@@ -1,16 +1,26 @@
 """Chunks of actions, one per env slot: what is left of each, which env slots need another, and the next action of all.
 
 `ActionChunks` are values: a step in an env slot's life gives new chunks and leaves the old ones as they were.
-`ActionChunkScheduler` keeps them for a policy that has no env slots at rest, under Isaac Lab Arena's names.
+`ChunkPolicy` keeps them for policies that ask for chunks. `ActionChunkScheduler` keeps them for a policy that has no
+env slots at rest, under Isaac Lab Arena's names.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 
 from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import Continuation
+from isaaclab_arena.seeding import MAX_SEED
+
+OptionsT = TypeVar("OptionsT")
 
 
 class ActionSource(Protocol):
@@ -157,6 +167,121 @@ class ActionChunks:
         return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
 
 
+class ChunkPolicy(PolicyBase[OptionsT]):
+    """Plays a chunk of actions in each env slot, and asks for the next one when it is used up.
+
+    Each env slot has its own chunk, instruction and stream of seeds, which begin with its episode.
+
+    Args:
+        config: Options of the job.
+    """
+
+    def __init__(self, config: OptionsT) -> None:
+        super().__init__(config)
+        self._instructions: dict[int, str] = {}
+        self._generators: dict[int, np.random.Generator] = {}
+        self._source: ActionSource | None = None
+
+    @property
+    @abstractmethod
+    def _num_played(self) -> int:
+        """Actions of a chunk that are played before the next one is asked for."""
+
+    def _shown_steps(self, env: Environment) -> Sequence[int]:
+        """Return which observations a query shows: 0 is the one at that step, -1 the one before it."""
+        del env
+        return (0,)
+
+    @abstractmethod
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Take up what some env slots show; see `AnswersChunks`."""
+
+    @abstractmethod
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Ask for the next chunks of some env slots; see `AnswersChunks`."""
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Store instructions and noise streams of the episodes that begin, and drop what their env slots had before."""
+        source = self._source_for(env, all_active=False)
+        for start in starts:
+            self._instructions[start.env_id] = start.language_instruction
+            self._generators[start.env_id] = start.episode.policy_generator()
+        self._restart(source, _indices([start.env_id for start in starts]))
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Stop asking for env slots that rest."""
+        del env
+        if self._source is not None:
+            self._source = self._source.rested(_indices(env_ids))
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget what is left of the named env slots' chunks; with None also instructions and noise streams."""
+        if env_ids is None:
+            self._instructions, self._generators, self._source = {}, {}, None
+        elif self._source is not None:
+            self._restart(self._source, env_ids.cpu())
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the action of every env slot, asking for chunks of those whose own is used up.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+
+        Raises:
+            PolicyLostError: If what is asked is gone, or takes too long.
+            PolicyError: If it fails, or its answer does not fit.
+        """
+        source = self._source_for(env, all_active=True)
+        self.look(env, observation, _numbers(source.looked_at_next(self._shown_steps(env))))
+        used_up = _numbers(source.needs_chunk())
+        if used_up:
+            chunks = self.chunks(env, observation, used_up)[:, : self._num_played]
+            source = source.refilled(_indices(used_up), chunks)
+        action, self._source = source.popped()
+        return action.to(env.device, non_blocking=True)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start, and those whose next observation a query shows."""
+        if self._source is None or self._source.num_envs != env.num_envs:
+            return starting
+        return [*starting, *_numbers(self._source.looked_at_next(self._shown_steps(env)))]
+
+    def _words_for(self, env: Environment, env_id: int) -> str:
+        """Return the instruction of the episode in an env slot."""
+        return self._instructions.get(env_id) or self.task_description or env.task_description
+
+    def _draw_seed(self, env_id: int, entropy: int = 0) -> int:
+        """Return the seed of an env slot's next query, from its episode's stream.
+
+        Args:
+            env_id: The env slot.
+            entropy: What it is drawn from in a loop that does not announce its episodes.
+        """
+        if env_id not in self._generators:
+            sequence = np.random.SeedSequence(entropy=entropy, spawn_key=(env_id,))
+            self._generators[env_id] = np.random.default_rng(sequence)
+        return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
+
+    def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
+        """Drop what is left of these env slots' chunks."""
+        self._source = source.restarted(env_ids)
+
+    def _empty_source(self, num_envs: int, action_dim: int, device: torch.device) -> ActionSource:
+        """Return chunks of env slots in which nothing has begun."""
+        return ActionChunks.empty(num_envs, chunk_length=self._num_played, action_dim=action_dim, device=device)
+
+    def _source_for(self, env: Environment, *, all_active: bool) -> ActionSource:
+        if self._source is not None and self._source.num_envs == env.num_envs:
+            return self._source
+        (action_dim,) = env.action_spec.shape
+        # Answers come to the CPU. To ask a GPU which chunks are used up would be to wait for it.
+        source = self._empty_source(env.num_envs, action_dim, torch.device("cpu"))
+        # A loop that does not announce its episodes plays in all env slots.
+        return source.restarted(torch.arange(env.num_envs)) if all_active else source
+
+
 class ActionChunkScheduler:
     """Turns a network's chunks, one per env slot, into one action per call and env slot, as in Isaac Lab Arena.
 
@@ -259,3 +384,11 @@ class ActionChunkScheduler:
 
 ActionChunkingState = ActionChunkScheduler
 """What Isaac Lab Arena called it at first."""
+
+
+def _indices(env_ids: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(list(env_ids), dtype=torch.int64)
+
+
+def _numbers(mask: torch.Tensor) -> list[int]:
+    return torch.nonzero(mask).flatten().tolist()

@@ -11,11 +11,8 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
-from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource
-from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
 from isaaclab_arena_gr00t.config import (
     JOINT_FILES,
     YAML_OPTION,
@@ -36,7 +33,7 @@ from isaaclab_arena_gr00t.wiring import Wiring, wired
 ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
 
 
-class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
+class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     """Asks a vision-language-action model for chunks of actions, for each env slot when its chunk is used up.
 
     Only env slots that need a chunk are part of a query. Each env slot has its own instruction. The noise of the
@@ -64,9 +61,6 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self.count = QueryCount()
         self._filled_up_to: int | None = None
         self._files = read_joint_files(self.policy_config)
-        self._instructions: dict[int, str] = {}
-        self._generators: dict[int, np.random.Generator] = {}
-        self._source: ActionSource | None = None
         self._history: ShownHistory | None = None
         self._wired: tuple[Environment, Wiring] | None = None
 
@@ -186,27 +180,11 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         if self.dimensions() is None:
             self._try_out(env, wiring)
 
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Store instructions and noise streams of the episodes that begin, and drop earlier chunks."""
-        source = self._source_for(env, all_active=False)
-        for start in starts:
-            self._instructions[start.env_id] = start.language_instruction
-            self._generators[start.env_id] = start.episode.policy_generator()
-        self._restart(source, _indices([start.env_id for start in starts]))
-
-    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Stop asking for env slots that rest."""
-        del env
-        if self._source is not None:
-            self._source = self._source.rested(_indices(env_ids))
-
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget the remaining chunks of the named env slots; with None also instructions and noise streams."""
+        super().reset(env_ids)
         if env_ids is None:
-            self._instructions, self._generators = {}, {}
-            self._source, self._history, self._wired = None, None, None
-        elif self._source is not None:
-            self._restart(self._source, env_ids.cpu())
+            self._history, self._wired = None, None
 
     def set_task_description(self, task_description: str | None) -> str | None:
         """Say what to do in env slots that start without words of their own; the YAML file's where nothing is said."""
@@ -232,8 +210,8 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         used_up = torch.nonzero(source.needs_chunk() & acting).flatten()
         if len(used_up):
             self.count.slots_of_all += env.num_envs
-            played = self.policy_config.action_chunk_length
-            source = source.refilled(used_up, self._chunks(env, observation, used_up.tolist(), length=played))
+            length = self._num_played
+            source = source.refilled(used_up, self._chunks(env, observation, used_up.tolist(), length=length))
         action, self._source = source.popped(acting)
         return action.to(env.device, non_blocking=True)
 
@@ -265,10 +243,8 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query of the model shows."""
-        if self._source is None or self._source.num_envs != env.num_envs:
-            return starting
-        looked_at = self._source.looked_at_next(self._wiring_of(env).video_steps)
-        return [*starting, *torch.nonzero(looked_at).flatten().tolist()]
+        # It holds for the class that says how it acts, and that is this one.
+        return super().pictures_to_see(env, starting)
 
     def close(self) -> None:
         """Log how many queries were saved by asking for single env slots, and release the environment."""
@@ -278,7 +254,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
         """Drop the chunks and the history of these env slots."""
-        self._source = source.restarted(env_ids)
+        super()._restart(source, env_ids)
         if self._history is not None:
             self._history.restart(env_ids)
 
@@ -329,29 +305,23 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             )
         return words
 
-    def _draw_seed(self, env_id: int) -> int:
+    def _draw_seed(self, env_id: int, entropy: int | None = None) -> int:
         """Return the seed of an env slot's next query: from its episode's stream, else from the YAML file's seed."""
-        if env_id not in self._generators:
-            sequence = np.random.SeedSequence(entropy=self.policy_config.seed, spawn_key=(env_id,))
-            self._generators[env_id] = np.random.default_rng(sequence)
-        return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
+        return super()._draw_seed(env_id, self.policy_config.seed if entropy is None else entropy)
 
-    def _source_for(self, env: Environment, *, all_active: bool) -> ActionSource:
-        if self._source is not None and self._source.num_envs == env.num_envs:
-            return self._source
-        shape: dict[str, Any] = {
-            "chunk_length": self.policy_config.action_chunk_length,
-            "action_dim": env.action_spec.shape[0],
-            # What was answered comes to the CPU once. To ask a GPU which chunks are used up would be to wait for it.
-            "device": torch.device("cpu"),
-        }
+    @property
+    def _num_played(self) -> int:
+        return self.policy_config.action_chunk_length
+
+    def _shown_steps(self, env: Environment) -> Sequence[int]:
+        return self._wiring_of(env).video_steps
+
+    def _empty_source(self, num_envs: int, action_dim: int, device: torch.device) -> ActionSource:
         coeff = self.args.temporal_ensemble_coeff
         if coeff is None:
-            source: ActionSource = ActionChunks.empty(env.num_envs, **shape)
-        else:
-            source = EnsembledChunks.empty(env.num_envs, coeff=coeff, **shape)
-        # A loop that does not announce its episodes plays in all env slots.
-        return source.restarted(_indices(range(env.num_envs))) if all_active else source
+            return super()._empty_source(num_envs, action_dim, device)
+        shape: dict[str, Any] = {"chunk_length": self._num_played, "action_dim": action_dim, "device": device}
+        return EnsembledChunks.empty(num_envs, coeff=coeff, **shape)
 
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history
@@ -382,7 +352,3 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             # Models report a wrong size in this way: NVIDIA's strict mode asserts, a matrix product raises.
             message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
             raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
-
-
-def _indices(env_ids: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(list(env_ids), dtype=torch.int64)

@@ -156,7 +156,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         pictures, states = shown_inputs(
             observation, env_id, images=options.images, states=options.states, image_size=options.image_size
         )
-        return {**pictures, **states, options.prompt_key: self.words_for(env, env_id)}
+        return {**pictures, **states, options.prompt_key: self._words_for(env, env_id)}
 
 
 def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:

@@ -10,18 +10,16 @@ import torch
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
-from isaaclab_arena.policy.action_chunking import ActionChunks
+from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
 
 OptionsT = TypeVar("OptionsT")
 
 
-class RemoteChunks(PolicyBase[OptionsT]):
+class RemoteChunks(ChunkPolicy[OptionsT]):
     """Asks a server for chunks of actions, for each env slot when its chunk is used up.
 
     Args:
@@ -34,8 +32,6 @@ class RemoteChunks(PolicyBase[OptionsT]):
         super().__init__(config)
         self._connections = connections
         self._chunk_length = chunk_length
-        self._instructions: dict[int, str] = {}
-        self._chunks: ActionChunks | None = None
 
     @abstractmethod
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
@@ -59,42 +55,6 @@ class RemoteChunks(PolicyBase[OptionsT]):
         """Close the connections. The server goes on: others may be using it."""
         self._connections.close()
 
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Store the instructions of the episodes that begin, and drop earlier chunks of their env slots."""
-        self._instructions.update({start.env_id: start.language_instruction for start in starts})
-        chunks = self._chunks_for(env, all_active=False)
-        self._chunks = chunks.restarted(_indices([start.env_id for start in starts]))
-
-    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Stop asking for env slots that rest."""
-        del env
-        if self._chunks is not None:
-            self._chunks = self._chunks.rested(_indices(env_ids))
-
-    def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget the remaining chunks of the named env slots; with None also the instructions."""
-        if env_ids is None:
-            self._instructions, self._chunks = {}, None
-        elif self._chunks is not None:
-            self._chunks = self._chunks.restarted(env_ids.cpu())
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the action of every env slot, asking the server for the env slots whose chunk is used up.
-
-        Returns:
-            Shape: (num_envs, action_dim).
-
-        Raises:
-            PolicyLostError: If the server is gone, or takes too long.
-            PolicyError: If it answers with an error, or its actions do not fit.
-        """
-        chunks = self._chunks_for(env, all_active=True)
-        env_ids = torch.nonzero(chunks.needs_chunk()).flatten()
-        if len(env_ids):
-            chunks = chunks.refilled(env_ids, self.chunks(env, observation, env_ids.tolist()))
-        action, self._chunks = chunks.popped()
-        return action.to(env.device, non_blocking=True)
-
     def chunk_traits(self) -> ChunkTraits:
         """Return how many actions of an answer are played; see `AnswersChunks`."""
         return ChunkTraits(played=self._chunk_length, predicted=self._chunk_length)
@@ -109,25 +69,9 @@ class RemoteChunks(PolicyBase[OptionsT]):
         del going_on
         return torch.stack(self.asked(env, observation, env_ids))
 
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots that start, and those whose chunk is used up by the next step."""
-        if self._chunks is None or self._chunks.num_envs != env.num_envs:
-            return starting
-        return [*starting, *torch.nonzero(self._chunks.looked_at_next((0,))).flatten().tolist()]
-
-    def words_for(self, env: Environment, env_id: int) -> str:
-        """Return the instruction of the episode in an env slot."""
-        return self._instructions.get(env_id) or self.task_description or env.task_description
-
-    def _chunks_for(self, env: Environment, *, all_active: bool) -> ActionChunks:
-        if self._chunks is not None and self._chunks.num_envs == env.num_envs:
-            return self._chunks
-        (action_dim,) = env.action_spec.shape
-        # Answers come to the CPU. To ask a GPU which chunks are used up would be to wait for it.
-        device = torch.device("cpu")
-        chunks = ActionChunks.empty(env.num_envs, chunk_length=self._chunk_length, action_dim=action_dim, device=device)
-        # A loop that does not announce its episodes plays in all env slots.
-        return chunks.restarted(_indices(range(env.num_envs))) if all_active else chunks
+    @property
+    def _num_played(self) -> int:
+        return self._chunk_length
 
 
 def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[Problem]:
@@ -233,7 +177,3 @@ def misfitting_columns(columns: Sequence[int] | None, env: Environment) -> list[
         return []
     message = f"names {len(columns)} numbers, the environment's action has {action_dim}"
     return [Problem(message, key="action_columns")]
-
-
-def _indices(env_ids: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(list(env_ids), dtype=torch.int64)

@@ -183,11 +183,11 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
         if env_id not in self._told:
             # A loop that does not announce its episodes plays one in each env slot.
-            self._begin(env_id, {"name": self.words_for(env, env_id), **self._options.task})
+            self._begin(env_id, {"name": self._words_for(env, env_id), **self._options.task})
         images, states = self._inputs(env)
         size = self._options.image_size
         pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)
-        return {**_nested(arrays), "images": pictures, "task_description": self.words_for(env, env_id)}
+        return {**_nested(arrays), "images": pictures, "task_description": self._words_for(env, env_id)}
 
     def _checked(self, env: Environment, actions: object) -> torch.Tensor:
         (action_dim,) = env.action_spec.shape

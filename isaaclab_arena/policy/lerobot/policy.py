@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
@@ -13,10 +12,8 @@ from isaaclab_arena.distributed.devices.policy_device import check_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
-from isaaclab_arena.policy.action_chunking import ActionChunks
+from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
 from isaaclab_arena.policy.lerobot.fitting import Inputs, fitted
 from isaaclab_arena.policy.lerobot.history import ObservationHistory
 from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, versions_there
@@ -29,14 +26,13 @@ from isaaclab_arena.policy.lerobot.pretrained import (
     refuse_memory,
 )
 from isaaclab_arena.policy.lerobot.shared_network import NetworkOnServer, SharedNetwork
-from isaaclab_arena.seeding import MAX_SEED
 
 CPU_SLOTS_PER_CALL = 4
 
 _LOG = logging.getLogger(__name__)
 
 
-class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
+class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     """Plays the chunks of a policy of LeRobot, which looks at each env slot when its chunk is used up.
 
     Each env slot has its own chunk, observations and instruction. The noise of a query is drawn from a seed of the
@@ -65,9 +61,6 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         self._network = network or LeRobotNetwork(directory, _device(config), config)
         self._length = _chunk_length(self._network, config)
         self._filled_up_to: int | None = None
-        self._instructions: dict[int, str] = {}
-        self._generators: dict[int, np.random.Generator] = {}
-        self._chunks: ActionChunks | None = None
         self._history: ObservationHistory | None = None
         self._inputs: tuple[Environment, Inputs] | None = None
         said = self._network.description
@@ -168,45 +161,11 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         policy._shares_network = False
         return policy
 
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Store instructions and noise streams of the episodes that begin, and drop what their env slots showed."""
-        chunks = self._chunks_for(env, all_active=False)
-        for start in starts:
-            self._instructions[start.env_id] = start.language_instruction
-            self._generators[start.env_id] = start.episode.policy_generator()
-        self._restart(chunks, torch.tensor([start.env_id for start in starts], dtype=torch.int64))
-
-    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Stop asking for env slots that rest."""
-        del env
-        if self._chunks is not None:
-            self._chunks = self._chunks.rested(torch.tensor(list(env_ids), dtype=torch.int64))
-
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget what belongs to the episodes of the named env slots, None for all."""
+        super().reset(env_ids)
         if env_ids is None:
-            self._instructions, self._generators = {}, {}
-            self._chunks, self._history, self._inputs = None, None, None
-        elif self._chunks is not None:
-            self._restart(self._chunks, env_ids.cpu())
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the action of every env slot, asking the network for those whose chunk is used up.
-
-        Returns:
-            Shape: (num_envs, action_dim).
-
-        Raises:
-            PolicyLostError: If the network's process is lost.
-            PolicyError: If the network raises, or its answer does not fit.
-        """
-        chunks, history = self._chunks_for(env, all_active=True), self._history_for(env)
-        history.push(observation, _numbers(chunks.looked_at_next(self._looks)))
-        env_ids = _numbers(chunks.needs_chunk())
-        if env_ids:
-            chunks = chunks.refilled(torch.tensor(env_ids), self._asked(env, env_ids)[:, : self._length])
-        action, self._chunks = chunks.popped()
-        return action.to(env.device, non_blocking=True)
+            self._history, self._inputs = None, None
 
     def chunk_traits(self) -> ChunkTraits:
         """Return how many actions are played and known, and what a query shows; see `AnswersChunks`."""
@@ -229,17 +188,21 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation the network is shown."""
-        if not self._features.pictures:
-            return ()
-        if self._chunks is None or self._chunks.num_envs != env.num_envs:
-            return starting
-        return [*starting, *_numbers(self._chunks.looked_at_next(self._looks))]
+        return super().pictures_to_see(env, starting) if self._features.pictures else ()
 
     def close(self) -> None:
         """Stop the network's process, or close the connection to it, and let go of the environment."""
         self.reset()
         if not self._shares_network:
             self._network.close()
+
+    @property
+    def _num_played(self) -> int:
+        return self._length
+
+    def _shown_steps(self, env: Environment) -> Sequence[int]:
+        del env
+        return self._looks
 
     @property
     def _looks(self) -> range:
@@ -256,30 +219,10 @@ class LeRobotPolicy(PolicyBase[LeRobotPolicyCfg]):
         columns = self._options.action_columns
         return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
 
-    def _restart(self, chunks: ActionChunks, env_ids: torch.Tensor) -> None:
-        self._chunks = chunks.restarted(env_ids)
+    def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
+        super()._restart(source, env_ids)
         if self._history is not None:
             self._history.restart(env_ids.tolist())
-
-    def _words_for(self, env: Environment, env_id: int) -> str:
-        return self._instructions.get(env_id) or self.task_description or env.task_description
-
-    def _draw_seed(self, env_id: int) -> int:
-        """Return the seed of an env slot's next query, from its episode's stream."""
-        if env_id not in self._generators:
-            # A loop that does not announce its episodes.
-            self._generators[env_id] = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(env_id,)))
-        return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
-
-    def _chunks_for(self, env: Environment, *, all_active: bool) -> ActionChunks:
-        if self._chunks is not None and self._chunks.num_envs == env.num_envs:
-            return self._chunks
-        (action_dim,) = env.action_spec.shape
-        # Answers come to the CPU. To ask a GPU which chunks are used up would be to wait for it.
-        cpu = torch.device("cpu")
-        chunks = ActionChunks.empty(env.num_envs, chunk_length=self._length, action_dim=action_dim, device=cpu)
-        # A loop that does not announce its episodes plays in all env slots.
-        return chunks.restarted(torch.arange(env.num_envs)) if all_active else chunks
 
     def _history_for(self, env: Environment) -> ObservationHistory:
         if self._history is None:
@@ -310,7 +253,3 @@ def _chunk_length(network: LeRobotNetwork | NetworkOnServer, config: LeRobotPoli
         message = f"is {wanted}, and the policy was saved with {saved}"
         raise ConfigError(Problem(message, key="n_action_steps"))
     return wanted
-
-
-def _numbers(mask: torch.Tensor) -> list[int]:
-    return torch.nonzero(mask).flatten().tolist()
