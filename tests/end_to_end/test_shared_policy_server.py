@@ -11,7 +11,7 @@ from tests.policy.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.slow
 
-EPISODES = 24
+EPISODES = 60
 
 
 @pytest.fixture(scope="module")
