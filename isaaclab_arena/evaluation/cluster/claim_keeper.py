@@ -36,6 +36,8 @@ from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import write_job_report
 
 _LOG = logging.getLogger(__name__)
+_BLIND_AFTER_S = 5.0
+"""How long nobody may ask how the run stands before that means that this process could not go on [s]."""
 
 
 class ClaimKeeper:
@@ -86,6 +88,7 @@ class ClaimKeeper:
         self._lives: dict[int, int] = {}
         self._fruitful: set[int] = set()
         self._heard_at: dict[int, float] = {}
+        self._looked_at = clock()
         self._stop_signal: int | None = None
         self._num_answers, self._busy_s = 0, 0.0
 
@@ -163,6 +166,10 @@ class ClaimKeeper:
         """Return how the run stands."""
         self._table.refresh()
         at = self._clock()
+        if at - self._looked_at > _BLIND_AFTER_S:
+            # This process was stopped, or its machine slept, and could hear nobody.
+            self._heard_at = dict.fromkeys(self._heard_at, at)
+        self._looked_at = at
         return KeeperState(
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
             silent_s={rank: at - heard_at for rank, heard_at in self._heard_at.items()},

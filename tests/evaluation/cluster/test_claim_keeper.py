@@ -163,6 +163,18 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     assert len(committed(home)) == 1
 
 
+def test_silence_is_what_the_keeper_could_have_heard(tmp_path, home):
+    clock_s = [0.0]
+    keeper = ClaimKeeper(REQUEST, ATTEMPT, home, clock=lambda: clock_s[0])
+    Rank(keeper, tmp_path / "node", 0).sender.send()
+    for clock_s[0] in (1.0, 2.0, 3.0):
+        assert keeper.state().silent_s == {0: clock_s[0]}
+    clock_s[0] = 300.0
+    assert keeper.state().silent_s == {0: 0.0}, "the machine slept"
+    clock_s[0] = 304.0
+    assert keeper.state().silent_s == {0: 4.0}
+
+
 def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, keeper):
     rank = Rank(keeper, tmp_path / "node", 0)
     keeper.stop(15)
@@ -329,8 +341,9 @@ def test_what_the_keeper_holds_does_not_grow_with_the_episodes(tmp_path, home):
     tracemalloc.start()
     try:
         while (claim := rank.claims.claim_next(None)) is not None:
-            (begin, end), *_ = claim.divided.pieces[claim.piece] or ()
-            rank.claims.begin(claim, begin, end - 1)
+            piece = claim.divided.pieces[claim.piece]
+            assert piece
+            rank.claims.begin(claim, piece[0][0], piece[-1][1] - 1)
             rank.finish(claim)
             rank.sender.send()
             held_bytes.append(tracemalloc.get_traced_memory()[0])
