@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from benchmarks import RESULTS, ROOT
+from benchmarks.artifacts.level_tables import level_table, paraphrase_table
 from benchmarks.harness.environments import CPU, episodes
 from benchmarks.harness.pages import run
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
@@ -112,7 +113,29 @@ def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[s
     numbers = sum(spec.shape[0] for spec in specs.values() if isinstance(spec, ArraySpec))
     yield f"| numbers in observation and action | {numbers} and {environment.action_spec.shape[0]} |"
     yield from measured.get(name, [])
+    yield from ("", *changes(builder, environment))
     yield from ("", "[All tasks](../task_catalog.md)", "")
+
+
+def changes(builder: TableEnvironmentBuilder, environment: TableEnvironment) -> Iterator[str]:
+    """Yield the lines about how an episode may be changed, axis by axis and level by level."""
+    introduction = """
+        ## Levels of change
+
+        What [robustness](../../how_to/robustness.md) draws from at each level, with the default object and cameras.
+        Level 5 is the edge: there the `scripted` policy still solves 90 %
+        ([measured](../../../benchmarks/results/robustness_levels.md)).
+    """
+    yield textwrap.dedent(introduction).strip()
+    yield from ("", *level_table(builder.variations(builder.config_class())))
+    conditions = environment.draw_conditions(episodes(1)[0].conditions_generator())
+    words = environment.instruction(conditions)
+    yield from (
+        "",
+        "What `language` tells at levels 0 to 5, and the share of words that differ from the task's own:",
+        "",
+    )
+    yield from paraphrase_table(words, environment.task.paraphrases_for(conditions))
 
 
 def drawn(environment: TableEnvironment) -> list[str]:

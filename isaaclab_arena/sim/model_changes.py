@@ -157,6 +157,14 @@ def colour_of(model: mujoco.MjModel, body: str) -> tuple[float, ...]:
     return tuple(map(float, model.geom_rgba[first] if material < 0 else model.mat_rgba[material]))
 
 
+def retextured(model: mujoco.MjModel, material: str, texture: str) -> ModelChange:
+    """Return a material with another texture of the model, both by name."""
+    index = model.material(material).id
+    textures = np.array(model.mat_texid[index])
+    textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = model.texture(texture).id
+    return _change("mat_texid", index, textures)
+
+
 def lit(
     model: mujoco.MjModel,
     *,

@@ -13,6 +13,7 @@ VISIBLE_FIELDS = (
     "geom_size",
     "geom_rgba",
     "mat_rgba",
+    "mat_texid",
     "light_active",
     "light_ambient",
     "light_diffuse",

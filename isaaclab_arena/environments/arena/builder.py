@@ -19,6 +19,7 @@ from isaaclab_arena.environments.robots.files import part_files, robot_files
 from isaaclab_arena.environments.robots.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
 from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
 from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
+from isaaclab_arena.environments.variations.surfaces import covered, surface_textures
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
@@ -225,7 +226,8 @@ class TableEnvironmentBuilder:
     def _scene_of(self, config: Any, variations: tuple[Variation, ...] = ()) -> "_TableScene":
         embodiment = find_embodiment(config.embodiment)
         task = self.make_task(config, embodiment)
-        return _TableScene(embodiment, task, Distractors.ready(task, most_distractors(variations)))
+        distractors = Distractors.ready(task, most_distractors(variations))
+        return _TableScene(embodiment, task, distractors, covered(variations))
 
 
 class _TableScene(NamedTuple):
@@ -234,6 +236,7 @@ class _TableScene(NamedTuple):
     embodiment: Embodiment
     task: Task
     distractors: Distractors
+    surfaces: tuple[str, ...]
 
     def compiled(self) -> mujoco.MjModel:
         """Return the scene as a model.
@@ -244,7 +247,13 @@ class _TableScene(NamedTuple):
         spec = self.task.spec
         parts = (self.embodiment.part(), *spec.parts, *self.distractors.parts())
         try:
-            return compose_scene(_TABLE, parts, spec.contact_sensors, self.embodiment.scene_cameras)
+            return compose_scene(
+                _TABLE,
+                parts,
+                spec.contact_sensors,
+                self.embodiment.scene_cameras,
+                surface_textures(_TABLE, self.surfaces),
+            )
         except ValueError as error:
             raise EnvironmentBuildError(f"the scene of '{spec.name}' does not compile: {error}") from error
 

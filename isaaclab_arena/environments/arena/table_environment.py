@@ -9,9 +9,10 @@ from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.arena.state import StateReader
 from isaaclab_arena.environments.mdp.actions import ActionMode
-from isaaclab_arena.environments.mdp.conditions import draw_uniform, point
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
 from isaaclab_arena.environments.mdp.observations import robot_terms
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task
+from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, Episode
@@ -78,6 +79,11 @@ class TableEnvironment(ArenaEnvironment):
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Add what varies in the episode; see `Environment.vary_conditions`."""
         return conditions if self._varied is None else self._varied.vary(conditions, episode)
+
+    def instruction(self, conditions: Conditions) -> str:
+        """Return what an episode asks for, in the task's own words or in those that it varies to."""
+        told = round(number(conditions.get(PARAPHRASE, 0)))
+        return super().instruction(conditions) if told == 0 else self.task.paraphrases_for(conditions)[told - 1]
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
         """Return what the future of all env slots depends on; None where worlds vary, as their models are not kept."""

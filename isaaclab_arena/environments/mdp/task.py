@@ -56,6 +56,7 @@ class TaskSpec:
     Attributes:
         name: Registered name of its environment.
         instruction: What it asks for, in the words a policy is told; see also `Task.instruction_for`.
+        paraphrases: The same in other words, from near to far, for episodes that vary their words.
         time_limit_s: When an episode is truncated [s].
         hold_steps: For how many consecutive control steps the goal has to be met.
         things: What stands in the scene besides the table and the robot.
@@ -68,6 +69,7 @@ class TaskSpec:
     name: str
     instruction: str
     time_limit_s: float
+    paraphrases: tuple[str, ...] = ()
     hold_steps: int = 1
     things: tuple[Thing, ...] = ()
     contact_sensors: tuple[ContactSensor, ...] = ()
@@ -115,6 +117,11 @@ class Task(ABC):
         """Return what an episode asks for; override it where the conditions decide."""
         del conditions
         return self.spec.instruction
+
+    def paraphrases_for(self, conditions: Conditions) -> Sequence[str]:
+        """Return what `instruction_for` says in other words, as many as ``spec.paraphrases``; override both alike."""
+        del conditions
+        return self.spec.paraphrases
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the start of the task's things, without the robot."""

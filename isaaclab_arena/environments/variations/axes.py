@@ -14,8 +14,13 @@ ALL_AXES = "all"
 BENIGN = "benign"
 """The name of the arm in which nothing is changed, which is level 0."""
 
+LANGUAGE = "language"
+"""The axis of other words for the task."""
+
 _OBJECT = "object"
-_NOT_OBJECTS = frozenset({"light", "robot", "table", "distractors", "action", "observation", "picture"})
+_NOT_OBJECTS = frozenset(
+    {"light", "robot", "table", "background", "distractors", "action", "observation", "picture", "instruction"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +87,17 @@ class Axis:
             for ends in (default.low, default.high)
         )
         if variation.integer:
-            low, high = ([max(1, round(end)) for end in ends] for ends in (low, high))
+            low, high = (
+                [_whole(end, middle) for end, middle in zip(ends, variation.nominal, strict=True)]
+                for ends in (low, high)
+            )
         if self.is_exact:
-            low = high
+            # The end that is the farther one from where nothing changes.
+            far = [
+                max(ends, key=lambda end: abs(end - middle))
+                for ends, middle in zip(zip(high, low, strict=True), variation.nominal, strict=True)
+            ]
+            low = high = far
         return (low[0], high[0]) if len(high) == 1 else (low, high)
 
 
@@ -156,6 +169,28 @@ AXES: Mapping[str, Axis] = {
         ),
         Axis(name="table_height", asset="table", names=("height",), reach=4.0, strength="height [m]"),
         Axis(
+            name="table_texture",
+            asset="table",
+            names=("texture",),
+            reach=1.0,
+            strength="parts of another pattern on the table, of 5",
+            is_exact=True,
+            libero_plus="background",
+            pictures_only=True,
+            also=("table.pattern",),
+        ),
+        Axis(
+            name="background_texture",
+            asset="background",
+            names=("texture",),
+            reach=1.0,
+            strength="parts of another pattern on the floor around the table, of 5",
+            is_exact=True,
+            libero_plus="background",
+            pictures_only=True,
+            also=("background.pattern",),
+        ),
+        Axis(
             name="distractors",
             asset="distractors",
             names=("count",),
@@ -216,6 +251,16 @@ AXES: Mapping[str, Axis] = {
             pictures_only=True,
         ),
         Axis(
+            name="picture_compression",
+            asset="picture",
+            names=("jpeg_quality",),
+            reach=1.8,
+            strength="quality of JPEG, of 100",
+            is_exact=True,
+            libero_plus="noise",
+            pictures_only=True,
+        ),
+        Axis(
             name="delay",
             asset="observation",
             names=("delay",),
@@ -224,9 +269,23 @@ AXES: Mapping[str, Axis] = {
             is_exact=True,
             libero_plus="noise",
         ),
+        Axis(
+            name=LANGUAGE,
+            asset="instruction",
+            names=("paraphrase",),
+            reach=1.0,
+            strength="number of the paraphrase, from near the task's own words to far from them",
+            is_exact=True,
+            libero_plus="language",
+        ),
     )
 }
 """The axes by name, in the order of tables."""
+
+
+def _whole(end: float, middle: float) -> int:
+    """Return the nearest whole number that changes something."""
+    return round(end) if round(end) != middle else round(middle) + (1 if end >= middle else -1)
 
 
 def _rounded(value: float) -> float:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 import mujoco
 import numpy as np
 
+from isaaclab_arena.environments.mdp.paraphrases import check_paraphrases
 from isaaclab_arena.environments.mdp.task import Task
+from isaaclab_arena.environments.variations.compression import NO_COMPRESSION
+from isaaclab_arena.environments.variations.surfaces import NUM_PATTERNS, PATTERN, SURFACES, TEXTURE, WHOLE
 from isaaclab_arena.interfaces.episode import ConditionValue
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
 from isaaclab_arena.sim.model_changes import (
@@ -25,6 +28,8 @@ OBSERVATION_NOISE = "observation.noise"
 OBSERVATION_NOISE_SEED = "observation.noise_seed"
 PICTURE_NOISE, PICTURE_BLUR, PICTURE_EXPOSURE = "picture.noise", "picture.blur", "picture.exposure"
 PICTURE_NOISE_SEED = "picture.noise_seed"
+PICTURE_QUALITY = "picture.jpeg_quality"
+PARAPHRASE = "instruction.paraphrase"
 DISTRACTOR_COUNT = "distractors.count"
 TABLE_HEIGHT = "table.height"
 LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intensity", "light.color"
@@ -35,6 +40,7 @@ MAX_DELAY = 100
 
 _SAMPLES = 256
 _VIEWPORT = "viewport"
+_SEEN = {"table": "table", "background": "floor around the table"}
 _COLOUR_SPREAD = 0.25
 _NOWHERE = (0.0, 0.0, 0.0)
 _COLOURS = frozenset({"red", "green", "blue", "yellow"})
@@ -67,6 +73,8 @@ def catalogue(scene: Scene) -> tuple[Variation, ...]:
         *_cameras(scene.model),
         *_others(scene),
         *_pictures(scene.model),
+        *_surfaces(scene.model),
+        *_language(scene.task),
     ):
         found.setdefault(variation.key, variation)
     return tuple(found.values())
@@ -233,6 +241,33 @@ def _pictures(model: mujoco.MjModel) -> Iterator[Variation]:
     yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), nominal=0.0)
     words = "light on the sensor: 1 is twice as much, -1 half"
     yield _variation("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), nominal=0.0)
+    words = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did"
+    nominal = float(NO_COMPRESSION)
+    yield replace(_variation("picture", "jpeg_quality", "", words, (50, 95), (1, 100), nominal=nominal), integer=True)
+
+
+def _surfaces(model: mujoco.MjModel) -> Iterator[Variation]:
+    for asset, material in SURFACES.items():
+        words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {_SEEN[asset]}"
+        texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), nominal=0)
+        if any(model.material(index).name == material for index in range(model.nmat)):
+            yield replace(texture, integer=True, companions=(f"{asset}.{PATTERN}",))
+
+
+def _language(task: Task) -> Iterator[Variation]:
+    """Yield which words an episode is told in, where the task has others than its own.
+
+    Raises:
+        ConfigError: If these tell of more than the task.
+    """
+    conditions = task.draw_conditions(np.random.default_rng([0, 0]))
+    paraphrases = task.paraphrases_for(conditions)
+    check_paraphrases(task.instruction_for(conditions), paraphrases)
+    number_of = len(paraphrases)
+    if number_of > 0:
+        words = "which of the task's paraphrases is told, from near its own words to far from them"
+        told = _variation("instruction", "paraphrase", "", words, (1, number_of), (0, number_of), nominal=0)
+        yield replace(told, integer=True)
 
 
 def _variation(

@@ -1,4 +1,4 @@
-"""Disturb what policies observe: noise on numbers, and noise, blur and exposure of pictures.
+"""Disturb what policies observe: noise on numbers, and exposure, blur, noise and compression of pictures.
 
 Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in turn.
 So it is the same whoever else looks, and a step takes as many operations for any number of env slots.
@@ -11,6 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.variations.compression import (
+    NO_COMPRESSION,
+    compressed_pictures,
+    quantisation_tables,
+)
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
 
@@ -24,7 +29,7 @@ _SQRT_3 = math.sqrt(3.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """What happens to the observations of one episode. All zeros is nothing.
+    """What happens to the observations of one episode; by default nothing.
 
     Attributes:
         seed: What its noise follows from, 0 to 2**63 - 1.
@@ -32,6 +37,7 @@ class Disturbance:
         picture_noise: Standard deviation of the noise on each colour, of 255.
         blur: Standard deviation of the blur [pixels].
         exposure: Stops by which pictures are brighter, or darker where it is below 0.
+        quality: JPEG quality of pictures, 1 to 99; 100 for pictures that are not compressed.
     """
 
     seed: int = 0
@@ -39,6 +45,10 @@ class Disturbance:
     picture_noise: float = 0.0
     blur: float = 0.0
     exposure: float = 0.0
+    quality: int = NO_COMPRESSION
+
+
+_NOTHING = Disturbance()
 
 
 class Disturbances:
@@ -60,7 +70,9 @@ class Disturbances:
         }
         self._tables = torch.arange(256, dtype=torch.uint8, device=device).repeat(num_envs, 1)
         self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
-        self._are_on = dict.fromkeys((*self._strengths, "exposure"), False)
+        self._is_compressed = torch.zeros(num_envs, device=device)
+        self._quantisation = torch.ones(num_envs, 2, 8, 8, dtype=torch.float64, device=device)
+        self._are_on = dict.fromkeys((*self._strengths, "exposure", "quality"), False)
 
     def begin(self, env_ids: torch.Tensor, disturbances: Sequence[Disturbance]) -> None:
         """Start env slots; their next observation is their first.
@@ -79,8 +91,12 @@ class Disturbances:
         self._tables[env_ids] = torch.from_numpy(tables).to(env_ids.device)
         weights = np.stack([blur_weights(each.blur, self._radius) for each in disturbances])
         self._weights[env_ids] = torch.from_numpy(weights).to(self._weights)
+        compressed = torch.tensor([float(each.quality != NO_COMPRESSION) for each in disturbances])
+        self._is_compressed[env_ids] = compressed.to(env_ids.device)
+        tables = np.stack([quantisation_tables(each.quality) for each in disturbances])
+        self._quantisation[env_ids] = torch.from_numpy(tables).to(env_ids.device)
         for name, is_on in self._are_on.items():
-            self._are_on[name] = is_on or any(getattr(each, name) != 0.0 for each in disturbances)
+            self._are_on[name] = is_on or any(getattr(each, name) != getattr(_NOTHING, name) for each in disturbances)
 
     def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return what policies see of an observation.
@@ -110,7 +126,7 @@ class Disturbances:
         return torch.where(strength > 0, now + strength * noise, now)
 
     def _picture(self, number: int, name: str, shown: torch.Tensor | SomePictures) -> torch.Tensor | SomePictures:
-        if not any(self._are_on[change] for change in ("picture_noise", "blur", "exposure")):
+        if not any(self._are_on[change] for change in ("picture_noise", "blur", "exposure", "quality")):
             return shown
         # No picture has the number of a term of the state.
         keys = self._keys(-1 - number)
@@ -133,6 +149,9 @@ class Disturbances:
             strength = _of_slots(self._strengths["picture_noise"], slots)
             noise = noise_of(keys[slots], pictures[0].numel()).reshape(pictures.shape)
             pictures = torch.where(strength > 0, _as_colours(pictures + strength * noise), pictures)
+        if self._are_on["quality"]:
+            compressed = compressed_pictures(pictures, self._quantisation[slots])
+            pictures = torch.where(_of_slots(self._is_compressed, slots) > 0, compressed, pictures)
         return pictures
 
     def _keys(self, number: int) -> torch.Tensor:

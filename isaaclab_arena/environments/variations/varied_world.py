@@ -22,6 +22,7 @@ from isaaclab_arena.environments.variations.catalogue import (
     PICTURE_EXPOSURE,
     PICTURE_NOISE,
     PICTURE_NOISE_SEED,
+    PICTURE_QUALITY,
     ROBOT_START,
     SHIFT,
     TABLE_HEIGHT,
@@ -29,9 +30,11 @@ from isaaclab_arena.environments.variations.catalogue import (
     camera_assets,
     object_bodies,
 )
+from isaaclab_arena.environments.variations.compression import NO_COMPRESSION
 from isaaclab_arena.environments.variations.distractors import Distractors, footprints
 from isaaclab_arena.environments.variations.disturbances import Disturbance, Disturbances
 from isaaclab_arena.environments.variations.imperfections import ActionNoise, ObservationDelay
+from isaaclab_arena.environments.variations.surfaces import drawn_patterns, surface_changes
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -115,6 +118,7 @@ class VariedWorld:
         for noise, seed in _SEEDS.items():
             if noise in varied:
                 varied[seed] = episode.noise_seed
+        varied |= drawn_patterns(varied, episode)
         if DISTRACTOR_COUNT in varied:
             stream = episode.variation_generator("distractors.position")
             varied |= self._distractors.placed(self._footprints, varied, stream)
@@ -159,6 +163,7 @@ class VariedWorld:
             *_light_changes(self._model, conditions),
             *self._camera_changes(conditions),
             *self._table_changes(conditions),
+            *surface_changes(self._model, conditions),
         ]
 
     def _object_changes(self, conditions: Conditions) -> list[ModelChange]:
@@ -198,6 +203,7 @@ def _disturbance(conditions: Conditions) -> Disturbance:
         picture_noise=number(conditions.get(PICTURE_NOISE, 0.0)),
         blur=number(conditions.get(PICTURE_BLUR, 0.0)),
         exposure=number(conditions.get(PICTURE_EXPOSURE, 0.0)),
+        quality=round(number(conditions.get(PICTURE_QUALITY, NO_COMPRESSION))),
     )
 
 

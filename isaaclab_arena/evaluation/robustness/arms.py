@@ -8,7 +8,7 @@ from typing import Any
 from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL, Robustness
 from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, BENIGN, Axis
+from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, BENIGN, LANGUAGE, Axis
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
@@ -94,6 +94,10 @@ def _axes(job: JobConfig, asked: Robustness, catalogue: Sequence[Variation], var
 def _why_not(axis: Axis, job: JobConfig, catalogue: Sequence[Variation], varied: frozenset[str]) -> str | None:
     """Return why a job cannot have an axis, None where it can."""
     own = [variation.key for variation in axis.variations(catalogue)]
+    if not own and axis.name == LANGUAGE:
+        return f"'{job.environment}' has no paraphrases; TaskSpec.paraphrases of a task lists them"
+    if axis.name == LANGUAGE and job.language_instruction is not None:
+        return "the job tells the policy words of its own (language_instruction)"
     if not own:
         return f"'{job.environment}' has nothing of the kind"
     if axis.pictures_only and not job.enable_cameras:

@@ -1,6 +1,6 @@
 """Scenes put together from parts: one MJCF file each, compiled into one model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import numpy as np
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
+_FLAT_PICTURE = int(mujoco.mjtTexture.mjTEXTURE_2D)
 _FOUND = 1 << int(mujoco.mjtConDataField.mjCONDATA_FOUND)
 
 
@@ -71,6 +72,19 @@ class ScenePart:
     gravity_compensation: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SceneTexture:
+    """A texture that no file holds; a material of a single world may have it in place of its own.
+
+    Attributes:
+        name: Its name in the model.
+        pixels: Shape: (height, width, 3), uint8.
+    """
+
+    name: str
+    pixels: np.ndarray
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContactSensor:
     """Whether anything of one body touches anything of another, as a named sensor.
@@ -93,6 +107,7 @@ def compose_scene(
     parts: Sequence[ScenePart],
     contact_sensors: Sequence[ContactSensor] = (),
     cameras: Sequence[CameraPose] = (),
+    textures: Iterable[SceneTexture] = (),
 ) -> mujoco.MjModel:
     """Compile a scene with its parts attached.
 
@@ -101,6 +116,7 @@ def compose_scene(
         parts: What is put into it.
         contact_sensors: Contacts that tasks want to know of.
         cameras: Cameras of the scene that stand elsewhere.
+        textures: Textures that it has besides those of its files.
     """
     spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
     for part in parts:
@@ -108,6 +124,11 @@ def compose_scene(
         spec.attach(_part_spec(part), prefix=f"{part.prefix}/", frame=frame)
     for camera in cameras:
         _place_camera(spec, camera)
+    textures = tuple(textures)
+    for texture in textures:
+        height, width, _ = texture.pixels.shape
+        flat = int(mujoco.mjtBuiltin.mjBUILTIN_FLAT)
+        spec.add_texture(name=texture.name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
     for sensor in contact_sensors:
         spec.add_sensor(
             name=sensor.name,
@@ -118,7 +139,30 @@ def compose_scene(
             refname=sensor.other,
             intprm=[_FOUND, 0, 1],
         )
-    return spec.compile()
+    model = spec.compile()
+    for texture in textures:
+        # MjSpec takes pixels one number at a time.
+        _pixels_of(model, model.texture(texture.name).id)[:] = texture.pixels
+    return model
+
+
+def texture_of(scene: str, material: str) -> np.ndarray:
+    """Return the picture that a scene's file puts on a material. Shape: (height, width, 3), uint8.
+
+    Args:
+        scene: Path of the scene's MJCF file, relative to the package's assets or absolute.
+        material: Name of a material that has a texture.
+    """
+    model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
+    texture = int(model.mat_texid[model.material(material).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
+    return _pixels_of(model, texture).copy()
+
+
+def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:
+    """Return a view of a texture of three colours. Shape: (height, width, 3), uint8."""
+    height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
+    first = int(model.tex_adr[texture])
+    return model.tex_data[first : first + 3 * height * width].reshape(height, width, 3)
 
 
 def _part_spec(part: ScenePart) -> mujoco.MjSpec:

@@ -2,6 +2,7 @@ import pytest
 
 from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL
 from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from tests.environments.variations.varying import build_varied, catalogue_of, conditions_of
 
@@ -56,6 +57,26 @@ def test_a_start_is_moved_from_where_the_task_puts_it():
     started = episode_of("robot_start", 5)
     sums = zip(numbers(benign["robot.joint_position"]), numbers(started["robot.joint_shift"]), strict=True)
     assert started["robot.joint_position"] == tuple(start + more for start, more in sums)
+
+
+def test_a_level_is_as_far_from_nothing_as_it_says():
+    quality, texture, words = (
+        [AXES[axis].settings(CAN, level)[f"{key}.sampler_cfg.low"] for level in range(1, 6)]
+        for axis, key in (
+            ("picture_compression", "picture.jpeg_quality"),
+            ("table_texture", "table.texture"),
+            ("language", "instruction.paraphrase"),
+        )
+    )
+    assert quality == [82, 64, 46, 28, 10]
+    assert texture == words == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("axis", ["picture_compression", "table_texture", "background_texture", "language"])
+def test_there_is_nothing_beyond_the_edge_of_what_is_whole(axis):
+    enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL))
+    with pytest.raises(ConfigError, match="must be"):
+        enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL + 1))
 
 
 def test_no_axis_of_colour_where_a_thing_is_called_by_its_colour():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.variations.compression import compressed_pictures, quantisation_tables
 from isaaclab_arena.environments.variations.disturbances import (
     Disturbance,
     Disturbances,
@@ -17,7 +18,7 @@ from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
 
 CPU = torch.device("cpu")
 RGB = "head_rgb"
-STRONG = Disturbance(seed=5, state_noise=0.1, picture_noise=8.0, blur=1.0, exposure=0.5)
+STRONG = Disturbance(seed=5, state_noise=0.1, picture_noise=8.0, blur=1.0, exposure=0.5, quality=20)
 
 
 def disturbing(*each: Disturbance) -> Disturbances:
@@ -85,6 +86,13 @@ def test_what_is_drawn_on_demand_is_seen_as_if_everything_were_drawn():
     seen = disturbing(*each).disturbed(some, moved(True, True, True))[CAMERAS][RGB]
     assert seen.env_ids == [0, 2]
     assert torch.equal(seen[[0, 2]], everything[CAMERAS][RGB][[0, 2]])
+
+
+def test_pictures_are_compressed_last_as_a_camera_does():
+    bare, compressed = disturbing(replace(STRONG, quality=100)), disturbing(STRONG)
+    one, other = (each.disturbed(observed(1), moved(True))[CAMERAS][RGB] for each in (bare, compressed))
+    tables = torch.from_numpy(quantisation_tables(20))[None]
+    assert torch.equal(other, compressed_pictures(one, tables))
 
 
 @pytest.mark.parametrize(("stops", "grey"), [(0.0, 128), (1.0, 175), (-1.0, 93), (6.0, 255)])

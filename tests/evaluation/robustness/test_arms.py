@@ -7,6 +7,11 @@ import pytest
 from isaaclab_arena.config.expansion.robustness import Robustness
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
 from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.mdp.task import Task
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.articulated.open_drawer import OPEN_DRAWER
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.robustness.arms import robustness_arms
 
@@ -64,6 +69,24 @@ def test_axes_that_a_job_cannot_have_are_left_out_of_all_and_said(caplog):
     assert "light (it changes pictures only, and the job has no cameras (enable_cameras))" in caplog.text
 
 
+def wordless() -> TableEnvironmentBuilder:
+    """Return an environment whose task lists no paraphrases."""
+
+    def make_task(options: TableOptions, embodiment: Embodiment) -> Task:
+        task = OPEN_DRAWER.make_task(options, embodiment)
+        task.spec = replace(task.spec, paraphrases=())
+        return task
+
+    return replace(OPEN_DRAWER, make_task=make_task)
+
+
+def test_a_task_without_paraphrases_has_no_axis_of_language():
+    if "wordless" not in ENVIRONMENTS:
+        ENVIRONMENTS.register("wordless", wordless())
+    said = refusal(job_of("wordless"), Robustness(axes=("language",)))
+    assert "'language': 'wordless' has no paraphrases; TaskSpec.paraphrases of a task lists them; this job" in said
+
+
 def test_a_job_with_cameras_has_the_axes_of_pictures():
     arms = robustness_arms(job_of(arena_env_args={"enable_cameras": True}), Robustness(levels=(5,)))
     assert {"light", "camera_pose", "object_color"} <= {arm.labels["axis"] for arm in arms}
@@ -87,6 +110,25 @@ def test_a_job_with_cameras_has_the_axes_of_pictures():
             "robustness.levels: object_mass has no level 12: ",
         ),
         ({}, {"axes": ("distractors",), "levels": (7,)}, "distractors has no level 7"),
+        ({"environment": "reach"}, {"axes": ("object_yaw",)}, "'object_yaw': 'reach' has nothing of the kind"),
+        (
+            {"arena_env_args": {"enable_cameras": True}},
+            {"axes": ("picture_compression",), "levels": (6,)},
+            "picture_compression has no level 6: variations.picture.jpeg_quality.sampler_cfg.low must be 1 to 100",
+        ),
+        (
+            {"arena_env_args": {"enable_cameras": True}},
+            {"axes": ("table_texture",), "levels": (6,)},
+            "table_texture has no level 6: variations.table.texture.sampler_cfg.low must be 0 to 5",
+        ),
+        ({}, {"axes": ("table_texture",)}, "'table_texture': it changes pictures only, and the job has no cameras"),
+        ({"environment": "cartpole"}, {"axes": ("language",)}, "environment 'cartpole' has no variations"),
+        ({}, {"axes": ("language",), "levels": (6,)}, "language has no level 6: "),
+        (
+            {"language_instruction": "lift"},
+            {"axes": ("language",)},
+            "'language': the job tells the policy words of its own (language_instruction)",
+        ),
         ({"environment": "cartpole"}, {}, "robustness: environment 'cartpole' has no variations"),
         ({"labels": {"axis": "x"}}, {}, "labels.axis: is what robustness labels its own jobs with"),
         ({"conditions": "saved.json"}, {}, "robustness: changes the episodes, and 'conditions' says what"),

@@ -27,6 +27,13 @@ _DRAWER = MovedJoint(joint="slide", called="drawer_opening", unit="m", site="han
 _SPEC = TaskSpec(
     name="close_drawer",
     instruction="close the drawer",
+    paraphrases=(
+        "please close the drawer",
+        "push the drawer shut",
+        "push the drawer back until it is shut",
+        "the cabinet should not be left with its drawer out",
+        "slide everything back inside that cabinet",
+    ),
     time_limit_s=10.0,
     hold_steps=HOLD_STEPS,
     sites={"handle": "cabinet/handle", "closed_handle": "cabinet/closed_handle"},

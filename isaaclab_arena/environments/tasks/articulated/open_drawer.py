@@ -18,6 +18,13 @@ _OPENING = Opening(quantity="opening", open=OPEN_M, pulled=PULLED_M, fastest=_FA
 _SPEC = TaskSpec(
     name="open_drawer",
     instruction="open the drawer",
+    paraphrases=(
+        "please open the drawer",
+        "pull the drawer wide open",
+        "pull out the drawer by its handle",
+        "take the handle and draw it towards you until something slides out of the cabinet",
+        "slide out what is inside that cabinet",
+    ),
     time_limit_s=10.0,
     hold_steps=HOLD_STEPS,
     sites={"handle": "cabinet/handle"},

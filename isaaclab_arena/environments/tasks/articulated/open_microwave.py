@@ -19,6 +19,13 @@ _OPENING = Opening(quantity="angle", open=OPEN_RAD, pulled=PULLED_RAD, fastest=_
 _SPEC = TaskSpec(
     name="open_microwave",
     instruction="open the microwave",
+    paraphrases=(
+        "please open the microwave",
+        "pull the microwave wide open",
+        "pull the door of the microwave towards you",
+        "swing the door of the oven aside",
+        "I want to look inside that oven",
+    ),
     time_limit_s=12.0,
     hold_steps=HOLD_STEPS,
     sites={

@@ -33,6 +33,13 @@ class PressButton(ArticulatedTask):
         spec = TaskSpec(
             name="press_button",
             instruction="press the red button",
+            paraphrases=(
+                "please press the red button",
+                "push the red button",
+                "push the red button down with your gripper",
+                "hold the round red switch down",
+                "with your gripper, trigger that red switch",
+            ),
             time_limit_s=8.0,
             hold_steps=HOLD_STEPS,
             contact_sensors=(ContactSensor(name=_TOUCH, body=embodiment.robot.palm_body, other="button/cap"),),

@@ -43,6 +43,13 @@ class LiftObject(Task):
             TaskSpec(
                 name="lift_object",
                 instruction=f"pick up the {thing.words} and lift it",
+                paraphrases=(
+                    f"please pick up the {thing.words} and lift it",
+                    f"pick the {thing.words} up and raise it",
+                    f"grab the {thing.words} and raise it above the table",
+                    f"get hold of the {thing.words} so that it is in the air",
+                    f"the {thing.words} should hang in your gripper, well above where it stands now",
+                ),
                 time_limit_s=8.0,
                 hold_steps=HOLD_STEPS,
                 things=(object_thing(thing, area=embodiment.workspace.on_table(_LOW, _HIGH)),),

@@ -59,6 +59,13 @@ class PickAndPlace(Task):
             TaskSpec(
                 name="pick_and_place",
                 instruction=f"put the {thing.words} into the blue bin",
+                paraphrases=(
+                    f"please put the {thing.words} into the blue bin",
+                    f"place the {thing.words} in the blue bin",
+                    f"the {thing.words} belongs in the blue bin, so take it there",
+                    f"move the {thing.words} over to the blue bin and drop it there",
+                    f"make sure that the blue container is where the {thing.words} ends up",
+                ),
                 time_limit_s=12.0,
                 hold_steps=HOLD_STEPS,
                 things=(

@@ -37,6 +37,13 @@ class PickByColour(TwoCubesTask):
             embodiment,
             name="pick_by_colour",
             instruction="pick up the cube of the named colour",
+            paraphrases=(
+                "please pick up the {colour} cube",
+                "pick the {colour} cube up from there",
+                "grab the {colour} cube and raise it",
+                "lift only the {colour} cube off this table",
+                "I would like to have that {colour} block in your gripper",
+            ),
             time_limit_s=8.0,
             hold_steps=HOLD_STEPS,
         )
@@ -48,6 +55,10 @@ class PickByColour(TwoCubesTask):
     def instruction_for(self, conditions: Conditions) -> str:
         """Return the instruction with the colour that was drawn."""
         return f"pick up the {conditions[_COLOUR]} cube"
+
+    def paraphrases_for(self, conditions: Conditions) -> Sequence[str]:
+        """Return the paraphrases with the colour that was drawn."""
+        return [said.format(colour=conditions[_COLOUR]) for said in self.spec.paraphrases]
 
     def attach(self, backend: Backend) -> None:
         """Make the counters, and room for which cube each env slot asks for."""

@@ -44,6 +44,13 @@ class PushToGoal(Task):
             TaskSpec(
                 name="push_to_goal",
                 instruction=f"push the {thing.words} onto the yellow disc",
+                paraphrases=(
+                    f"please push the {thing.words} onto the yellow disc",
+                    f"slide the {thing.words} onto the yellow disc",
+                    f"shove the {thing.words} over to the yellow circle",
+                    f"move the {thing.words} along the table until it covers the yellow circle",
+                    f"without lifting it, bring the {thing.words} to where that round yellow spot is",
+                ),
                 time_limit_s=15.0,
                 hold_steps=HOLD_STEPS,
                 things=(object_thing(thing, area=on_table(_LOW, _HIGH)), goal),

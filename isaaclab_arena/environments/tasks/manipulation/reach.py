@@ -30,6 +30,13 @@ class Reach(Task):
             TaskSpec(
                 name="reach",
                 instruction="move the gripper to the green marker",
+                paraphrases=(
+                    "please move the gripper to the green marker",
+                    "bring the gripper to the green marker",
+                    "take your gripper to where the green marker is",
+                    "your fingers should be at the green ball",
+                    "reach out and touch that green ball",
+                ),
                 time_limit_s=6.0,
                 hold_steps=HOLD_STEPS,
                 things=(target,),

@@ -47,6 +47,13 @@ class SortTwo(TwoCubesTask):
             embodiment,
             name="sort_two",
             instruction="put the red cube into the left bin and the blue cube into the right bin",
+            paraphrases=(
+                "please put the red cube into the left bin and the blue cube into the right bin",
+                "place the red cube in the left bin and the blue cube in the right bin",
+                "the red cube goes to the left bin, the blue cube goes to the right bin",
+                "sort both cubes by colour: red belongs in the left bin, blue in the right bin",
+                "tidy up so that red ends up on your left and blue on your right",
+            ),
             time_limit_s=20.0,
             hold_steps=HOLD_STEPS,
             things=(

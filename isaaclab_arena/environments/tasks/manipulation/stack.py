@@ -43,6 +43,13 @@ class Stack(TwoCubesTask):
             embodiment,
             name="stack",
             instruction="stack the red cube on the blue cube",
+            paraphrases=(
+                "please stack the red cube on the blue cube",
+                "put the red cube on the blue cube",
+                "place the red cube on top of the blue cube",
+                "build a tower with the blue cube below and the red cube above",
+                "build a tower, blue block below and red block above",
+            ),
             time_limit_s=12.0,
             hold_steps=HOLD_STEPS,
             contact_sensors=(touch,),
