@@ -7,6 +7,7 @@ from typing import Any
 
 from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.config.expansion.checkpoints import KEY, OPTIONS
+from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
 from isaaclab_arena.config.job_blocks import modernised
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem
@@ -20,6 +21,25 @@ def option_of(checkpoint: Checkpoint) -> str:
     if checkpoint.path.is_file():
         return "checkpoint_path"
     return "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
+
+
+def robustness_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """Return why jobs that ask for their robustness are none for a watch; empty where none does.
+
+    Args:
+        document: The job file of the watch.
+    """
+    jobs = document.get("jobs")
+    blocks = {"defaults": document.get("defaults"), **{f"jobs[{n}]": job for n, job in enumerate(jobs or ())}}
+    return [
+        Problem(
+            "would let changed episodes choose the best checkpoint, and curves be of arms; "
+            "watch without it, then run isaaclab-arena robustness with the best",
+            key=f"{where}.{ROBUSTNESS}",
+        )
+        for where, block in blocks.items()
+        if isinstance(block, dict) and block.get(ROBUSTNESS) is not None
+    ]
 
 
 def jobs_of_checkpoint(

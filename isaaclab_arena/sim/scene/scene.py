@@ -124,11 +124,6 @@ def compose_scene(
         spec.attach(_part_spec(part), prefix=f"{part.prefix}/", frame=frame)
     for camera in cameras:
         _place_camera(spec, camera)
-    textures = tuple(textures)
-    for texture in textures:
-        height, width, _ = texture.pixels.shape
-        flat = int(mujoco.mjtBuiltin.mjBUILTIN_FLAT)
-        spec.add_texture(name=texture.name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
     for sensor in contact_sensors:
         spec.add_sensor(
             name=sensor.name,
@@ -139,11 +134,7 @@ def compose_scene(
             refname=sensor.other,
             intprm=[_FOUND, 0, 1],
         )
-    model = spec.compile()
-    for texture in textures:
-        # MjSpec takes pixels one number at a time.
-        _pixels_of(model, model.texture(texture.name).id)[:] = texture.pixels
-    return model
+    return _compiled_with(spec, tuple(textures))
 
 
 def texture_of(scene: str, material: str) -> np.ndarray:
@@ -156,6 +147,18 @@ def texture_of(scene: str, material: str) -> np.ndarray:
     model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
     texture = int(model.mat_texid[model.material(material).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
     return _pixels_of(model, texture).copy()
+
+
+def _compiled_with(spec: mujoco.MjSpec, textures: Sequence[SceneTexture]) -> mujoco.MjModel:
+    flat = int(mujoco.mjtBuiltin.mjBUILTIN_FLAT)
+    for texture in textures:
+        height, width, _ = texture.pixels.shape
+        spec.add_texture(name=texture.name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
+    model = spec.compile()
+    for texture in textures:
+        # MjSpec would take pixels one number at a time.
+        _pixels_of(model, model.texture(texture.name).id)[:] = texture.pixels
+    return model
 
 
 def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmarks.simulation.varied_steps import OperationCount
 from isaaclab_arena.environments.variations.compression import compressed_pictures, quantisation_tables
 
 LEAST_ALIKE = 1.0
@@ -58,6 +59,16 @@ def test_a_picture_is_the_same_beside_others_of_other_qualities():
     together = compressed(np.stack([other, one, one]), 5, 28, 90)
     assert np.array_equal(together[1], compressed(one[None], 28)[0])
     assert apart(together[1], one) > apart(together[2], one)
+
+
+def test_it_takes_as_many_operations_for_any_number_of_pictures():
+    counts = []
+    for num in (1, 7):
+        tables = torch.ones(num, 2, 8, 8, dtype=torch.float64)
+        with OperationCount() as count:
+            compressed_pictures(torch.zeros(num, 32, 32, 3, dtype=torch.uint8), tables)
+        counts.append(count.number)
+    assert counts[0] == counts[1]
 
 
 def test_less_quality_loses_more():

@@ -15,6 +15,7 @@ from isaaclab_arena.config.job_list import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator
+from isaaclab_arena.evaluation.watching.job_document import robustness_problems
 from isaaclab_arena.evaluation.watching.watch import WatchSettings, evaluators, watch
 from isaaclab_arena.evaluation.watching.watcher import Watched
 from isaaclab_arena.logs import set_up_console_logging
@@ -22,6 +23,7 @@ from isaaclab_arena.tracking.trackers import check_trackers
 
 _END = re.compile(r"(?:\w+=)?(\d{1,12})")
 _TRACKING = "tracking"
+_NO_ARMS = "is no option of a watch; run isaaclab-arena robustness with the best checkpoint when it has ended"
 _OWN = ("--resume", "--output_base_dir")
 
 
@@ -122,6 +124,8 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     if options.nice and "--cluster" in others and _value(others, "--ray_address") != "local":
         wrong = "does not reach the ranks, which are processes of Ray; start Ray itself by: nice -n 10 ray start"
         problems.append(Problem(wrong, key="--nice"))
+    problems += robustness_problems(document)
+    problems += [Problem(_NO_ARMS, key=name) for name in ("--robustness", "--robustness_levels") if name in others]
     if options.until is not None and _END.fullmatch(options.until) is None:
         problems.append(
             Problem(f"must be a step, such as 1000 or iteration=1000, got {options.until!r}", key="--until")

@@ -69,9 +69,16 @@ def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd)
         (["training", "--eval_jobs_config", "jobs.json", "--bar", "1.5"], "--bar"),
         (["training", "--eval_jobs_config", "jobs.json", "--resume", "y"], "--resume: is the watch's own"),
         (["training", "--eval_jobs_config", "jobs.json", "--nice", "5", "--cluster", "ray"], "--nice: does not"),
+        (["training", "--eval_jobs_config", "arms.json"], "jobs[0].robustness: would let changed episodes"),
+        (["training", "--eval_jobs_config", "all.json"], "defaults.robustness: would let changed episodes"),
+        (["training", "--eval_jobs_config", "jobs.json", "--robustness", "all"], "--robustness: is no option of"),
     ],
-    ids=["no training", "no job file", "no step", "no bar", "no share", "resume", "nice ranks of a cluster"],
+    ids=["no training", "no job file", "no step", "no bar", "no share", "resume", "nice ranks of a cluster", "arms",
+         "all arms", "asks for arms"],
 )  # fmt: skip
 def test_mistakes_are_told_before_anything_is_watched(training, capsys, words, message):
+    arms = {"robustness": {"axes": ["delay"]}}
+    Path("arms.json").write_text(json.dumps({"jobs": [{**JOBS["jobs"][0], **arms}]}))
+    Path("all.json").write_text(json.dumps({"defaults": arms, **JOBS}))
     assert main(["watch", *words]) == 2
     assert message in capsys.readouterr().err

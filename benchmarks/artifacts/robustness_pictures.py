@@ -1,0 +1,157 @@
+"""Make the contact sheets of change: what each axis does at each level, as the head camera sees it.
+
+Of every axis the episode that it moves farthest is shown. Look at what comes out before it is committed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from benchmarks import ROOT
+from benchmarks.artifacts.level_tables import LEVELS, level_value
+from benchmarks.harness.environments import CPU, episodes
+from benchmarks.harness.pages import run
+from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL, LANGUAGE, Axis
+from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.variation import Variation
+
+TASKS = ("lift_object", "pick_by_colour")
+CAMERA = "robot_head_cam"
+UNSEEN = ("object_mass", "object_friction", "action_noise", "sensor_noise", "delay", LANGUAGE)
+"""Axes that no still picture of the beginning of an episode shows."""
+
+SHEETS = {
+    "scene": [axis.name for axis in AXES.values() if not axis.name.startswith("picture_") and axis.name not in UNSEEN],
+    "pictures": [axis.name for axis in AXES.values() if axis.name.startswith("picture_")],
+}
+"""What is in the world, and what becomes of its picture."""
+
+CLOSE: dict[str, int] = dict.fromkeys(("object_position", "object_yaw", "object_size", "object_color"), 3)
+"""Axes of which a part of a larger picture is shown, so many times as large, with the thing in its middle."""
+
+TILE = 144
+_CAPTION, _GAP, _LEFT, _TOP = 15, 4, 118, 20
+_QUALITY = 85
+_INK = (51, 65, 85)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where to write."""
+
+    output: Path = ROOT / "docs" / "images" / "robustness"  # Directory of <task>_<sheet>.jpg.
+    episodes: int = 40  # Episodes from which the one is chosen that an axis moves farthest.
+
+
+def starts(environment: TableEnvironment, each: Sequence[Episode]) -> list[Conditions]:
+    """Return what episodes start from."""
+    drawn = [environment.draw_conditions(episode.conditions_generator()) for episode in each]
+    return [environment.vary_conditions(own, episode) for own, episode in zip(drawn, each, strict=True)]
+
+
+def farthest(axis: Axis, catalogue: Sequence[Variation], drawn: Sequence[Conditions]) -> int:
+    """Return which of some episodes an axis moves farthest at its edge, as a share of what its variations can do."""
+    on = enabled_variations(catalogue, axis.settings(catalogue, EDGE_LEVEL))
+
+    def way(conditions: Conditions) -> float:
+        shares = []
+        for variation in on:
+            low, high, middle = (
+                np.array(each) for each in (variation.sampler.low, variation.sampler.high, variation.nominal)
+            )
+            span = np.maximum(high - middle, middle - low)
+            moved = np.abs(np.atleast_1d(np.array(conditions[variation.key], float)) - middle)
+            shares.append(float((moved / np.where(span > 0, span, 1.0)).mean()))
+        return sum(shares)
+
+    return max(range(len(drawn)), key=lambda index: way(drawn[index]))
+
+
+def built(builder: TableEnvironmentBuilder, settings: dict[str, Any], size: int) -> TableEnvironment:
+    """Return a single env slot with cameras and variations on."""
+    config = builder.config_class(enable_cameras=True, camera_size=size, camera_segmentation=True)
+    variations = enabled_variations(builder.variations(config), settings)
+    return builder.build(config, num_envs=1, device=CPU, num_threads=1, variations=variations)
+
+
+def pictures_of(builder: TableEnvironmentBuilder, axis: Axis, options: Options) -> list[np.ndarray]:
+    """Return what one episode looks like at levels 0 to 5. Shape of each: (height, width, 3)."""
+    catalogue = builder.variations(builder.config_class())
+    numbered = episodes(options.episodes)
+    size = CLOSE.get(axis.name, 1) * TILE
+    edge = built(builder, axis.settings(catalogue, EDGE_LEVEL), size)
+    chosen = numbered[farthest(axis, catalogue, starts(edge, numbered))]
+    seen, corner = [], (0, 0)
+    for level in (0, *LEVELS):
+        environment = built(builder, axis.settings(catalogue, level) if level else {}, size)
+        cameras = environment.reset(torch.tensor([0]), starts(environment, [chosen]))["camera_obs"]
+        if level == 0 and axis.name in CLOSE:
+            thing = next(iter(environment.task.spec.rigid_objects.values())).partition("/")[0]
+            corner = corner_around(environment, cameras[f"{CAMERA}_segmentation"][0].numpy(), f"{thing}/body")
+        picture = cameras[f"{CAMERA}_rgb"][0].numpy()
+        seen.append(picture[corner[0] : corner[0] + TILE, corner[1] : corner[1] + TILE])
+    return seen
+
+
+def corner_around(environment: TableEnvironment, bodies: np.ndarray, body: str) -> tuple[int, int]:
+    """Return the upper left corner of a tile with a body in its middle, of a picture that is larger.
+
+    Args:
+        environment: Whose picture it is.
+        bodies: The body that each pixel shows. Shape: (height, width, 1).
+        body: Name of the body.
+    """
+    shown = np.argwhere(bodies[..., 0] == environment.backend.model.body(body).id)
+    y, x = (round(float(each)) - TILE // 2 for each in shown.mean(axis=0))
+    most = len(bodies) - TILE
+    return min(max(y, 0), most), min(max(x, 0), most)
+
+
+def captions(axis: Axis, catalogue: Sequence[Variation]) -> list[str]:
+    """Return what is said below the pictures of levels 0 to 5."""
+    key = axis.variations(catalogue)[0].key
+    if axis.name == "object_color" or len(axis.names) > 1:
+        return ["as it is", *(f"level {level}" for level in LEVELS)]
+    return ["as it is", *(level_value(axis, catalogue, level, key) for level in LEVELS)]
+
+
+def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Options) -> Image.Image:
+    """Return a sheet with a row for each of the axes that the task has, and a column for each level."""
+    catalogue = builder.variations(builder.config_class())
+    axes = [AXES[name] for name in names if AXES[name].variations(catalogue)]
+    size = (_LEFT + (1 + EDGE_LEVEL) * (TILE + _GAP), _TOP + len(axes) * (TILE + _CAPTION + _GAP))
+    image = Image.new("RGB", size, "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=12)
+    for column in (0, *LEVELS):
+        draw.text((_LEFT + column * (TILE + _GAP), 3), f"level {column}", fill=_INK, font=font)
+    for row, axis in enumerate(axes):
+        top = _TOP + row * (TILE + _CAPTION + _GAP)
+        draw.text((2, top + TILE / 2 - 8), axis.name.replace("_", "\n", 1), fill=_INK, font=font)
+        shown = zip(pictures_of(builder, axis, options), captions(axis, catalogue), strict=True)
+        for column, (picture, caption) in enumerate(shown):
+            left = _LEFT + column * (TILE + _GAP)
+            image.paste(Image.fromarray(picture), (left, top))
+            draw.text((left, top + TILE), caption, fill=_INK, font=font)
+    return image
+
+
+def main(options: Options) -> None:
+    """Make every sheet."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    for task in TASKS:
+        for name, axes in SHEETS.items():
+            made = sheet(ENVIRONMENTS.get(task), axes, options)
+            made.save(options.output / f"{task}_{name}.jpg", quality=_QUALITY, subsampling=0, optimize=True)
+
+
+if __name__ == "__main__":
+    run(main, Options)
