@@ -5,7 +5,7 @@ So it is the same whoever else looks, and a step takes as many operations for an
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,7 @@ class Disturbances:
         self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
         self._is_compressed = torch.zeros(num_envs, device=device)
         self._quantisation = torch.ones(num_envs, 2, 8, 8, dtype=torch.float64, device=device)
+        self._columns: torch.Tensor | None = None
         self._are_on = dict.fromkeys((*self._strengths, "exposure", "quality"), False)
 
     def begin(self, env_ids: torch.Tensor, disturbances: Sequence[Disturbance]) -> None:
@@ -110,8 +111,7 @@ class Disturbances:
             return observation
         seen = dict(observation)
         if self._are_on["state_noise"]:
-            terms = seen[_STATE].items()
-            seen[_STATE] = {name: self._noisy(number, now) for number, (name, now) in enumerate(terms)}
+            seen[_STATE] = self._noisy(seen[_STATE])
         if CAMERAS in seen:
             terms = seen[CAMERAS].items()
             seen[CAMERAS] = {
@@ -120,10 +120,24 @@ class Disturbances:
             }
         return seen
 
-    def _noisy(self, number: int, now: torch.Tensor) -> torch.Tensor:
-        strength = self._strengths["state_noise"].reshape(-1, *(1,) * (now.dim() - 1)).to(now)
-        noise = noise_of(self._keys(number), now[0].numel()).reshape(now.shape).to(now)
-        return torch.where(strength > 0, now + strength * noise, now)
+    def _noisy(self, terms: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return numbers with their noise, which is computed for all terms at once: on a GPU each operation costs."""
+        device = self._steps.device
+        sizes = [now[0].numel() for now in terms.values()]
+        if self._columns is None:
+            number = [number for number, size in enumerate(sizes) for _ in range(size)]
+            place = [place for size in sizes for place in range(1, size + 1)]
+            self._columns = torch.tensor([number, place], device=device)
+        numbers, places = self._columns
+        keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
+        noise = _spread(mixed(keys + places * _ODD)) * self._strengths["state_noise"][:, None]
+        own = noise.split(sizes, dim=1)
+        # An env slot without noise keeps its bits: to add 0 is to change -0.
+        is_noisy = self._strengths["state_noise"] > 0
+        return {
+            name: torch.where(is_noisy.reshape(-1, *(1,) * (now.dim() - 1)), now + each.reshape(now.shape).to(now), now)
+            for each, (name, now) in zip(own, terms.items(), strict=True)
+        }
 
     def _picture(self, number: int, name: str, shown: torch.Tensor | SomePictures) -> torch.Tensor | SomePictures:
         if not any(self._are_on[change] for change in ("picture_noise", "blur", "exposure", "quality")):
@@ -169,7 +183,11 @@ def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:
     Returns:
         Shape: (n, count), float32, the same bits on every device.
     """
-    bits = mixed(keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _ODD)
+    return _spread(mixed(keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _ODD))
+
+
+def _spread(bits: torch.Tensor) -> torch.Tensor:
+    """Return nearly normal numbers made of the four parts of whole ones. Any shape, int64 to float32."""
     parts = torch.zeros_like(bits)
     for part in range(4):
         parts += _shifted(bits, 16 * part) & 0xFFFF
