@@ -19,11 +19,11 @@ def level_table(catalogue: Sequence[Variation]) -> Iterator[str]:
     yield f"| axis | what changes | {' | '.join(f'level {level}' for level in LEVELS)} |"
     yield f"| --- | --- |{' --- |' * len(LEVELS)}"
     for axis in AXES.values():
-        rows: dict[str, list[str]] = {}
+        lines: dict[str, list[str]] = {}
         for variation in axis.variations(catalogue):
             values = " | ".join(level_value(axis, catalogue, level, variation.key) for level in LEVELS)
-            rows.setdefault(values, []).append(f"`{variation.key}`")
-        for values, keys in rows.items():
+            lines.setdefault(values, []).append(f"`{variation.key}`")
+        for values, keys in lines.items():
             yield f"| `{axis.name}` | {', '.join(keys)} | {values} |"
 
 

@@ -125,7 +125,7 @@ def captions(axis: Axis, catalogue: Sequence[Variation]) -> list[str]:
 
 
 def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Options) -> Image.Image:
-    """Return a sheet with a row for each of the axes that the task has, and a column for each level."""
+    """Return a sheet with a line for each of the axes that the task has, and a column for each level."""
     catalogue = builder.variations(builder.config_class())
     axes = [AXES[name] for name in names if AXES[name].variations(catalogue)]
     size = (_LEFT + (1 + EDGE_LEVEL) * (TILE + _GAP), _TOP + len(axes) * (TILE + _CAPTION + _GAP))
@@ -133,8 +133,8 @@ def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Optio
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=12)
     for column in (0, *LEVELS):
         draw.text((_LEFT + column * (TILE + _GAP), 3), f"level {column}", fill=_INK, font=font)
-    for row, axis in enumerate(axes):
-        top = _TOP + row * (TILE + _CAPTION + _GAP)
+    for line, axis in enumerate(axes):
+        top = _TOP + line * (TILE + _CAPTION + _GAP)
         draw.text((2, top + TILE / 2 - 8), axis.name.replace("_", "\n", 1), fill=_INK, font=font)
         shown = zip(pictures_of(builder, axis, options), captions(axis, catalogue), strict=True)
         for column, (picture, caption) in enumerate(shown):

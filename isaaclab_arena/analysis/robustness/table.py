@@ -38,7 +38,7 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
         )
         if edge:
             told = ", ".join(f"{each.axis} ({100 * (each.drop or 0.0):.0f} points)" for each in hurt)
-            yield f"{job}: at level {last} success drops along {told or 'no axis'} (Holm, 5 %, {len(edge)} axes)"
+            yield f"{job}: at level {last} success drops along {told or 'no axis'} {_tested(own, last)}"
         blind = [each.axis for each in edge if each.axis in AXES and AXES[each.axis].pictures_only]
         if blind:
             yield f"{job}: only pictures change along {', '.join(blind)}"
@@ -47,6 +47,12 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
             yield f"{job}: {left_out} episodes have no pair and count in their own rate alone"
         if not any(each.axis == BENIGN for each in own):
             yield f"{job}: the run has no benign arm, so nothing can be compared"
+
+
+def _tested(own: Sequence[Drop], level: int) -> str:
+    """Return how it was tested, where all axes together are a test too."""
+    tests = sum(each.level == level and each.holm_p is not None for each in own)
+    return f"(5 % after Holm's correction for {tests} tests)"
 
 
 def _row(each: Drop) -> tuple[str, ...]:

@@ -20,6 +20,6 @@ def test_a_table_for_programs_one_for_people_and_pictures_are_written(tmp_path):
     assert (mass["drop"], mass["libero_plus"]) == ("0.0", "")
     text = (run / "robustness.md").read_text()
     assert "| lift | light | 5 | light | 8 |" in text
-    assert "lift: at level 5 success drops along light (100 points) (Holm, 5 %, 2 axes)" in text
+    assert "lift: at level 5 success drops along light (100 points) (5 % after Holm's correction for 2 tests)" in text
     assert "lift: only pictures change along light" in text
     assert "light 5: 0 %" in (run / "robustness_lift.svg").read_text()
