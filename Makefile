@@ -167,9 +167,13 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.training.ranks
 	$(BIN)/python -m benchmarks.training.exchange
 	$(BIN)/python -m benchmarks.training.evaluation
+	$(BIN)/python -m benchmarks.training.watching
 	$(BIN)/python -m benchmarks.runs.slot_occupancy
 	$(BIN)/python -m benchmarks.scheduling.makespan
 	$(BIN)/python -m benchmarks.scheduling.scale
+	$(BIN)/python -m benchmarks.scheduling.on_ray
+	$(BIN)/python -m benchmarks.scheduling.on_ray --starts_with_the_run
+	$(BIN)/python -m benchmarks.scheduling.claim_rate
 	$(BIN)/python -m benchmarks.runs.merge_speed
 	$(BIN)/python -m benchmarks.analysis.comparison_speed
 	$(BIN)/python -m benchmarks.analysis.decision_quality

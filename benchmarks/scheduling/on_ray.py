@@ -7,19 +7,29 @@ node, and the episodes come home as bytes.
 
 import json
 import os
+import secrets
+import signal
+import socket
+import subprocess
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from benchmarks.harness.evaluations import evaluate, job_reports
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table, spread
 from benchmarks.harness.timing import in_turn, median, ratios, values
+from benchmarks.harness.workers import module
 
+TORCHRUN, RAY = "torchrun", "Ray"
+PLAIN = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
 STEPS = 120
 """Control steps of an episode of `reach` in which nobody moves."""
 
@@ -28,12 +38,11 @@ STEPS = 120
 class Options(PageOptions):
     """What to measure."""
 
-    pairs: int = 3  # Runs under torchrun, each beside one on Ray.
+    rounds: int = 3  # Runs of each kind.
     ranks: int = 2  # Ranks of a run.
     episodes: int = 60  # Episodes of a run.
     episode_s: float = 1.0  # What the policy waits in each [s].
-    # A file of runs that were made before, which count too; those of this time are added to it.
-    runs: Path | None = None
+    starts_with_the_run: bool = False  # Whether Ray starts with the run, as by `--ray_address local`.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +52,6 @@ class Run:
     start_s: float  # From the command to the start of the first job [s].
     playing_s: float  # From there to the end of the last job [s].
     end_s: float  # From there to the end of the command: tables, report, and the end of Ray [s].
-    cpu_s: float  # CPU time of the command and of what it has waited for [s].
 
     @property
     def whole_s(self) -> float:
@@ -63,65 +71,89 @@ def jobs_document(options: Options) -> dict[str, Any]:
     return {"jobs": [job]}
 
 
-def measure(options: Options, *, on_ray: bool) -> Run:
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A Ray cluster on this machine."""
+
+    address: str = "local"  # Where it is; local for one that the command starts.
+    variables: Mapping[str, str]  # The variables that let a program in.
+
+
+@contextmanager
+def running_cluster(num_cpus: int) -> Iterator[Cluster]:
+    """Start a cluster of this machine, which asks for a token, and end it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {**PLAIN, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    ray, known = "ray.scripts.scripts", {**os.environ, **variables}
+    with tempfile.TemporaryDirectory(prefix="ray_") as place, Path(place, "log.txt").open("wb") as log:
+        words = ("--head", f"--port={port}", f"--num-cpus={num_cpus}", "--include-dashboard=false", "--block")
+        command = module(ray, "start", *words, "--object-store-memory=200000000", f"--temp-dir={place}")
+        process = subprocess.Popen(command, env=known, stdout=log, stderr=log)
+        try:
+            check = module(ray, "health-check", "--address", f"127.0.0.1:{port}")
+            while subprocess.run(check, env=known, capture_output=True, check=False).returncode:
+                assert process.poll() is None, Path(place, "log.txt").read_text(encoding="utf-8")
+                time.sleep(0.5)
+            yield Cluster(address=f"127.0.0.1:{port}", variables=variables)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+def measure(options: Options, cluster: Cluster | None) -> Run:
     """Run the job file once, and read from its reports when its job ran."""
     with tempfile.TemporaryDirectory(prefix="on_ray_") as name:
-        place, threads = Path(name), ("--num_threads", "1", "--device", "cpu")
-        # The node's directory is not the run's, as on another machine.
-        cluster = ("--cluster", "ray", "--ray_address", "local", "--num_ranks", str(options.ranks), "--node_dir", name)
-        words = cluster if on_ray else ("--assignment", "dynamic")
-        variables = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.getcwd()}  # noqa: PTH109
-        ranks = 1 if on_ray else options.ranks
-        took = evaluate(place, jobs_document(options), *threads, *words, ranks=ranks, variables=variables)
+        place, words, ranks = Path(name), ["--num_threads", "1", "--device", "cpu"], options.ranks
+        if cluster is None:
+            words += ["--assignment", "dynamic"]
+        else:
+            # The node's directory is not the run's, as on another machine.
+            words += ["--cluster", "ray", "--ray_address", cluster.address, "--node_dir", name]
+            words += ["--num_ranks", str(ranks)]
+        variables = PLAIN if cluster is None else cluster.variables
+        launched = ranks if cluster is None else 1
+        took = evaluate(place, jobs_document(options), *words, ranks=launched, variables=variables)
         reports = job_reports(place)
         (summary,) = json.loads((place / "out" / "results.json").read_text(encoding="utf-8"))["jobs"]
     assert summary["episodes"] == options.episodes, "not every episode was played"
-    assert {report["rank"] for report in reports} == set(range(options.ranks)), "not every rank has played"
+    assert {report["rank"] for report in reports} == set(range(ranks)), "not every rank has played"
     began, ended = (
         choose(datetime.fromisoformat(report[name]).timestamp() for report in reports)
         for choose, name in ((min, "started_at"), (max, "ended_at"))
     )
-    return Run(start_s=began - took.began, playing_s=ended - began, end_s=took.ended - ended, cpu_s=took.cpu_s)
+    return Run(start_s=began - took.began, playing_s=ended - began, end_s=took.ended - ended)
 
 
 def main(options: Options) -> None:
     """Measure torchrun and Ray in turn, and write the page."""
-    page = Page("cluster", "A Ray cluster beside torchrun", options, "ray", "torch")
-    calls: dict[str, Callable[[], Run]] = {
-        "torchrun": partial(measure, options, on_ray=False),
-        "Ray": partial(measure, options, on_ray=True),
-    }
-    found = _with_earlier(in_turn(calls, options.pairs), options.runs)
-    torchrun, ray = found["torchrun"], found["Ray"]
-    table = Table("", "start s", "episodes s", "tables and end s", "whole run s", "CPU s of the command")
+    name = "cluster_started_with_the_run" if options.starts_with_the_run else "cluster"
+    page = Page(name, "A Ray cluster beside torchrun", options, "ray", "torch")
+    local = nullcontext(Cluster(variables=PLAIN))
+    with local if options.starts_with_the_run else running_cluster(options.ranks) as cluster:
+        calls: dict[str, Callable[[], Run]] = {
+            TORCHRUN: partial(measure, options, None),
+            RAY: partial(measure, options, cluster),
+        }
+        found = in_turn(calls, options.rounds)
+    torchrun = found[TORCHRUN]
+    table = Table("", "start s", "episodes s", "tables and end s", "whole run s")
     for name, runs in found.items():
-        figures = ("start_s", "playing_s", "end_s", "whole_s", "cpu_s")
+        figures = ("start_s", "playing_s", "end_s", "whole_s")
         table.add(name, *(f"{median(runs, figure):.1f}" for figure in figures))
-    later = [b - a for a, b in zip(values(torchrun, "start_s"), values(ray, "start_s"), strict=True)]
-    longer = [100 * (ratio - 1) for ratio in ratios(ray, torchrun, "playing_s")]
-    whole = [b - a for a, b in zip(values(torchrun, "whole_s"), values(ray, "whole_s"), strict=True)]
+    over = Table("over torchrun", "start s", "episodes %", "whole run s")
+    longer = [100 * (ratio - 1) for ratio in ratios(found[RAY], torchrun, "playing_s")]
+    start, whole = (
+        [ours - theirs for ours, theirs in zip(values(found[RAY], each), values(torchrun, each), strict=True)]
+        for each in ("start_s", "whole_s")
+    )
+    over.add(RAY, spread(start, 1), spread(longer, 1), spread(whole, 1))
+    ray = "Ray starts with the run." if options.starts_with_the_run else "Ray's cluster runs already."
     text = f"""\
 {options.episodes} episodes of {options.episode_s:g} s on {options.ranks} ranks, one env slot each. Medians of
-{len(ray)} pairs of runs. The start is from the command to the beginning of the first job, and on Ray includes the start
-of a new cluster on this machine (`--ray_address local`)."""
-    differences = f"""\
-Ray over torchrun, pair by pair, with the smallest and the largest:
-
-- start: {spread(later, 1)} s later
-- episodes: {spread(longer, 1)} % longer
-- whole run: {spread(whole, 1)} s longer"""
-    print(differences)
-    page.write(text, table, differences)
-
-
-def _with_earlier(runs: dict[str, list[Run]], file: Path | None) -> dict[str, list[Run]]:
-    if file is None:
-        return runs
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    together = {name: [*(Run(**each) for each in known.get(name, [])), *new] for name, new in runs.items()}
-    plain = {name: [asdict(each) for each in all_of_it] for name, all_of_it in together.items()}
-    file.write_text(json.dumps(plain), encoding="utf-8")
-    return together
+{len(torchrun)} rounds. The start is from the command to the beginning of the first job. {ray}"""
+    page.write(text, table, "What Ray takes more, round by round, with the smallest and the largest:", over)
 
 
 if __name__ == "__main__":

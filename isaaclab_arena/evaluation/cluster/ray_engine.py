@@ -57,6 +57,9 @@ _remote: Any = ray.remote
 _ONCE = {"max_restarts": 0, "max_task_retries": 0}
 """Ray would run an episode twice, where the commits of a run allow it once."""
 
+KEEPER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **_ONCE}
+"""The head would remember each of many thousand calls of the keeper, for its dashboard."""
+
 
 class KeeperActor:
     """The keeper of a run, as an actor. What it is told and what it says is JSON, beside plain bytes."""
@@ -93,7 +96,7 @@ class KeeperActor:
         return json_line(self._keeper.state())
 
 
-class _RemoteKeeper:
+class RemoteKeeper:
     """The keeper as a rank on another node asks it."""
 
     def __init__(self, actor: Any) -> None:
@@ -128,7 +131,7 @@ class RankActor:
     def run(self, orders: str, life: str) -> str:
         """Run what the rank claims, and return how it ended."""
         read = adapter(RunOrders).validate_json(orders)
-        end = run_rank(read, adapter(Life).validate_json(life), _RemoteKeeper(self._keeper))
+        end = run_rank(read, adapter(Life).validate_json(life), RemoteKeeper(self._keeper))
         return json_line(end)
 
 
@@ -236,7 +239,7 @@ class RayEngine:
     def start_keeper(self, orders: RunOrders) -> None:
         """Start the keeper on this node."""
         self._orders = orders
-        actor = _remote(num_cpus=0, **_ONCE)(KeeperActor)
+        actor = _remote(**KEEPER_OPTIONS)(KeeperActor)
         named = actor.options(name=f"arena/{orders.run}/keeper", scheduling_strategy=_on(_this_node()))
         self._keeper = named.remote(json_line(orders))
 
