@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -87,7 +87,10 @@ def running_cluster(num_cpus: int) -> Iterator[Cluster]:
         port = free.getsockname()[1]
     variables = {**PLAIN, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     ray, known = "ray.scripts.scripts", {**os.environ, **variables}
-    with tempfile.TemporaryDirectory(prefix="ray_") as place, Path(place, "log.txt").open("wb") as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="ray_", ignore_cleanup_errors=True) as place,
+        Path(place, "log.txt").open("wb") as log,
+    ):
         words = ("--head", f"--port={port}", f"--num-cpus={num_cpus}", "--include-dashboard=false", "--block")
         command = module(ray, "start", *words, "--object-store-memory=200000000", f"--temp-dir={place}")
         process = subprocess.Popen(command, env=known, stdout=log, stderr=log)
@@ -98,8 +101,17 @@ def running_cluster(num_cpus: int) -> Iterator[Cluster]:
                 time.sleep(0.5)
             yield Cluster(address=f"127.0.0.1:{port}", variables=variables)
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
+            # Its own way to end waits for half a minute. Workers end with these.
+            for each in _processes_of(place):
+                os.kill(each, signal.SIGKILL)
+            process.wait()
+
+
+def _processes_of(place: str) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if place.encode() in path.read_bytes():
+                yield int(path.parent.name)
 
 
 def measure(options: Options, cluster: Cluster | None) -> Run:
