@@ -60,6 +60,19 @@ group is a loop of its own, which costs as much as the wait). Two cores that nev
 step. What is left is to wake processes less often, and a policy that looks at every observation needs each of them."""
 
 
+PLANNED_TEXT = """\
+
+
+`random_action` has drawn up to 64 actions beforehand, as a plain loop's need no observation either. With
+`steps_per_message` a worker gets several of them at once, makes these steps, and this process takes them one by one, in
+the same loop, with the same bytes. So this is what holds for policies that plan: those that play chunks of that many
+actions, recordings, actions at random. A policy that looks at every observation gets what the first line of workers
+shows.
+
+Where the machine was busy with other programs, see its load average, only the ratios by CPU time tell something: a
+plain loop on each core then waits for its core as well, and for the slower one of two."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
     """What to compare."""
@@ -69,6 +82,7 @@ class Options(PageOptions):
     num_envs: int = 8  # Env slots of this program.
     pusht_steps: int = 4800  # Steps of all env slots together in each measurement.
     lift_steps: int = 160  # The same for Lift.
+    planned: bool = False  # Only PushT with several steps for each message, on a page of its own.
     rounds: int = 3  # Rounds, each of which measures everything in turn.
 
 
@@ -120,23 +134,28 @@ class Division:
         num_envs: How many env slots there are.
         per_worker: How many a worker holds.
         groups: How many groups take turns.
+        steps_per_message: Steps that a worker makes at once at most.
     """
 
     num_envs: int
     per_worker: int
     groups: int = 1
+    steps_per_message: int = 1
 
     @property
     def label(self) -> str:
         """What the table calls it."""
         pipeline = f", --pipeline {self.groups}" if self.groups > 1 else ""
-        return f"{self.num_envs} env slots, {self.per_worker} in each worker{pipeline}"
+        ahead = f", steps_per_message {self.steps_per_message}" if self.steps_per_message > 1 else ""
+        return f"{self.num_envs} env slots, {self.per_worker} in each worker{pipeline}{ahead}"
 
 
 def in_workers(kind: str, python: str, num_steps: int, division: Division) -> Measured:
     """Run a job's loop with actions at random in workers, in groups of env slots that take turns."""
     (name, arguments), groups, num_envs = ENVIRONMENTS[kind], division.groups, division.num_envs
     told = {"python": python, "envs_per_worker": division.per_worker, **arguments}
+    if division.steps_per_message > 1:
+        told["steps_per_message"] = division.steps_per_message
     environments = [build(name, size, **told) for size in group_sizes(num_envs, groups)]
     workers = list(children())
     policies = [make_policy("random_action") for _ in environments]
@@ -216,6 +235,9 @@ def in_rounds(kind: str, python: str, num_steps: int, options: Options) -> dict[
     share = max(1, num_envs // num_cores)
     few = [Division(num_envs=num_envs, per_worker=size, groups=groups) for size in (1, share) for groups in (1, 2)]
     many = [Division(num_envs=n * num_envs, per_worker=n * share) for n in ((2, 4, 8) if kind == "pusht" else ())]
+    if options.planned:
+        few = [Division(num_envs=num_envs, per_worker=share, steps_per_message=n) for n in (1, 4, 8, 16)]
+        many = []
     found: dict[str, list[Measured]] = {}
     for _ in range(options.rounds):
         found.setdefault("plain loops, one on each core", []).append(plain_loops(kind, python, num_steps))
@@ -227,7 +249,10 @@ def in_rounds(kind: str, python: str, num_steps: int, options: Options) -> dict[
 
 def main(options: Options) -> None:
     """Measure, and write the page."""
-    page = Page("worker_throughput", "Workers beside plain loops", options)
+    name, title = "worker_throughput", "Workers beside plain loops"
+    if options.planned:
+        name, title = f"{name}_planned", f"{title}, with actions that are planned"
+    page = Page(name, title, options)
     tables = []
     for kind, python, num_steps in (
         ("pusht", options.pusht_python, options.pusht_steps),
@@ -235,9 +260,9 @@ def main(options: Options) -> None:
     ):
         if not python:
             continue
-        title = {"pusht": "PushT, state", "lift": "Lift, two cameras of 84 x 84"}[kind]
+        heading = {"pusht": "PushT, state", "lift": "Lift, two cameras of 84 x 84"}[kind]
         columns = "steps/s", "of plain loops", "CPU ms a step", "of it this process", "of plain loops by CPU"
-        table = Table(title, *columns, "MiB an env slot")
+        table = Table(heading, *columns, "MiB an env slot")
         found = in_rounds(kind, python, num_steps, options)
         plain = next(iter(found.values()))
         for label, rounds in found.items():
@@ -250,7 +275,8 @@ def main(options: Options) -> None:
             ratios = f"{median(by_wall):.2f}", f"{best.cpu_ms:.2f}", f"{own_ms:.2f}", f"{median(by_cpu):.2f}"
             table.add(label, f"{fastest:.0f}", *ratios, f"{best.memory_bytes / 2**20:.0f}")
         tables.append(table)
-    page.write(TEXT + (PUSHT_TEXT if options.pusht_python else ""), *tables)
+    about_pusht = PLANNED_TEXT if options.planned else PUSHT_TEXT
+    page.write(TEXT + (about_pusht if options.pusht_python else ""), *tables)
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ class Environment(ABC):
     ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
 
     An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
-    `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `TellsEvents`, `Filmable` and `FilmableLater`. What it
-    does not offer is left out where it would be used.
+    `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `StepsAhead`, `TellsEvents`, `Filmable` and
+    `FilmableLater`. What it does not offer is left out where it would be used.
 
     Attributes:
         num_envs: Number of env slots.
@@ -289,6 +289,31 @@ class BeginsSteps(Protocol):
 
     def finish_step(self) -> Step:
         """Wait for the step that was begun, and return it."""
+        ...
+
+
+@runtime_checkable
+class StepsAhead(Protocol):
+    """An environment that may make steps before they are asked for, where it is told their actions.
+
+    What it shows of each is the same. The actions must be given as they were planned, until the episode ends.
+    """
+
+    @property
+    def makes_steps_ahead(self) -> bool:
+        """Whether it does; if not, nothing needs to be told."""
+        ...
+
+    def unplanned(self) -> Sequence[int]:
+        """Return the running env slots whose next step is not made yet; plans of others are of no use."""
+        ...
+
+    def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
+        """Say, before a step, which actions follow the one of that step in env slots of `unplanned`.
+
+        Args:
+            planned: Env slot to actions. Shape of each: (n, action_dim).
+        """
         ...
 
 

@@ -21,6 +21,7 @@ from isaaclab_arena.interfaces.policy_traits import (
     ActsInSome,
     AnnouncesPictures,
     AnswersChunks,
+    PlaysChunks,
     PolicyTraits,
     StatesModel,
 )
@@ -267,6 +268,11 @@ def announced_pictures(policy: PolicyBase, env: Environment, starting: Sequence[
 def acts_in_some(policy: PolicyBase) -> bool:
     """Whether a policy can act in some env slots while others wait; see `ActsInSome`."""
     return isinstance(policy, ActsInSome) and _knows_how_it_acts(policy, "act_in_some")
+
+
+def plans_of(policy: PolicyBase) -> PlaysChunks | None:
+    """Return a policy as what tells its next actions, None if it does not; see `PlaysChunks`."""
+    return policy if isinstance(policy, PlaysChunks) and _knows_how_it_acts(policy, "planned") else None
 
 
 def chunks_of(policy: PolicyBase) -> AnswersChunks | None:

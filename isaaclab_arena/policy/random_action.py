@@ -65,6 +65,10 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
         self._positions += 1
         return torch.from_numpy(action.astype(np.float32)).to(env.device, non_blocking=True)
 
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return what is drawn already; see `PlaysChunks`."""
+        return torch.from_numpy(self._blocks[env_id, self._positions[env_id] :].astype(np.float32))
+
 
 def _bounds(spec: ArraySpec) -> tuple[np.ndarray, np.ndarray]:
     low = np.full(spec.shape, -1.0) if spec.low is None else np.asarray(spec.low).reshape(spec.shape)

@@ -141,6 +141,10 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         self._positions += 1
         return action.to(env.device)
 
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return what is left of the recording; see `PlaysChunks`."""
+        return self._actions[env_id, int(self._positions[env_id]) : int(self._lengths[env_id])]
+
     def finished(self) -> torch.Tensor | None:
         """Return the env slots whose recording has been played to its end. Shape: (num_envs,), bool."""
         return (self._lengths > 0) & (self._positions >= self._lengths)

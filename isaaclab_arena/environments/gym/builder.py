@@ -21,7 +21,7 @@ from isaaclab_arena.environments.gym.env_slots import (
     SlotReset,
     SlotSource,
 )
-from isaaclab_arena.environments.gym.env_worker import ANSWERS, WorkerOptions
+from isaaclab_arena.environments.gym.env_worker import ANSWERS
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     SEED_CONDITION,
@@ -35,6 +35,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.workers.kept_workers import stop_kept_workers
+from isaaclab_arena.workers.worker_options import WorkerOptions
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError
 
 _UNKNOWN_CONTROL_DT_S = 1.0
@@ -191,6 +192,10 @@ class GymBuilder(Generic[_Config]):
                 traits = replace(traits, opengl=opengl.name)
             environment = self._environment(config, slots, traits, num_envs=num_envs, device=torch.device(device))
             self._check_seeding(config, slots, environment)
+            if config.steps_per_message > 1 and any(
+                each["image"] for each in slots.description["observation"].values()
+            ):
+                raise EnvironmentBuildError(f"'{self.name}' observes pictures; set steps_per_message to 1")
             if config.envs_per_worker > 1 and num_envs > 1:
                 self._check_neighbours(slots, environment.slot_reset(self._seeding_trial(config)))
         except ArenaError:
@@ -372,5 +377,8 @@ def _contradictions(config: GymConfig) -> Iterator[Problem]:
         yield Problem("needs python: in this process there are no workers", key="envs_per_worker")
     if config.envs_per_worker > 1 and not config.seeded:
         yield Problem("above 1 needs seeded: episodes are played again when their worker dies", key="envs_per_worker")
+    if config.steps_per_message > 1 and (config.python is None or not config.seeded):
+        message = "above 1 needs python and seeded: workers make the steps, and episodes may be played again"
+        yield Problem(message, key="steps_per_message")
     if config.environment_variables and config.python is None:
         yield Problem("needs python: they are given to workers, never set in this process", key="environment_variables")

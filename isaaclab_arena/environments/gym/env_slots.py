@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -70,6 +70,19 @@ class SlotReset:
     options: Mapping[str, Any] | None = None
 
 
+@dataclass(kw_only=True)
+class PlayedEpisode:
+    """What an env slot has played of its episode, kept where its worker may die of another env slot's fault.
+
+    Attributes:
+        reset: What the episode started from.
+        actions: What the env slots of its worker were given in each step since. Shape of each: (num_slots, action_dim).
+    """
+
+    reset: SlotReset
+    actions: list[np.ndarray] = field(default_factory=list)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotMoves:
     """A step of some env slots.
@@ -78,11 +91,13 @@ class SlotMoves:
         actions: Of all env slots. Shape: (num_envs, action_dim), float32.
         moving: Those that make the step, in ascending order.
         seen: Those whose pictures are wanted.
+        planned: Actions that follow in some env slots, whatever these show. Shape of each: (n, action_dim), float32.
     """
 
     actions: np.ndarray
     moving: Sequence[int]
     seen: Container[int] = ()
+    planned: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def asked(self) -> np.ndarray:
@@ -142,11 +157,13 @@ class EnvSlots(ABC):
         description: The same.
         num_envs: The same.
         steps_elsewhere: Whether other processes make the steps.
+        makes_steps_ahead: Whether they make those that are planned, too, before these are asked for.
         numbers: What env slots observed last, but for pictures, by term. They change with the next reset or step.
             Shape of each: (num_envs, *shape of the term), float32.
     """
 
     steps_elsewhere = False
+    makes_steps_ahead = False
 
     def __init__(self, description: Mapping[str, Any], num_envs: int) -> None:
         self.description, self.num_envs = description, num_envs
@@ -179,6 +196,11 @@ class EnvSlots(ABC):
     def begin_step(self, moves: SlotMoves) -> None:
         """Begin a step, where other processes make it."""
         del moves
+
+    def unplanned(self, moving: Iterable[int]) -> Sequence[int]:
+        """Return of some env slots those whose next step is not made ahead, so that what they plan is of use."""
+        del moving
+        return ()
 
     @property
     def unanswered(self) -> Sequence[int]:

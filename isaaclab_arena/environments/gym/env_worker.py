@@ -1,63 +1,26 @@
 """A worker process that holds env slots: asked, watched, and started again where it dies."""
 
 import logging
-import sys
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.environments.gym.env_slots import SlotReset, SlotSource, SlotSteps
+from isaaclab_arena.environments.gym.env_slots import PlayedEpisode, SlotReset, SlotSource, SlotSteps
 from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, NOBODY, REST, SharedArrays, num_bytes
-from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
+from isaaclab_arena.environments.gym.worker.steps_ahead import StepsAhead
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
 from isaaclab_arena.workers.kept_workers import can_spare_workers, spare_worker, taken_worker
 from isaaclab_arena.workers.program import frames
+from isaaclab_arena.workers.worker_options import WorkerOptions
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
 ANSWERS = Path(__file__).with_name("worker")
 """The directory with what workers answer by."""
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How workers are run.
-
-    Attributes:
-        python: Interpreter in which the environment runs, in worker processes; this process by default.
-        environment_variables: What the workers have beside this process's variables.
-        envs_per_worker: Env slots in each worker process.
-        start_timeout_s: How long a worker may take to make or reset an environment [s].
-        step_timeout_s: How long a worker may take for a step of an environment [s].
-    """
-
-    python: str | None = None
-    environment_variables: dict[str, str] = field(default_factory=dict)
-    envs_per_worker: Count = 1
-    start_timeout_s: Positive = 300.0
-    step_timeout_s: Positive = 60.0
-
-    @property
-    def interpreter(self) -> str:
-        """Their interpreter, that of this process by default."""
-        return str(Path(self.python or sys.executable).expanduser())
-
-
-@dataclass(kw_only=True)
-class _Played:
-    """What an env slot has played of its episode, kept where its worker may die of another env slot's fault.
-
-    Attributes:
-        reset: What the episode started from.
-        actions: What the env slots of its worker were given in each step since. Shape of each: (num_slots, action_dim).
-    """
-
-    reset: SlotReset
-    actions: list[np.ndarray] = field(default_factory=list)
 
 
 class EnvWorker:
@@ -83,9 +46,12 @@ class EnvWorker:
         self._numbers: dict[str, np.ndarray] = {}
         self._making: list[int] = []
         self._held: set[int] = set()
-        self._played: dict[int, _Played] = {}
+        self._played: dict[int, PlayedEpisode] = {}
         self._unsent: WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
+        self._ahead: StepsAhead | None = None
+        self._most_ahead = options.steps_per_message - 1
+        self._num_asked = self._num_ahead = 0
         self._is_sound = True
 
     def holds(self, index: int) -> bool:
@@ -107,7 +73,7 @@ class EnvWorker:
                 self._process = self._started()
             except WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
-        told = {"slots": self._local(self._making), "num_slots": len(self.indices)}
+        told = {"slots": self._local(self._making), "num_slots": len(self.indices), "num_ahead": self._most_ahead}
         self._send({"request": "make", **told, **self._source.request()})
 
     def finish_making(self) -> dict[str, Any]:
@@ -124,8 +90,9 @@ class EnvWorker:
             details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{details}") from error
         if self._shared is None and self._process is not None:
-            memory = self._process.share(num_bytes(description, len(self.indices)))
-            self._shared = SharedArrays(memory, description, len(self.indices))
+            sizes = description, len(self.indices), self._most_ahead
+            self._shared = SharedArrays(self._process.share(num_bytes(*sizes)), *sizes)
+            self._ahead = StepsAhead(self._shared, self._most_ahead) if self._most_ahead else None
             self._share_numbers()
         self._held.update(self._making)
         return description
@@ -134,6 +101,8 @@ class EnvWorker:
         """Ask for new episodes."""
         starts = [{"seed": each.seed, "options": each.options} for each in resets.values()]
         pictures = [index in seen for index in resets]
+        if self._ahead is not None:
+            self._ahead.forget(self._local(resets))
         self._send({"request": "reset", "slots": self._local(resets), "starts": starts, "pictures": pictures})
 
     def finish_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
@@ -154,25 +123,34 @@ class EnvWorker:
             self.begin_resets(resets, seen)
             message, _ = self._receive(timeout_s)
         self._take_numbers()
-        if len(self.indices) > 1:
-            self._played.update((index, _Played(reset=reset)) for index, reset in resets.items())
+        if len(self.indices) > 1 or self._most_ahead:
+            self._played.update((index, PlayedEpisode(reset=reset)) for index, reset in resets.items())
         return dict(zip(resets, message["instructions"], strict=True))
 
-    def begin_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
-        """Ask for a step of env slots that this worker holds.
+    def steps_left(self) -> list[int]:
+        """Return how many steps of each of its env slots are made already; none where none are made ahead."""
+        return [0] * len(self.indices) if self._ahead is None else self._ahead.left().tolist()
+
+    def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
+        """Ask for a step of env slots that this worker holds, as far as it is not made already.
 
         Args:
             actions: Of all env slots; they must not change any more. Shape: (num_envs, action_dim), float32.
             asked: What all env slots are to do, as in `SharedArrays.asked`. Shape: (num_envs,), uint8.
+            planned: Env slots to the actions that follow. Shape of each: (n, action_dim), float32.
         """
         self._asked = actions[self._places], asked[self._places]
-        self._ask_steps(*self._asked)
+        own = {index - self.indices[0]: each for index, each in planned.items() if index in self.indices}
+        self._num_ahead = 0 if self._ahead is None else self._ahead.plan(self._asked[1], own)
+        self._num_asked = np.count_nonzero(self._asked[1])
+        if self._num_asked:
+            self._ask_steps(*self._asked)
 
-    def unanswered(self, num_moving: int) -> int | None:
+    def unanswered(self) -> int | None:
         """Return what can be read once the steps are made; None if they are, or nothing is to be expected any more."""
-        if self._process is None or self._unsent is not None:
+        if self._process is None or self._unsent is not None or not self._num_asked:
             return None
-        return self._process.unanswered(self._options.step_timeout_s * num_moving)
+        return self._process.unanswered(self._options.step_timeout_s * (self._num_asked + self._num_ahead))
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Add what the steps that were asked for gave to what is said of all env slots.
@@ -180,7 +158,16 @@ class EnvWorker:
         Args:
             moving: The env slots of this worker that were asked to move.
             steps: What is said of all.
+
+        Raises:
+            PolicyError: If steps are made already, with actions that the policy has not given in the end.
         """
+        made = [index for index in moving if self._asked[1][index - self.indices[0]] == REST]
+        moving = [index for index in moving if index not in made]
+        if made and self._ahead is not None:
+            self._show_ahead(self._ahead, made, steps)
+        if not moving:
+            return
         try:
             self._take_steps(moving, steps)
         except WorkerError as error:
@@ -223,7 +210,7 @@ class EnvWorker:
         """Stop the process, if there is one."""
         self._held.clear()
         self._is_sound = True
-        self._shared, self._unsent = None, None
+        self._shared, self._ahead, self._unsent = None, None, None
         process, self._process = self._process, None
         if process is not None:
             process.close()
@@ -233,15 +220,35 @@ class EnvWorker:
         shared.actions[:], shared.asked[:] = actions, asked
         self._send_frame(frames.EMPTY)
 
+    def _show_ahead(self, ahead: StepsAhead, made: Sequence[int], steps: SlotSteps) -> None:
+        """Show steps of env slots that were made with an earlier message."""
+        try:
+            names = ahead.show(self._local(made), self._asked[0])
+        except ValueError as error:
+            # What it is asked now may never be read.
+            self._is_sound = False
+            raise PolicyError(f"{error}; with steps_per_message its planned actions must stay as they are") from error
+        steps.info_names.update({self.indices[slot]: each for slot, each in names.items()})
+        # Nothing else is read: the worker may be making steps of its other env slots.
+        shared, slots = self._showing(), self._local(made)
+        steps.results[made] = shared.results[slots]
+        for name, values in self._numbers.items():
+            values[slots] = shared.arrays[name][slots]
+        for index in made:
+            self._played[index].actions.append(self._asked[0])
+
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
-        notes, _ = self._receive(self._options.step_timeout_s * len(moving))
+        notes, _ = self._receive(self._options.step_timeout_s * (self._num_asked + self._num_ahead))
         for slot, note in notes.items():
             index = self.indices[int(slot)]
             if "error" in note:
                 _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, note["traceback"])
                 steps.failures[index] = first_line(note["error"])
-            else:
+                continue
+            if "info_names" in note:
                 steps.info_names[index] = note["info_names"]
+            if self._ahead is not None:
+                self._ahead.note(int(slot), note.get("ahead_names", {}))
         steps.results[self._places] = self._showing().results
         self._take_numbers()
         for index in moving:
@@ -251,28 +258,36 @@ class EnvWorker:
                 self._played[index].actions.append(self._asked[0])
 
     def _go_on(self, error: WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
-        """Make steps once more, after the process died or fell silent in one of them."""
+        """Make steps once more, after the process died or fell silent in one of them.
+
+        If it made steps ahead, nobody is to blame yet: only those that are asked for are made again.
+        """
         steps.failures.update(dict.fromkeys(moving, first_line(error)))
-        others = [*moving]
         actions, asked = self._asked
+        playing = [
+            index for index, left in zip(self.indices, self.steps_left(), strict=True) if left or index in moving
+        ]
         while True:
-            failed = self._moving(others)
-            self._played.pop(failed, None)
-            others.remove(failed)
+            if self._num_ahead == 0:
+                asked[self._give_up_one(playing) - self.indices[0]] = REST
+            self._num_ahead = 0
             self.close()
-            if not others:
+            if not playing:
                 return
             try:
-                self._start_again(others, ())
-                asked[failed - self.indices[0]] = REST
-                self._ask_steps(actions, asked)
+                self._start_again(playing, ())
+                others = [index for index in playing if asked[index - self.indices[0]] != REST]
+                self._num_asked = len(others)
                 again = replace(steps, failures={})
-                self._take_steps(others, again)
+                if others:
+                    self._ask_steps(actions, asked)
+                    self._take_steps(others, again)
             except WorkerError as error_again:
                 # The next one that does the same: there is one env slot less in each round.
-                steps.failures[self._moving(others)] = first_line(error_again)
+                steps.failures[self._moving(playing)] = first_line(error_again)
             except (ArenaError, RequestError) as refusal:
-                _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, others, refusal)
+                _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, playing, refusal)
+                steps.failures.update((index, first_line(error)) for index in playing if index not in moving)
                 self.close()
                 return
             else:
@@ -280,6 +295,12 @@ class EnvWorker:
                     del steps.failures[index]
                 steps.failures.update(again.failures)
                 return
+
+    def _give_up_one(self, playing: list[int]) -> int:
+        """Take the env slot that moved last away from some that play, and return it."""
+        playing.remove(failed := self._moving(playing))
+        self._played.pop(failed, None)
+        return failed
 
     def _moving(self, indices: Collection[int]) -> int:
         """Return which of some env slots moved last, the first where none did."""

@@ -21,6 +21,8 @@ INDEX_CONDITION = "gym.episode_index"
 
 RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: rgb_array} in its arena_env_args"
 
+AHEAD_HINT = "; what it renders can be filmed with steps_per_message: 1 in its arena_env_args"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GymTraits:
@@ -81,9 +83,12 @@ class GymEnvironment(Environment):
         cameras = {name: _spec(term) for name, term in described.items() if term["image"]}
         self.observation_spec = {"policy": specs, CAMERAS: cameras} if cameras else {"policy": specs}
         filmable = [name for name, spec in cameras.items() if spec.shape[2:] == (3,) and 0 not in spec.shape]
-        self.filmable = (*filmable, *((VIEWPORT,) if slots.description["renders"] else ()))
+        # What it renders when a step is shown may be what a later step has left.
+        self.makes_steps_ahead = slots.makes_steps_ahead
+        renders = slots.description["renders"] and not self.makes_steps_ahead
+        self.filmable = (*filmable, *((VIEWPORT,) if renders else ()))
         self.films_only_drawn = bool(filmable)
-        self.filming_hint = "" if slots.description["renders"] else RENDER_HINT
+        self.filming_hint = "" if renders else AHEAD_HINT if slots.description["renders"] else RENDER_HINT
         self.hold_action = _hold_action(slots.description["hold_action"])
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
@@ -91,6 +96,7 @@ class GymEnvironment(Environment):
         self._instructions: dict[int, tuple[Conditions, str | None]] = {}
         self._slots = slots
         self._moves: SlotMoves | None = None
+        self._planned: dict[int, np.ndarray] = {}
         self._traits = traits
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not slots.description["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
@@ -157,6 +163,14 @@ class GymEnvironment(Environment):
         """Whether workers make the steps; see `BeginsSteps`."""
         return self._slots.steps_elsewhere
 
+    def unplanned(self) -> Sequence[int]:
+        """Return env slots; see `StepsAhead`."""
+        return self._slots.unplanned(np.flatnonzero(self._running).tolist())
+
+    def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
+        """Say what follows the next step; see `StepsAhead`."""
+        self._planned = {slot: actions.to("cpu", torch.float32).numpy() for slot, actions in planned.items()}
+
     @property
     def unanswered(self) -> Sequence[int]:
         """Pipes of workers that have not answered; see `BeginsSteps`."""
@@ -167,7 +181,8 @@ class GymEnvironment(Environment):
         actions = action.to("cpu", torch.float32).numpy()
         running = np.flatnonzero(self._running).tolist()
         seen = self._pictures.wanted(running, ~self._running)
-        self._moves = SlotMoves(actions=actions, moving=running, seen=seen)
+        planned, self._planned = self._planned, {}
+        self._moves = SlotMoves(actions=actions, moving=running, seen=seen, planned=planned)
         self._slots.begin_step(self._moves)
 
     def finish_step(self) -> Step:

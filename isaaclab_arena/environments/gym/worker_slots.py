@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSource, SlotSteps
-from isaaclab_arena.environments.gym.env_worker import ANSWERS, EnvWorker, WorkerOptions
+from isaaclab_arena.environments.gym.env_worker import ANSWERS, EnvWorker
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker
+from isaaclab_arena.workers.worker_options import WorkerOptions
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
@@ -36,6 +37,7 @@ class WorkerSlots(EnvSlots):
         self, source: SlotSource, num_envs: int, options: WorkerOptions, begun: WorkerProcess | None = None
     ) -> None:
         self._source, self._options = source, options
+        self.makes_steps_ahead = options.steps_per_message > 1
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
         size = options.envs_per_worker
         chunks = [range(first, min(first + size, num_envs)) for first in range(0, num_envs, size)]
@@ -80,12 +82,17 @@ class WorkerSlots(EnvSlots):
         actions, asked = moves.actions.copy(), moves.asked
         self._stepping = self._divided(moves.moving)
         for worker, _ in self._stepping:
-            worker.begin_steps(actions, asked)
+            worker.begin_steps(actions, asked, moves.planned)
+
+    def unplanned(self, moving: Iterable[int]) -> Sequence[int]:
+        """Return env slots; see `EnvSlots.unplanned`."""
+        left = [each for worker in self._workers for each in worker.steps_left()]
+        return [index for index in moving if not left[index]]
 
     @property
     def unanswered(self) -> Sequence[int]:
         """Pipes of the workers that are stepping."""
-        pipes = [worker.unanswered(len(part)) for worker, part in self._stepping]
+        pipes = [worker.unanswered() for worker, _ in self._stepping]
         return [pipe for pipe in pipes if pipe is not None]
 
     def finish_step(self, moves: SlotMoves) -> SlotSteps:

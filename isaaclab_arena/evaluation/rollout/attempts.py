@@ -1,11 +1,12 @@
-"""Makes control steps of an environment as early as it lets them be made."""
+"""Makes control steps of an environment as early as it lets them be made, and tells it which ones follow."""
 
 from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
 
-from isaaclab_arena.interfaces.environment import BeginsSteps, Environment, Step, TriesSteps
+from isaaclab_arena.interfaces.environment import BeginsSteps, Environment, Step, StepsAhead, TriesSteps
+from isaaclab_arena.interfaces.policy import PolicyBase, plans_of
 
 
 def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
@@ -29,6 +30,23 @@ def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
     return (
         isinstance(environment, BeginsSteps) and _is_its_step(environment, "begin_step") and environment.steps_elsewhere
     )
+
+
+def telling_plans(policy: PolicyBase, environment: Environment) -> Callable[[], None] | None:
+    """Return what tells an environment the actions that a policy has planned; None where nobody plans or listens.
+
+    An environment does not listen if a class derived from the one that does, or a wrapper, has a `step` of its own.
+    """
+    plans = plans_of(policy)
+    if plans is None or not isinstance(environment, StepsAhead) or not _is_its_step(environment, "plan_steps"):
+        return None
+    if not environment.makes_steps_ahead:
+        return None
+
+    def tell() -> None:
+        environment.plan_steps({env_id: plans.planned(env_id) for env_id in environment.unplanned()})
+
+    return tell
 
 
 def made_again(environment: Environment) -> Step:

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again
+from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again, telling_plans
 from isaaclab_arena.evaluation.rollout.endings import Ending, policy_lost
 from isaaclab_arena.evaluation.rollout.episode_events import begin_events, with_events
 from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
@@ -86,6 +86,7 @@ class EpisodeLoop:
         self._instruction = agreed_instruction(policy, environment, language_instruction)
         self._observation: Observation = {}
         self._attempt = attempt_of(environment)
+        self._tell_plans = telling_plans(policy, environment)
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device)
 
@@ -111,7 +112,11 @@ class EpisodeLoop:
 
     def act(self) -> PolicyAnswer:
         """Ask the policy what to do next, and at whose pictures it will look."""
-        return self.pictures.ask(self._observation, self.episodes.running, self.episodes.num_running)
+        answer = self.pictures.ask(self._observation, self.episodes.running, self.episodes.num_running)
+        if self._tell_plans is not None:
+            with self._measure(Phase.POLICY):
+                self._tell_plans()
+        return answer
 
     def step(self, answer: PolicyAnswer) -> Step:
         """Make the control step that the policy answered, as far as it can be known before it is settled."""

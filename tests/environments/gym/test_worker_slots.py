@@ -2,20 +2,25 @@
 
 import os
 import signal
+import sys
 import time
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from isaaclab_arena.distributed.process import process_is_running
 from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.env_worker import WorkerOptions
 from isaaclab_arena.environments.gym.worker_slots import WorkerSlots, find_in_worker
-from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.errors import EnvironmentBuildError, PolicyError
+from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.workers.kept_workers import _KEPT, spare_workers_kept, stop_kept_workers
+from isaaclab_arena.workers.worker_options import WorkerOptions
 from isaaclab_arena.workers.worker_process import WorkerProcess
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
@@ -56,6 +61,16 @@ def test_episodes_are_the_same_however_many_env_slots_a_worker_holds(here, envs_
     assert played(envs_per_worker=envs_per_worker, pipeline=pipeline, **IN_WORKERS) == here
 
 
+@pytest.mark.parametrize(
+    ("envs_per_worker", "steps_per_message", "pipeline"), [(1, 2, 1), (2, 3, 1), (3, 64, 1), (2, 4, 2)]
+)
+def test_episodes_are_the_same_however_many_planned_steps_a_message_asks_for(
+    here, envs_per_worker, steps_per_message, pipeline
+):
+    options = {"envs_per_worker": envs_per_worker, "steps_per_message": steps_per_message}
+    assert played(pipeline=pipeline, **options, **IN_WORKERS) == here
+
+
 def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(here):
     trace = Trace()
 
@@ -70,7 +85,9 @@ def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(h
         def on_episode_end(self, environment, record) -> None:
             trace.on_episode_end(environment, record)
 
-    records = run(num_envs=3, observer=Both("step", 2), envs_per_worker=3, **IN_WORKERS)
+    # A preloaded interpreter's own process is not the one that makes the steps.
+    options = {**IN_WORKERS, "python": sys.executable}
+    records = run(num_envs=3, observer=Both("step", 2), envs_per_worker=3, **options)
     errors = [index for index, record in records.items() if record.outcome is Outcome.ERROR]
     assert len(errors) == 1
     assert records[errors[0]].error == "the worker died by signal 9"
@@ -89,6 +106,53 @@ def test_an_environment_that_brings_its_worker_down_costs_its_own_episode():
     assert set(expected.values()) > {Outcome.ERROR}
     kwargs["misbehaviour"] = "die"
     assert outcomes(make_kwargs=kwargs, envs_per_worker=3, **IN_WORKERS) == expected
+
+
+@pytest.mark.parametrize("misbehaviour", ["raise", "die"])
+def test_an_environment_that_fails_in_a_planned_step_fails_in_that_step(misbehaviour):
+    def told(**options) -> dict[int, tuple[Outcome | None, int, str | None]]:
+        kwargs = {"misbehaviour": misbehaviour, "only_odd": True, "at_step": 3}
+        records = run(num_envs=3, num_episodes=4, make_kwargs=kwargs, envs_per_worker=3, **options, **IN_WORKERS)
+        return {index: (record.outcome, record.length, record.error) for index, record in records.items()}
+
+    expected = told()
+    assert {outcome for outcome, _, _ in expected.values()} > {Outcome.ERROR}
+    assert told(steps_per_message=8) == expected
+
+
+def test_a_worker_that_is_killed_with_planned_steps_costs_none(here):
+    observer = Killer("step", 2)
+    options = {**IN_WORKERS, "python": sys.executable, "steps_per_message": 3}
+    records = run(num_envs=3, observer=observer, envs_per_worker=3, **options)
+    assert {record.error for record in records.values()} == {None}
+    assert observer._calls > 2
+    assert {index: record.length for index, record in records.items()} == {
+        index: len(steps) - 1 for index, steps in here.items()
+    }
+
+
+def test_a_policy_that_gives_other_actions_than_it_planned_is_refused():
+    class Fickle(RandomActionPolicy):
+        def planned(self, env_id: int) -> torch.Tensor:
+            return super().planned(env_id) + 1.0
+
+    with pytest.raises(PolicyError, match=r"the policy planned the actions .* must stay as they are"):
+        run(num_envs=2, policy=Fickle(), steps_per_message=3, **IN_WORKERS)
+
+
+def test_what_an_environment_renders_is_not_filmed_where_steps_are_made_ahead():
+    options = {"make_kwargs": {"render_mode": "rgb_array"}, **IN_WORKERS}
+    with closing(build(**options)) as environment:
+        assert VIEWPORT in environment.filmable
+    with closing(build(steps_per_message=2, **options)) as environment:
+        assert environment.filmable == ()
+        with pytest.raises(KeyError, match="can be filmed with steps_per_message: 1"):
+            environment.film([0], [VIEWPORT])
+
+
+def test_steps_are_not_made_ahead_where_pictures_are_observed():
+    with pytest.raises(EnvironmentBuildError, match="observes pictures; set steps_per_message to 1"):
+        build(make_kwargs={"picture": True}, steps_per_message=2, **IN_WORKERS)
 
 
 def test_an_environment_that_hangs_costs_its_own_episode():

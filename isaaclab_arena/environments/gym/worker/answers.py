@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import typing
 
@@ -11,6 +12,7 @@ from . import (  # noqa: TID252  beside this file, whatever imports it
     render_contexts,
     shared_arrays,
     sources,
+    steps_ahead,
     versions,
 )
 
@@ -28,7 +30,10 @@ class Answers:
         self._shared: typing.Any = None
         self._slots: dict[int, typing.Any] = {}
         self._description: dict = {}
-        self._num_slots = 0
+        self._num_slots = self._num_ahead = 0
+        self._made_by: dict = {}
+        # What env slots raised in steps that nobody has asked for yet.
+        self._raised: dict[int, dict] = {}
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         """Return message and arrays of the answer to those of a request."""
@@ -70,6 +75,7 @@ class Answers:
         made = [self._made(message) for _ in message["slots"]]
         self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
         self._description, self._num_slots = made[0].description(), message["num_slots"]
+        self._num_ahead, self._made_by = message.get("num_ahead", 0), message
         # Of all that is imported now nothing becomes garbage, and to look through it takes as long as many steps.
         gc.freeze()
         return {**self._description, "versions": versions.versions_of(made[0].environment)}
@@ -77,6 +83,8 @@ class Answers:
     def _forget(self, message: dict) -> dict:
         """Close the environments, so that the next ones are made as in a new process."""
         del message
+        if self._raised:
+            raise RuntimeError("an environment raised, and may have left this process in any state")
         while self._slots:
             self._slots.popitem()[1].close()
         self._shared = None
@@ -92,6 +100,8 @@ class Answers:
         return env_slot.EnvSlot(environment, *told)
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> str | None:
+        if self._raised.pop(slot, None):
+            self._slots[slot] = self._made(self._made_by)
         started = self._moving(slot).reset(start["seed"], pictures=pictures, options=start["options"])
         self._shared.put(slot, started.observation)
         return started.instruction
@@ -99,6 +109,9 @@ class Answers:
     def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show what it gave, and return what else is to be said of it."""
         pictures = asked == shared_arrays.MOVE_AND_LOOK
+        if slot in self._raised:
+            del self._slots[slot]
+            return self._raised.pop(slot)
         try:
             step = self._moving(slot).step(self._shared.actions[slot], pictures=pictures)
         except Exception as error:  # noqa: BLE001  the other env slots go on
@@ -106,11 +119,23 @@ class Answers:
             del self._slots[slot]
             return self._told(error)
         self._shared.put_step(slot, step)
-        return {"info_names": step.info_names} if step.info_names else {}
+        note = {"info_names": step.info_names} if step.info_names else {}
+        ahead = self._go_ahead(slot, step) if self._num_ahead else {}
+        return {**note, "ahead_names": ahead} if ahead else note
+
+    def _go_ahead(self, slot: int, step: typing.Any) -> dict:
+        """Make the steps that follow one, and return what is to be said of names in ``info``."""
+        make, names = functools.partial(self._slots[slot].step, pictures=False), {}
+        try:
+            steps_ahead.make_ahead(self._shared, slot, step, make, names)
+        except Exception as error:  # noqa: BLE001  it is told when that step is asked for
+            self._raised[slot] = self._told(error)
+        return names
 
     def _moving(self, slot: int) -> typing.Any:
         """Return the environment in an env slot, which moves from now on."""
         if self._shared is None:
-            self._shared = shared_arrays.SharedArrays(self._memory, self._description, self._num_slots)
+            told = self._description, self._num_slots, self._num_ahead
+            self._shared = shared_arrays.SharedArrays(self._memory, *told)
         self._shared.moving[0] = slot
         return self._slots[slot]

@@ -38,17 +38,24 @@ class SharedArrays:
         results: What their last step gave; see `num_results`. Shape: (num_slots, num_results), float64.
         moving: The env slot that is being reset or stepped, or else `NOBODY`. It tells whose fault it was if the worker
             dies. Shape: (1,), int32.
+        ahead_asked: How many steps beyond the next one each env slot may make. Shape: (num_slots,), int32.
+        ahead_made: How many of them are made. Shape: (num_slots,), int32.
+        ahead_actions: What they are given. Shape: (num_slots, num_ahead, action_dim), float32.
+        ahead_results: What they gave. Shape: (num_slots, num_ahead, num_results), float64.
+        ahead_arrays: What was observed after each, but for pictures, by term.
+            Shape of each: (num_slots, num_ahead, *shape of the term), float32.
 
     Args:
         descriptor: The open file, of `num_bytes`; -1 for memory that no other process shares.
         description: What an environment looks like.
         num_slots: How many env slots there are.
+        num_ahead: How many steps beyond the next one may be made.
     """
 
-    def __init__(self, descriptor: int, description: Description, num_slots: int) -> None:
+    def __init__(self, descriptor: int, description: Description, num_slots: int, num_ahead: int = 0) -> None:
         self._info_keys = description["info_keys"]
-        self._memory = memory = mmap.mmap(descriptor, num_bytes(description, num_slots))
-        places = [*_places(description, num_slots)]
+        self._memory = memory = mmap.mmap(descriptor, num_bytes(description, num_slots, num_ahead))
+        places = [*_places(description, num_slots, num_ahead)]
         self.arrays: dict[str, np.ndarray] = {
             name: np.ndarray(shape, dtype, memory, offset) for name, dtype, shape, offset, _ in places
         }
@@ -58,6 +65,12 @@ class SharedArrays:
         self.asked: np.ndarray = self.arrays.pop(_ASKED)
         self.actions: np.ndarray = self.arrays.pop(_ACTIONS)
         self.results: np.ndarray = self.arrays.pop(_RESULTS)
+        self.ahead_asked: np.ndarray = self.arrays.pop(_AHEAD_ASKED)
+        self.ahead_made: np.ndarray = self.arrays.pop(_AHEAD_MADE)
+        self.ahead_actions: np.ndarray = self.arrays.pop(_AHEAD_ACTIONS)
+        self.ahead_results: np.ndarray = self.arrays.pop(_AHEAD_RESULTS)
+        numbers = [name for name, term in description["observation"].items() if not term["image"]]
+        self.ahead_arrays: dict[str, np.ndarray] = {name: self.arrays.pop(_AHEAD + name) for name in numbers}
 
     def put(self, slot: int, observation: typing.Mapping[str, np.ndarray]) -> None:
         """Show what an env slot observed; terms that are missing stay as they are."""
@@ -67,10 +80,18 @@ class SharedArrays:
     def put_step(self, slot: int, step: SlotStep) -> None:
         """Show what a step of an env slot gave, but for the names in its ``info``."""
         self.put(slot, step.observation)
-        entries = [each for key in self._info_keys for each in (key in step.info, step.info.get(key, 0.0))]
         # A list that is put into an array takes ten times as long.
-        place = self._first_result + slot * self._result.size
-        self._result.pack_into(self._memory, place, step.reward, step.terminated, step.truncated, *entries)
+        self._result.pack_into(self._memory, self._first_result + slot * self._result.size, *self._numbers(step))
+
+    def put_ahead(self, slot: int, number: int, step: SlotStep) -> None:
+        """Keep what a step of an env slot gave that is not asked for yet, but for the names in its ``info``."""
+        for name, values in self.ahead_arrays.items():
+            values[slot, number] = step.observation[name]
+        self.ahead_results[slot, number] = self._numbers(step)
+
+    def _numbers(self, step: SlotStep) -> list[float]:
+        entries = [each for key in self._info_keys for each in (key in step.info, step.info.get(key, 0.0))]
+        return [step.reward, step.terminated, step.truncated, *entries]
 
 
 def num_results(description: Description) -> int:
@@ -78,17 +99,20 @@ def num_results(description: Description) -> int:
     return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
-def num_bytes(description: Description, num_slots: int) -> int:
+def num_bytes(description: Description, num_slots: int, num_ahead: int = 0) -> int:
     """Return the size that the file has to have."""
-    return max(end for *_, end in _places(description, num_slots))
+    return max(end for *_, end in _places(description, num_slots, num_ahead))
 
 
 # Terms of observations have no such names.
 _MOVING, _ASKED, _ACTIONS, _RESULTS = "<moving>", "<asked>", "<actions>", "<results>"
+_AHEAD = "<ahead> "
+_AHEAD_ASKED, _AHEAD_MADE = "<ahead asked>", "<ahead made>"
+_AHEAD_ACTIONS, _AHEAD_RESULTS = "<ahead actions>", "<ahead results>"
 
 
 def _places(
-    description: Description, num_slots: int
+    description: Description, num_slots: int, num_ahead: int
 ) -> typing.Iterator[tuple[str, typing.Any, tuple[int, ...], int, int]]:
     """Yield each array with its type and shape, and where it begins and ends."""
     arrays: list[tuple[str, typing.Any, tuple[int, ...]]] = [
@@ -96,9 +120,15 @@ def _places(
         (_ASKED, np.uint8, (num_slots,)),
         (_ACTIONS, np.float32, (num_slots, len(description["action_low"]))),
         (_RESULTS, np.float64, (num_slots, num_results(description))),
+        (_AHEAD_ASKED, np.int32, (num_slots,)),
+        (_AHEAD_MADE, np.int32, (num_slots,)),
+        (_AHEAD_ACTIONS, np.float32, (num_slots, num_ahead, len(description["action_low"]))),
+        (_AHEAD_RESULTS, np.float64, (num_slots, num_ahead, num_results(description))),
     ]
     for name, term in description["observation"].items():
         arrays.append((name, np.uint8 if term["image"] else np.float32, (num_slots, *term["shape"])))
+        if not term["image"]:
+            arrays.append((_AHEAD + name, np.float32, (num_slots, num_ahead, *term["shape"])))
     offset = 0
     for name, dtype, shape in arrays:
         size = np.dtype(dtype).itemsize
