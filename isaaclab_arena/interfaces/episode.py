@@ -89,6 +89,7 @@ SETBACKS = (
     "wrong_object",
     "wrong_order",
     "fell_off_table",
+    "lifted",
     "dropped",
     "pushed_away",
     "reached_and_missed",
@@ -97,14 +98,14 @@ SETBACKS = (
 )
 """Events that throw an episode back. Of those that begin in the same control step the first decides."""
 
-SHORTFALLS = ("never_moved", "never_reached", "almost", "out_of_time_while_progressing")
-"""Events that say how far a failure came. Where no setback decides, the first of them does."""
+SHORTFALLS = ("never_moved", "never_reached", "almost", "out_of_time_while_progressing", "stalled")
+"""Events that say how far a failure came."""
 
 SOLVED_AT_START = "solved_at_start"
-"""The event of an episode whose goal was met before anything was done, which is an error of the task."""
+"""What is seen where the goal was met before anything was done, which is an error of the task and ends as one."""
 
-EVENTS = (*SETBACKS, *SHORTFALLS, SOLVED_AT_START)
-"""Every event that an episode may have; ``docs/reference/events.md`` says what each means."""
+EVENTS = (*SETBACKS, *SHORTFALLS)
+"""Every event that an episode may have that is no error; ``docs/reference/events.md`` says what each means."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,15 @@ class Facts:
         hand_m: How far the hand is from what it has to go to [m].
         reach_m: Distance at which it has come there [m].
         taken: Whether the hand holds or moves what it went to, bool.
-        carried: Whether the hand holds something above what it stood on, bool.
+        carried: Whether the hand holds something above what it stood on, or has begun to pull a handle, bool; None
+            where nothing is to be held.
         delivered: Whether the thing lies where it belongs, so that letting go of it is right, bool.
         strayed_m: How far the thing has gone from where it should be, without the hand holding it [m].
         wrong_object: Whether another thing is held, or lies where it does not belong, bool.
+        other_m: How far the hand is from a thing that it is not asked to go to [m].
         wrong_order: Whether a later part was done before an earlier one, bool.
         off_table: Whether a thing has left the table, bool.
+        lifted: Whether a thing that is to be pushed is lifted, bool.
         met: Whether the goal is met now, bool.
         nearly: Whether it is met within twice its tolerances, bool.
     """
@@ -43,8 +46,15 @@ class Facts:
     delivered: torch.Tensor | None = None
     strayed_m: torch.Tensor | None = None
     wrong_object: torch.Tensor | None = None
+    other_m: torch.Tensor | None = None
     wrong_order: torch.Tensor | None = None
     off_table: torch.Tensor | None = None
+    lifted: torch.Tensor | None = None
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether a loose thing is to be pushed, and not to be held."""
+        return self.carried is None and self.strayed_m is not None
 
 
 def progress_of(facts: Facts, *, solved: bool) -> np.ndarray:

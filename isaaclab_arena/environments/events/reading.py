@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.environments.events.facts import Facts, progress_of
 from isaaclab_arena.environments.events.spans import Span, spans, visits
-from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, SHORTFALLS, SOLVED_AT_START, EpisodeEvents
+from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, SOLVED_AT_START, EpisodeEvents
 
 MOVED_M = 0.02
 STRAYED_M = 0.05
@@ -37,21 +37,47 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
         found["success_undone"] = [span for span in found["success_undone"] if span[0] < len(progress) - 1]
     else:
         found |= _shortfalls(facts, progress, max_steps)
-    seen = {name: (found[name][0][0], len(found[name])) for name in EVENTS if found.get(name)}
-    decisive = None if solved else _decisive(found, progress)
+    found = {name: found[name] for name in (*EVENTS, SOLVED_AT_START) if found.get(name)}
+    decisive = None if solved else _decisive(facts, found, progress)
+    if not solved and decisive is None and len(progress) > max_steps:
+        decisive = "stalled"
+        found[decisive] = [(max_steps, max_steps)]
+    seen = {name: (each[0][0], len(each)) for name, each in found.items()}
     return EpisodeEvents(progress=round(float(progress[-1]), 4), decisive=decisive, seen=seen)
 
 
-def _decisive(found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
-    """Return the first setback that lasts beyond the last growth of progress, or else what the episode fell short of.
+def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
+    """Return what an onlooker would put a failure down to.
 
-    What came before that growth was made good. Of setbacks of one moment the first in `SETBACKS` counts.
+    What can be seen at the end comes first: a thing that lies beside the table, a hand that never came to it, a goal
+    that is nearly met. Then it is the first setback that was not made good, and then what the episode fell short of. A
+    setback is made good by a later growth of progress, by taking the thing again, and if the thing was pushed away or
+    the arm was stuck, by its end.
     """
-    grown = int(np.argmax(progress >= progress[-1] - GROWTH))
-    lasting = [(span[0], rank, name) for rank, name in enumerate(SETBACKS) for span in found[name] if span[1] >= grown]
-    if lasting and "never_moved" not in found:
+    last = len(progress) - 1
+    at_end = {name for name, each in found.items() if each[-1][1] >= last - _FLICKER}
+    for name in ("fell_off_table", "lifted", "never_moved", "never_reached", "almost"):
+        if name in at_end and not (name == "never_reached" and "wrong_object" in found):
+            return name
+    if facts.is_pushed and "pushed_away" in at_end:
+        return "pushed_away"
+    taken_at = 0 if facts.carried is None else _last(_numpy(facts.carried))
+    good_at = max(int(np.argmax(progress >= progress[-1] - GROWTH)), taken_at)
+    lasting = [
+        (span[0], rank, name)
+        for rank, name in enumerate(SETBACKS)
+        if name in (at_end if name in _LASTS else found)
+        for span in found[name]
+        if span[1] >= good_at
+    ]
+    if lasting:
         return min(lasting)[2]
-    return next((name for name in SHORTFALLS if found.get(name)), None)
+    return "out_of_time_while_progressing" if "out_of_time_while_progressing" in at_end else None
+
+
+def _last(holds: np.ndarray) -> int:
+    """Return the last moment in which something holds, 0 if there is none."""
+    return int(np.flatnonzero(holds)[-1]) if holds.any() else 0
 
 
 def _shortfalls(facts: Facts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
@@ -66,7 +92,7 @@ def _shortfalls(facts: Facts, progress: np.ndarray, max_steps: int) -> dict[str,
     late = round(LATE * last)
     if last >= max_steps and progress[-1] - progress[last - late] >= GROWTH:
         found["out_of_time_while_progressing"] = at_end
-    return {name: each for name, each in found.items() if each}
+    return found
 
 
 def _while(field: str, shortest: int = 1) -> Callable[[Facts], list[Span]]:
@@ -77,34 +103,46 @@ def _while(field: str, shortest: int = 1) -> Callable[[Facts], list[Span]]:
     return read
 
 
-def _missed(facts: Facts) -> list[Span]:
-    """Find the visits from which the hand left without having taken anything, or stayed to the end for nothing.
+def _wrong_object(facts: Facts) -> list[Span]:
+    """Find where the hand held another thing, or went to one and never to that which is asked for."""
+    found = _while("wrong_object", shortest=3)(facts)
+    if found or facts.other_m is None or bool((facts.hand_m <= facts.reach_m).any()):
+        return found
+    return visits(_numpy(facts.other_m), reach=facts.reach_m, left=LEFT * facts.reach_m)
 
-    What slips from the fingers before it has left the table was not taken.
+
+def _missed(facts: Facts) -> list[Span]:
+    """Find the visits from which the hand left without having done what it came for, or stayed to the end for nothing.
+
+    What slips from the fingers before it has left the table was not taken; what has to be pushed has to get there.
     """
-    distance, taken = _numpy(facts.hand_m), _numpy(facts.taken if facts.carried is None else facts.carried)
+    distance, done = _numpy(facts.hand_m), _numpy(facts.met if facts.carried is None else facts.carried)
+    begun = done if facts.carried is not None else _numpy(facts.taken)
     last = len(distance) - 1
     found = []
     for first, end in visits(distance, reach=facts.reach_m, left=LEFT * facts.reach_m):
-        waited = end < last or end - first >= HOVER_STEPS
-        if waited and not taken[first : end + 1].any():
+        left = end < last and not done[first : end + 1].any()
+        waited = end == last and end - first >= HOVER_STEPS and not begun[first : end + 1].any()
+        if left or waited:
             found.append((first, end))
     return found
 
 
 def _dropped(facts: Facts) -> list[Span]:
-    """Find where something that was carried was let go of and does not lie where it belongs."""
+    """Find where something that was carried was let go of and does not lie where it belongs.
+
+    However low it was: nobody sees whether it fell 1 cm or was put down in the wrong place.
+    """
     if facts.carried is None:
         return []
     taken = _numpy(facts.taken)
     delivered = np.zeros_like(taken) if facts.delivered is None else _numpy(facts.delivered)
     found = []
     for _, last in spans(_numpy(facts.carried), gap=_FLICKER):
-        after = slice(last + 1, last + 1 + DELIVERED_WITHIN_STEPS)
-        put_down = last + 1 >= len(taken) or taken[last + 1]
-        if not put_down and not delivered[after].any():
-            found.append((last + 1, last + 1))
-    return found
+        gone = np.flatnonzero(~taken[last + 1 :])
+        if len(gone) and not delivered[(at := last + 1 + int(gone[0])) : at + DELIVERED_WITHIN_STEPS].any():
+            found.append((at, at))
+    return list(dict.fromkeys(found))
 
 
 def _pushed_away(facts: Facts) -> list[Span]:
@@ -126,10 +164,14 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
+_LASTS = frozenset({"pushed_away", "stuck"})
+"""Setbacks that decide only where they last to the end."""
+
 _SETBACKS: Mapping[str, Callable[[Facts], list[Span]]] = {
-    "wrong_object": _while("wrong_object", shortest=3),
+    "wrong_object": _wrong_object,
     "wrong_order": _while("wrong_order", shortest=3),
     "fell_off_table": _while("off_table"),
+    "lifted": _while("lifted"),
     "dropped": _dropped,
     "pushed_away": _pushed_away,
     "reached_and_missed": _missed,

@@ -1,11 +1,11 @@
-"""Ask environments that tell events what happened in episodes, and say which were solved at their start."""
+"""Ask environments that tell events what happened in episodes, and make errors of those solved at their start."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from isaaclab_arena.interfaces.environment import Environment, TellsEvents
-from isaaclab_arena.interfaces.episode import SOLVED_AT_START, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import SOLVED_AT_START, EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
 
 _LOG = logging.getLogger(__name__)
@@ -25,19 +25,17 @@ def with_events(environment: Environment, records: Sequence[EpisodeRecord]) -> l
     solved = [record.success is True for record in told]
     events = environment.episode_events([record.env_id for record in told], solved)
     found = {record.env_id: each for record, each in zip(told, events, strict=True)}
-    records = [replace(record, events=found.get(record.env_id)) for record in records]
-    for record in records:
-        if record.events is not None and SOLVED_AT_START in record.events.seen:
-            _tell_solved_at_start(record)
-    return records
+    return [_told(record, found.get(record.env_id)) for record in records]
 
 
-def _tell_solved_at_start(record: EpisodeRecord) -> None:
-    _LOG.warning(
-        "job '%s', episode %d, seed %d: the task '%s' was solved at the start, before the policy had done anything. "
-        "That is an error of the task: the episode says nothing of the policy",
-        record.episode.job,
-        record.episode.episode_index,
-        record.episode.seed,
-        record.language_instruction,
+def _told(record: EpisodeRecord, events: EpisodeEvents | None) -> EpisodeRecord:
+    """Return an episode with what happened in it; as an error, and said so, if it was solved before it began."""
+    if events is None or SOLVED_AT_START not in events.seen:
+        return replace(record, events=events)
+    error = (
+        f"the task '{record.language_instruction}' was solved at the start, before the policy had done anything; "
+        "that is an error of the task, and says nothing of the policy"
     )
+    episode = record.episode
+    _LOG.error("job '%s', episode %d, seed %d: %s", episode.job, episode.episode_index, episode.seed, error)
+    return replace(record, outcome=Outcome.ERROR, success=None, error=error)

@@ -3,28 +3,77 @@ import dataclasses
 import pytest
 
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.interfaces.episode import EpisodeEvents, Outcome
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from tests.environments.building import EndStates, build, episode, play, start
-from tests.environments.events.failing_experts import FailingExpert, open_at, standing_still
+from tests.environments.building import ALL_ENVIRONMENTS, EndStates, build, episode, play, start
+from tests.environments.events.failing_experts import (
+    FailingExpert,
+    higher_than,
+    joint_beyond,
+    once,
+    pushed_near,
+    standing_still,
+)
+
+_STILL = ((0.0, 0.0, 0.0), 0.0, 1)
+_OPEN = ((0.0, 0.0, 0.0), 0.08, 1)
+_BACK = ((-0.03, 0.0, 0.0), 0.08, 1)
+_LEFT = ((0.0, 0.03, 0.0), 0.0, 1)
 
 
-@pytest.mark.parametrize("task", ["lift_object", "pick_and_place"])
+@pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
+def test_whoever_stands_still_in_any_task_never_moved(task):
+    assert decided(task, FailingExpert(standing_still)) == "never_moved"
+
+
 @pytest.mark.parametrize(
-    ("expert", "decisive"),
+    ("task", "expert", "decisive"),
     [
-        ({"spoil": standing_still}, "never_moved"),
-        ({"beside_m": 0.25}, "never_reached"),
-        ({"beside_m": 0.06}, "reached_and_missed"),
-        ({"spoil": open_at(0.09)}, "dropped"),
+        ("lift_object", {"beside_m": 0.25}, "never_reached"),
+        ("open_drawer", {"beside_m": 0.25}, "never_reached"),
+        ("press_button", {"beside_m": 0.25}, "never_reached"),
+        ("reach", {"beside_m": 0.25}, "never_reached"),
+        ("lift_object", {"beside_m": 0.06}, "reached_and_missed"),
+        ("pick_and_place", {"beside_m": 0.06}, "reached_and_missed"),
+        ("press_button", {"beside_m": 0.06}, "reached_and_missed"),
+        ("pick_by_colour", {"swapped": ("red", "blue")}, "wrong_object"),
+        ("stack", {"swapped": ("red", "blue")}, "wrong_object"),
+        ("sort_two", {"swapped": ("left_bin", "right_bin")}, "wrong_object"),
     ],
 )
-def test_failures_that_were_made_on_purpose_are_named_right(task, expert, decisive):
-    record = play(build(task), FailingExpert(**expert), 1).records[0]
+def test_experts_that_go_elsewhere_are_named_right(task, expert, decisive):
+    assert decided(task, FailingExpert(**expert)) == decisive
+
+
+@pytest.mark.parametrize(
+    ("task", "spoil", "decisive"),
+    [
+        ("lift_object", once(higher_than(0.09), _OPEN), "dropped"),
+        ("pick_and_place", once(higher_than(0.09), _OPEN), "dropped"),
+        ("stack", once(higher_than(0.09, "red"), _OPEN), "dropped"),
+        ("sort_two", once(higher_than(0.09, "red"), _OPEN), "dropped"),
+        ("lift_object", once(higher_than(0.05), _STILL), "stalled"),
+        ("pick_by_colour", once(higher_than(0.11, "blue"), _STILL), "almost"),
+        ("lift_object", once(higher_than(0.09), (*_LEFT[:2], 40), _OPEN), "fell_off_table"),
+        ("push_cube", once(pushed_near(0.06), _STILL), "almost"),
+        ("push_to_goal", once(pushed_near(0.05), _LEFT), "pushed_away"),
+        ("open_drawer", once(joint_beyond("cabinet/slide", 0.075), _BACK), "dropped"),
+        ("open_microwave", once(joint_beyond("microwave/hinge", 0.5), _BACK), "dropped"),
+        ("close_drawer", once(joint_beyond("cabinet/slide", 0.08, sign=-1), _BACK), "reached_and_missed"),
+        ("press_button", once(joint_beyond("button/press", 0.006), ((0.0, 0.0, 0.03), 0.0, 1)), "reached_and_missed"),
+    ],
+)
+def test_experts_that_do_something_else_on_the_way_are_named_right(task, spoil, decisive):
+    assert decided(task, FailingExpert(spoil), action_mode="ee_delta") == decisive
+
+
+def decided(task: str, expert: FailingExpert, **options: str) -> str | None:
+    """Return the event that a failure is put down to, which has to be one."""
+    record = play(build(task, **options), expert, 1).records[0]
     assert record.success is False
     assert record.events is not None
-    assert record.events.decisive == decisive
     assert 0 <= record.events.progress < 1
+    return record.events.decisive
 
 
 def test_events_and_progress_are_the_same_for_any_number_of_env_slots():
@@ -34,7 +83,7 @@ def test_events_and_progress_are_the_same_for_any_number_of_env_slots():
     assert all((each.events.progress == 1) == (each.outcome is Outcome.SUCCESS) for each in one.values() if each.events)
 
 
-def test_a_task_that_is_solved_at_its_start_is_told_at_once_with_job_episode_and_seed(caplog):
+def test_an_episode_that_is_solved_at_its_start_is_an_error_that_names_job_episode_seed_and_task(caplog):
     env = build("reach")
     usual = env.draw_conditions(episode(7).conditions_generator())
     start(env)
@@ -42,5 +91,8 @@ def test_a_task_that_is_solved_at_its_start_is_told_at_once_with_job_episode_and
     there = dataclasses.replace(episode(7, seed=5), saved_conditions={**usual, "target.position": hand})
     ends = EndStates()
     rollout(env, FailingExpert(standing_still), [there], [ends])
-    assert ends.records[7].events == EpisodeEvents(progress=1.0, decisive=None, seen={"solved_at_start": (0, 1)})
-    assert "job 'test', episode 7, seed 5: the task 'move the gripper to the green marker' was solved" in caplog.text
+    record = ends.records[7]
+    assert (record.outcome, record.success, record.events) == (Outcome.ERROR, None, None)
+    assert record.error is not None
+    assert "the task 'move the gripper to the green marker' was solved at the start" in record.error
+    assert f"job 'test', episode 7, seed 5: {record.error}" in caplog.text

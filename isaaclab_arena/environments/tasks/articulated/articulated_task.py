@@ -18,9 +18,9 @@ from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
-REACH_M = 0.05
+REACH_M = 0.10
 NEARLY = 0.8
-_MOVED = 0.1
+_MOVED = 0.2
 
 _FINGER_TOUCHES = ("left_finger_touches_handle", "right_finger_touches_handle")
 
@@ -99,6 +99,7 @@ class ArticulatedTask(Task):
         share: torch.Tensor,
         met: torch.Tensor,
         nearly: float = NEARLY,
+        is_pulled: bool = False,
     ) -> Facts:
         """Return what the hand did with the joint: come to its handle, touch it, move it.
 
@@ -108,6 +109,7 @@ class ArticulatedTask(Task):
             share: How much of the way the joint has made. Shape: (moments,).
             met: Whether it is where it should be. Shape: (moments,), bool.
             nearly: Share of the way from which on it is nearly there.
+            is_pulled: Whether the hand has to stay with it; it may be let go too early then.
         """
         hand_m = self.hand_distance(moments)
         return Facts(
@@ -116,9 +118,9 @@ class ArticulatedTask(Task):
             hand_m=hand_m,
             reach_m=REACH_M,
             taken=touched,
-            # A handle that is let go falls nowhere, but one that was only touched was missed.
-            carried=touched & (share > _MOVED),
-            delivered=torch.ones_like(touched),
+            # A handle that was only touched was missed.
+            carried=touched & (share > _MOVED) if is_pulled else None,
+            delivered=met if is_pulled else None,
             met=met,
             nearly=share >= nearly,
         )
@@ -231,7 +233,8 @@ class OpenByHandle(MovedByHandTask):
         del env_id
         position = moments.joint_position(self.joint)[:, 0]
         share = terms.progress(position, start=float(position[0]), goal=self.opening.open)
-        return self.moved_facts(moments, touched=_at_handle(moments), share=share, met=position >= self.opening.open)
+        met = position >= self.opening.open
+        return self.moved_facts(moments, touched=_at_handle(moments), share=share, met=met, is_pulled=True)
 
 
 def _at_handle(state: NamedState) -> torch.Tensor:

@@ -105,6 +105,7 @@ class PickByColour(TwoCubesTask):
             carried=grasp.carried,
             strayed_m=strayed(grasp.position, grasp.held),
             wrong_object=wrong.held,
+            other_m=wrong.hand_m,
             off_table=grasp.off_table | wrong.off_table,
             met=grasp.held & (grasp.height_m >= LIFT_HEIGHT_M),
             nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M),

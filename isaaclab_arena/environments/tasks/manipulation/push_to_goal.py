@@ -1,5 +1,7 @@
 """Push an object over the table onto a marked disc, without lifting it."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -81,7 +83,8 @@ class PushToGoal(Task):
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the object: come to it, push it to the disc."""
         del env_id
-        return self._push_facts(moments, tolerance_m=TOLERANCE_M, stands=self._stands(moments))
+        facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, stands=self._stands(moments))
+        return replace(facts, lifted=self._height_m(moments) > LIFTED_M)
 
     def _push_facts(self, moments: NamedState, *, tolerance_m: float, stands: torch.Tensor) -> Facts:
         """Return the facts of a push to the disc.
@@ -110,9 +113,13 @@ class PushToGoal(Task):
             nearly=upright & (distance < 2 * tolerance_m),
         )
 
+    def _height_m(self, state: NamedState) -> torch.Tensor:
+        """Return how far the object is above where it stands on the table [m]. Shape: (num_envs,)."""
+        return state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
+
     def _stands(self, state: NamedState) -> torch.Tensor:
         """Return whether the object stands upright on the table, at rest. Shape: (num_envs,), bool."""
-        height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
+        height = self._height_m(state)
         at_rest = norm(state.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
         return (height.abs() < _ON_TABLE_M) & terms.upright(state.body_orientation(OBJECT_BODY)) & at_rest
 

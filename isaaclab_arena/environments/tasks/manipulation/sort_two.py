@@ -117,7 +117,7 @@ class SortTwo(TwoCubesTask):
             ),
             wrong_object=swapped,
             off_table=red.off_table | blue.off_table | torch.stack([terms.off_the_table(each) for each in bins]).any(0),
-            met=self._is_sorted(moments, "red") & self._is_sorted(moments, "blue"),
+            met=self._is_let_go(moments, "red", red_in) & self._is_let_go(moments, "blue", blue_in),
             nearly=red_in & blue_in,
         )
 
@@ -130,9 +130,12 @@ class SortTwo(TwoCubesTask):
         return inside_bin(state, f"{colour}/body", f"{place}/body", half_height=CUBE.half_height)
 
     def _is_sorted(self, backend: NamedState, colour: str) -> torch.Tensor:
-        inside = self._is_inside(backend, colour, _BIN_OF[colour])
-        let_go = ~touched(backend, colour) & (tool_distance(backend, self.robot, colour) > _AWAY_M)
-        return inside & at_rest(backend, colour) & let_go
+        return self._is_let_go(backend, colour, self._is_inside(backend, colour, _BIN_OF[colour]))
+
+    def _is_let_go(self, state: NamedState, colour: str, inside: torch.Tensor) -> torch.Tensor:
+        """Return whether a cube that is inside its bin rests there, and no finger is on or near it."""
+        let_go = ~touched(state, colour) & (tool_distance(state, self.robot, colour) > _AWAY_M)
+        return inside & at_rest(state, colour) & let_go
 
     def _reward(self, backend: Backend, colour: str, sorted_in: dict[str, torch.Tensor]) -> torch.Tensor:
         position, place = backend.body_position(f"{colour}/body"), backend.body_position(f"{_BIN_OF[colour]}/body")

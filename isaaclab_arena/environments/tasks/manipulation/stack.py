@@ -98,6 +98,7 @@ class Stack(TwoCubesTask):
             delivered=on_top,
             strayed_m=strayed(red.position, red.held | on_top),
             wrong_object=blue.carried,
+            other_m=blue.hand_m,
             wrong_order=(beside < _BESIDE_M) & (above < -_CUBE_M + _HEIGHT_TOLERANCE_M) & moments.touching(_TOUCH),
             off_table=red.off_table | blue.off_table,
             met=on_top & rests & self._let_go(moments, red.hand_m),

@@ -1,0 +1,292 @@
+"""Ask a person what went wrong in failed episodes, before showing what was told of them, and count the agreement.
+
+First ``--do sheets`` draws the failures of a round, two on a page, and numbers them; what was told of them goes to a
+file beside the pages. A person writes ``<number> <event>`` lines, or ``<number> none``, from the pages and from
+docs/reference/events.md, and ``--do label`` takes them into benchmarks/results/event_labels.csv, which is committed
+then. Only after that, ``--do join`` fills in what was told, and ``--do page`` counts.
+"""
+
+import csv
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+
+from benchmarks import RESULTS
+from benchmarks.harness.environments import success_rate
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import markdown_table
+from benchmarks.success.failure_sheets import Failure, Source, failures_of
+from isaaclab_arena.interfaces.episode import EVENTS
+
+LABELS = RESULTS / "event_labels.csv"
+LABELLED_BY = "one of the authors, from sheets of twelve moments in two views"
+NOT_SHOWN = "not shown yet"
+COLUMNS = (
+    "round",
+    "environment",
+    "model",
+    "variations",
+    "seed",
+    "episode_index",
+    "label",
+    "decisive_event",
+    "labelled_by",
+)
+KEY_COLUMNS = COLUMNS[:6]
+_TOLD_FILE = "told.json"
+_PER_PAGE = 2
+
+_CLOSEDLOOP = {
+    "policy_config_yaml_path": "isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml",
+    "model_path": "models/panda_tabletop",
+}
+_SEEING = {"embodiment": "panda", "camera_size": 64, "enable_cameras": True}
+
+
+def _gr00t(environment: str, tried: int, wanted: int, *, model: str = "panda_tabletop", **more: Any) -> Source:
+    policy_options = {**_CLOSEDLOOP, "model_path": f"models/{model}"}
+    policy = {"policy": "gr00t_closedloop", "called": model, **more}
+    return Source(
+        environment=environment,
+        policy_options=policy_options,
+        options=_SEEING,
+        tried=tried,
+        wanted=wanted,
+        **policy,
+    )
+
+
+def _by_colour(tried: int, wanted: int, **more: Any) -> Source:
+    return _gr00t("pick_by_colour", tried, wanted, model="panda_pick_by_colour", **more)
+
+
+def _trained(environment: str, tried: int, wanted: int, **more: Any) -> Source:
+    return Source(
+        environment=environment,
+        policy="rsl_rl",
+        called=environment,
+        policy_options={"checkpoint_path": f"models/{environment}"},
+        tried=tried,
+        wanted=wanted,
+        **more,
+    )
+
+
+def _plain(environment: str, policy: str, tried: int, wanted: int, **axes: int) -> Source:
+    return Source(environment=environment, policy=policy, called=policy, tried=tried, wanted=wanted, axes=axes)
+
+
+_SWAPPED = {"policy": "benchmarks.success.swapped_colours.SwappedColours", "called": "panda_pick_by_colour, swapped"}
+EE_DELTA = {"action_mode": "ee_delta"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Failures that are labelled together.
+
+    Attributes:
+        seed: Seed of their episodes, of no other round.
+        sources: Where they come from.
+    """
+
+    seed: int
+    sources: Sequence[Source]
+
+
+ROUNDS: Mapping[int, Round] = {
+    3: Round(
+        seed=404,
+        sources=(
+            _trained("push_cube", 16, 6, axes={"delay": 12}),
+            _trained("push_cube", 16, 4, axes={"object_mass": 5}),
+            _trained("push_cube", 12, 3, axes={"action_noise": 80}),
+            _trained("reach", 12, 3, axes={"delay": 15}, options=EE_DELTA),
+            _plain("reach", "random_action", 4, 3),
+            _plain("press_button", "scripted", 8, 4, action_noise=110),
+            _plain("press_button", "random_action", 4, 2),
+            _plain("stack", "scripted", 16, 6, action_noise=50),
+            _plain("sort_two", "scripted", 8, 5, action_noise=60),
+            _plain("push_to_goal", "scripted", 8, 4, action_noise=45),
+            _plain("close_drawer", "scripted", 8, 5, action_noise=60),
+            _plain("open_microwave", "scripted", 8, 5, action_noise=60),
+            _plain("open_drawer", "scripted", 8, 4, action_noise=60),
+            _plain("lift_object", "scripted", 8, 3, action_noise=80),
+            _plain("pick_and_place", "scripted", 8, 4, action_noise=60),
+            _plain("pick_by_colour", "scripted", 8, 3, action_noise=80),
+            _plain("push_cube", "random_action", 4, 2),
+            _plain("open_drawer", "random_action", 4, 2),
+            _plain("lift_object", "zero_action", 2, 1),
+            _plain("close_drawer", "zero_action", 2, 1),
+        ),
+    ),
+    4: Round(
+        seed=505,
+        sources=(
+            _gr00t("lift_object", 8, 5, axes={"robot_start": 8}),
+            _gr00t("pick_and_place", 8, 5, axes={"robot_start": 8}),
+            _gr00t("open_drawer", 8, 5, axes={"camera_pose": 5}),
+            _by_colour(8, 3, **_SWAPPED),
+            _gr00t("stack", 8, 4),
+        ),
+    ),
+    5: Round(
+        seed=606,
+        sources=(
+            _by_colour(8, 5, axes={"robot_start": 8}),
+            _by_colour(8, 4, instruction="pick up the cube"),
+            _gr00t("pick_and_place", 8, 5, axes={"camera_pose": 5}),
+            _gr00t("lift_object", 8, 5, axes={"camera_pose": 5}),
+            _gr00t("close_drawer", 8, 3),
+            _gr00t("push_to_goal", 8, 2),
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to do."""
+
+    do: Literal["sheets", "label", "join", "page"] = "page"  # See above.
+    round: int = max(ROUNDS)  # Which round.
+    directory: Path = Path("event_sheets")  # Where its pages lie.
+    labels: Path = Path("labels.txt")  # The person's lines.
+
+
+def draw_sheets(options: Options) -> None:
+    """Run a round's episodes, draw the pages of its failures, and write down what was told of them."""
+    asked, directory = ROUNDS[options.round], options.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    by_task: dict[str, list[Failure]] = {}
+    for source in asked.sources:
+        found = failures_of(source, asked.seed)
+        print(source.environment, source.called, source.changes, len(found), flush=True)
+        by_task.setdefault(source.environment, []).extend(found)
+    order = random.Random(options.round)
+    failures = [each for found in by_task.values() for each in order.sample(found, len(found))]
+    told: list[dict[str, Any]] = []
+    for first in range(0, len(failures), _PER_PAGE):
+        sheets = []
+        for number, failure in enumerate(failures[first : first + _PER_PAGE], start=first + 1):
+            sheets.append(failure.sheet(f"{number}: {failure.record.language_instruction}"))
+            told.append({"number": number, **_told(options.round, failure)})
+        page = Image.new("RGB", (max(sheet.width for sheet in sheets), sum(sheet.height for sheet in sheets)))
+        top = 0
+        for sheet in sheets:
+            page.paste(sheet, (0, top))
+            top += sheet.height
+        page.save(directory / f"page_{first // _PER_PAGE + 1:02d}.png")
+    (directory / _TOLD_FILE).write_text(json.dumps(told, indent=1), encoding="utf-8")
+
+
+def _told(number: int, failure: Failure) -> dict[str, Any]:
+    episode, events = failure.record.episode, failure.record.events
+    assert events is not None
+    return {
+        "round": number,
+        "environment": failure.source.environment,
+        "model": failure.source.called,
+        "variations": failure.source.changes,
+        "seed": episode.seed,
+        "episode_index": episode.episode_index,
+        "decisive_event": events.decisive or "",
+        "seen": events.seen,
+        "progress": events.progress,
+    }
+
+
+def take_labels(options: Options) -> None:
+    """Add a person's labels to the file of all labels, with nothing of what was told."""
+    told = {each["number"]: each for each in json.loads((options.directory / _TOLD_FILE).read_text(encoding="utf-8"))}
+    rows = read_labels()
+    for line in options.labels.read_text(encoding="utf-8").splitlines():
+        number, label = line.split()
+        if label not in (*EVENTS, "none"):
+            raise SystemExit(f"{options.labels}: {line}: there is no event '{label}'")
+        key = {name: str(told[int(number)][name]) for name in KEY_COLUMNS}
+        label = "" if label == "none" else label
+        rows.append({**key, "label": label, "decisive_event": NOT_SHOWN, "labelled_by": LABELLED_BY})
+    _write_labels(rows)
+
+
+def join_told(options: Options) -> None:
+    """Fill in what was told of the episodes that have labels."""
+    told = json.loads((options.directory / _TOLD_FILE).read_text(encoding="utf-8"))
+    by_key = {tuple(str(each[name]) for name in KEY_COLUMNS): each["decisive_event"] for each in told}
+    rows = read_labels()
+    for row in rows:
+        key = tuple(row[name] for name in KEY_COLUMNS)
+        if row["decisive_event"] == NOT_SHOWN and key in by_key:
+            row["decisive_event"] = by_key[key]
+    _write_labels(rows)
+
+
+def read_labels() -> list[dict[str, str]]:
+    """Return all labels, with what was told where that was joined."""
+    with LABELS.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _write_labels(rows: Sequence[Mapping[str, str]]) -> None:
+    with LABELS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_page(options: Options) -> None:
+    """Count the agreement of each round, and of each event and task in the last one."""
+    page = Page("event_agreement", "How often a person agrees with the event that decided a failure", options, "mujoco")
+    rows = [row for row in read_labels() if row["decisive_event"] != NOT_SHOWN]
+    rounds = sorted({row["round"] for row in rows}, key=int)
+    last = [row for row in rows if row["round"] == rounds[-1]]
+    page.write(
+        "\n".join(_counted("round", [(name, [row for row in rows if row["round"] == name]) for name in rounds])),
+        f"Round {rounds[-1]}, by what the person saw:",
+        "\n".join(_counted("label", _groups(last, "label"))),
+        f"Round {rounds[-1]}, by task:",
+        "\n".join(_counted("task", _groups(last, "environment"))),
+        f"Where they differ in round {rounds[-1]}:",
+        "\n".join(_differences(last)),
+    )
+
+
+def _groups(rows: Sequence[Mapping[str, str]], column: str) -> list[tuple[str, list[Mapping[str, str]]]]:
+    counted = Counter(row[column] for row in rows)
+    return [(name or "none", [row for row in rows if row[column] == name]) for name, _ in counted.most_common()]
+
+
+def _counted(heading: str, groups: Sequence[tuple[str, Sequence[Mapping[str, str]]]]) -> list[str]:
+    lines = []
+    for name, rows in groups:
+        same = sum(row["label"] == row["decisive_event"] for row in rows)
+        lines.append((name, f"{same}/{len(rows)}", success_rate(same, len(rows))))
+    return markdown_table((heading, "same", "agreement, Wilson 95 %"), lines)
+
+
+def _differences(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    apart = Counter(
+        (row["environment"], row["label"] or "none", row["decisive_event"] or "none")
+        for row in rows
+        if row["label"] != row["decisive_event"]
+    )
+    lines = [(*names, str(number)) for names, number in apart.most_common()]
+    return markdown_table(("task", "the person", "told", "failures"), lines, words=3)
+
+
+_DOES = {"sheets": draw_sheets, "label": take_labels, "join": join_told, "page": write_page}
+
+
+def main(options: Options) -> None:
+    """Do one of the steps of a round."""
+    _DOES[options.do](options)
+
+
+if __name__ == "__main__":
+    run(main, Options)
