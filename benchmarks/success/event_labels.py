@@ -128,22 +128,31 @@ ROUNDS: Mapping[int, Round] = {
     4: Round(
         seed=505,
         sources=(
-            _gr00t("lift_object", 8, 5, axes={"robot_start": 8}),
-            _gr00t("pick_and_place", 8, 5, axes={"robot_start": 8}),
-            _gr00t("open_drawer", 8, 5, axes={"camera_pose": 5}),
-            _by_colour(8, 3, **_SWAPPED),
-            _gr00t("stack", 8, 4),
+            _gr00t("pick_and_place", 8, 6, axes={"robot_start": 8}),
+            _gr00t("open_drawer", 8, 6, axes={"camera_pose": 5}),
+            _gr00t("lift_object", 8, 6, axes={"robot_start": 8}),
         ),
     ),
     5: Round(
         seed=606,
         sources=(
-            _by_colour(8, 5, axes={"robot_start": 8}),
-            _by_colour(8, 4, instruction="pick up the cube"),
+            _by_colour(8, 6, axes={"robot_start": 8}),
+            _by_colour(8, 5, instruction="pick up the cube"),
             _gr00t("pick_and_place", 8, 5, axes={"camera_pose": 5}),
-            _gr00t("lift_object", 8, 5, axes={"camera_pose": 5}),
-            _gr00t("close_drawer", 8, 3),
-            _gr00t("push_to_goal", 8, 2),
+        ),
+    ),
+    6: Round(
+        seed=707,
+        sources=(
+            _trained("push_cube", 16, 4, axes={"delay": 12}),
+            _plain("press_button", "scripted", 8, 2, action_noise=110),
+            _plain("stack", "scripted", 8, 3, action_noise=50),
+            _plain("push_to_goal", "scripted", 8, 2, action_noise=45),
+            _plain("close_drawer", "scripted", 8, 3, action_noise=60),
+            _plain("open_microwave", "scripted", 8, 3, action_noise=60),
+            _plain("open_drawer", "scripted", 8, 3, action_noise=60),
+            _plain("pick_and_place", "scripted", 8, 3, action_noise=60),
+            _plain("sort_two", "scripted", 4, 2, action_noise=60),
         ),
     ),
 }

@@ -14,6 +14,7 @@ STRAYED_M = 0.05
 LEFT = 1.3
 STUCK_STEPS = 10
 HOVER_STEPS = 20
+SEEN_STEPS = 5
 DELIVERED_WITHIN_STEPS = 10
 GROWTH = 0.02
 LATE = 0.2
@@ -63,16 +64,21 @@ def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarra
         return "pushed_away"
     taken_at = 0 if facts.carried is None else _last(_numpy(facts.carried))
     good_at = max(int(np.argmax(progress >= progress[-1] - GROWTH)), taken_at)
+    progressing = "out_of_time_while_progressing" in at_end
     lasting = [
         (span[0], rank, name)
         for rank, name in enumerate(SETBACKS)
         if name in (at_end if name in _LASTS else found)
         for span in found[name]
-        if span[1] >= good_at
+        if span[1] >= good_at and not (name == "reached_and_missed" and span[1] == last and progressing)
     ]
+    names = {name for _, _, name in lasting}
+    if "reached_and_missed" in names and not facts.is_pushed:
+        # A failed grasp that pushes the thing away is a failed grasp.
+        lasting = [each for each in lasting if each[2] != "pushed_away"]
     if lasting:
         return min(lasting)[2]
-    return "out_of_time_while_progressing" if "out_of_time_while_progressing" in at_end else None
+    return "out_of_time_while_progressing" if progressing else None
 
 
 def _last(holds: np.ndarray) -> int:
@@ -152,7 +158,7 @@ def _pushed_away(facts: Facts) -> list[Span]:
 def _undone(facts: Facts) -> list[Span]:
     """Find where the goal had been met for a moment and was not any more."""
     met = _numpy(facts.met)
-    return [(last + 1, last + 1) for _, last in spans(met, shortest=2, gap=1) if last + 1 < len(met)]
+    return [(last + 1, last + 1) for _, last in spans(met, shortest=SEEN_STEPS, gap=1) if last + 1 < len(met)]
 
 
 def _stuck(facts: Facts) -> list[Span]:

@@ -22,7 +22,7 @@ def seen(facts, *, solved: bool = False, max_steps: int = 1000):
         ({"taken": "..###", "carried": "..###"}, "dropped", (5, 1)),
         ({"strayed_m": [0.0] * 10 + [0.06] * 12, "taken": "#"}, "pushed_away", (10, 1)),
         ({"hand_m": [_FAR] * 5 + [_NEAR] * 4 + [_FAR] * 4 + [_NEAR] * 3 + [_FAR] * 6}, "reached_and_missed", (5, 2)),
-        ({"met": "....###...............", "taken": "#"}, "success_undone", (7, 1)),
+        ({"met": "....#####.............", "taken": "#"}, "success_undone", (9, 1)),
         ({"lifted": "..........############", "taken": "#"}, "lifted", (10, 1)),
         ({"blocked": "." * (22 - STUCK_STEPS) + "#" * STUCK_STEPS, "taken": "#"}, "stuck", (22 - STUCK_STEPS, 1)),
         ({"nearly": "......################", "taken": "#"}, "almost", (6, 1)),

@@ -14,13 +14,14 @@ from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Judgement, Ta
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.math.rotation import dot, norm
 from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
-REACH_M = 0.10
+REACH_M = 0.05
 NEARLY = 0.8
-_MOVED = 0.2
+_MOVED = 0.1
 
 _FINGER_TOUCHES = ("left_finger_touches_handle", "right_finger_touches_handle")
 
@@ -36,6 +37,8 @@ class MovedJoint:
         site: Where the hand goes: a site in the file.
         observed_as: Prefix of the site's position in observations.
         starts: Lowest and highest position at the start; None where it starts as in the file.
+        bar: From the site to both ends of the handle, in world axes [m].
+        thick_m: From the handle's middle line to its surface [m].
     """
 
     joint: str
@@ -44,6 +47,8 @@ class MovedJoint:
     site: str
     observed_as: str = "handle"
     starts: tuple[float, float] | None = None
+    bar: tuple[tuple[float, float, float], tuple[float, float, float]] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    thick_m: float = 0.008
 
 
 class ArticulatedTask(Task):
@@ -91,6 +96,14 @@ class ArticulatedTask(Task):
         """Return the distance from the tool centre point to where the hand has to go [m]. Shape: (num_envs,)."""
         return terms.distance(backend.site_position(self.robot.tcp_site), backend.site_position(self.site))
 
+    def _handle_distance(self, state: NamedState) -> torch.Tensor:
+        """Return the distance from the tool centre point to the middle line of the handle [m]. Shape: (num_envs,)."""
+        start, end = (state.qpos.new_tensor(each) for each in self.moved.bar)
+        line = end - start
+        way = state.site_position(self.robot.tcp_site) - state.site_position(self.site) - start
+        share = (dot(way, line) / dot(line, line).clamp(min=1e-12)).clamp(0, 1)
+        return norm(way - share[:, None] * line)
+
     def moved_facts(
         self,
         moments: NamedState,
@@ -111,12 +124,13 @@ class ArticulatedTask(Task):
             nearly: Share of the way from which on it is nearly there.
             is_pulled: Whether the hand has to stay with it; it may be let go too early then.
         """
-        hand_m = self.hand_distance(moments)
+        reach_m = self.moved.thick_m + REACH_M
+        hand_m = self._handle_distance(moments)
         return Facts(
-            stages=(approach(hand_m, REACH_M), touched, touched.any() * share),
+            stages=(approach(hand_m, reach_m), touched, touched.any() * share),
             arm=arm_facts(moments, self.robot),
             hand_m=hand_m,
-            reach_m=REACH_M,
+            reach_m=reach_m,
             taken=touched,
             # A handle that was only touched was missed.
             carried=touched & (share > _MOVED) if is_pulled else None,

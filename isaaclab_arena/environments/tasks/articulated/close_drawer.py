@@ -23,7 +23,14 @@ _FASTEST_PUSH_M = 0.05
 _SHARE_BY_HAND = 0.5
 _LOW, _HIGH = (0.72, -0.10), (0.76, 0.10)
 _CABINET = Thing(prefix="cabinet", asset="objects/cabinet.xml", position=(0.74, 0.0, 0.0), area=(_LOW, _HIGH))
-_DRAWER = MovedJoint(joint="slide", called="drawer_opening", unit="m", site="handle", starts=(0.12, 0.18))
+_DRAWER = MovedJoint(
+    joint="slide",
+    called="drawer_opening",
+    unit="m",
+    site="handle",
+    starts=(0.12, 0.18),
+    bar=((0.0, -0.065, 0.0), (0.0, 0.065, 0.0)),
+)
 _SPEC = TaskSpec(
     name="close_drawer",
     instruction="close the drawer",

@@ -13,7 +13,14 @@ HOLD_STEPS = 3
 _FASTEST_PULL_M = 0.05
 _LOW, _HIGH = (0.68, -0.10), (0.74, 0.10)
 _CABINET = Thing(prefix="cabinet", asset="objects/cabinet.xml", position=(0.7, 0.0, 0.0), area=(_LOW, _HIGH))
-_DRAWER = MovedJoint(joint="slide", called="drawer_opening", unit="m", site="handle", starts=(0.0, 0.02))
+_DRAWER = MovedJoint(
+    joint="slide",
+    called="drawer_opening",
+    unit="m",
+    site="handle",
+    starts=(0.0, 0.02),
+    bar=((0.0, -0.065, 0.0), (0.0, 0.065, 0.0)),
+)
 _OPENING = Opening(quantity="opening", open=OPEN_M, pulled=PULLED_M, fastest=_FASTEST_PULL_M)
 _SPEC = TaskSpec(
     name="open_drawer",

@@ -14,7 +14,9 @@ NUM_WAYPOINTS = 5
 _FASTEST_PULL_RAD = 0.15
 _LOW, _HIGH = (0.66, -0.05), (0.72, 0.05)
 _MICROWAVE = Thing(prefix="microwave", asset="objects/microwave.xml", position=(0.7, 0.0, 0.0), area=(_LOW, _HIGH))
-_DOOR = MovedJoint(joint="hinge", called="door_angle", unit="rad", site="handle")
+_DOOR = MovedJoint(
+    joint="hinge", called="door_angle", unit="rad", site="handle", bar=((0.0, 0.0, -0.135), (0.0, 0.0, 0.018))
+)
 _OPENING = Opening(quantity="angle", open=OPEN_RAD, pulled=PULLED_RAD, fastest=_FASTEST_PULL_RAD)
 _SPEC = TaskSpec(
     name="open_microwave",

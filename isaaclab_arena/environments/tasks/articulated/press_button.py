@@ -20,7 +20,7 @@ HOLD_STEPS = 4
 _TOUCH = "hand_touches_button"
 _LOW = (0.40, -0.20)
 _HIGH = (0.60, 0.20)
-_CAP = MovedJoint(joint="press", called="button_press", unit="m", site="top", observed_as="button")
+_CAP = MovedJoint(joint="press", called="button_press", unit="m", site="top", observed_as="button", thick_m=0.032)
 
 
 class PressButton(ArticulatedTask):
