@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,12 @@ from tests.end_to_end.launching import command, run, write_jobs
 NUM_EPISODES = 6
 
 
-def checksums(directory: Path, num_envs: int, *options: object, ranks: int = 1) -> dict[tuple[str, int], int]:
-    """Run two jobs and return the checksum of what was recorded of each episode."""
+Known = dict[tuple[str, int], tuple[int, dict[str, Any]]]
+"""Job and episode to the checksum of what was recorded of it, and what happened in it."""
+
+
+def known(directory: Path, num_envs: int, *options: object, ranks: int = 1) -> Known:
+    """Run two jobs and return what is known of each episode."""
     jobs = [
         {
             "name": task,
@@ -29,22 +34,23 @@ def checksums(directory: Path, num_envs: int, *options: object, ranks: int = 1) 
         for file in output.glob("*/episode_results_rank*.jsonl")
         for line in file.read_text().splitlines()
     ]
-    return {(line["job_name"], line["episode_index"]): line["checksum"] for line in lines}
+    return {(line["job_name"], line["episode_index"]): (line["checksum"], line["events"]) for line in lines}
 
 
 @pytest.fixture(scope="module")
-def one_slot(tmp_path_factory) -> dict[tuple[str, int], int]:
-    found = checksums(tmp_path_factory.mktemp("deterministic"), 1, "--deterministic", "--policy_batch", 16)
-    assert len(set(found.values())) == 2 * NUM_EPISODES
+def one_slot(tmp_path_factory) -> Known:
+    found = known(tmp_path_factory.mktemp("deterministic"), 1, "--deterministic", "--policy_batch", 16)
+    assert len({checksum for checksum, _ in found.values()}) == 2 * NUM_EPISODES
+    assert {events["decisive"] for _, events in found.values()} - {None}
     return found
 
 
 @pytest.mark.parametrize(("num_envs", "ranks", "groups"), [(4, 1, 1), (5, 2, 1), (5, 1, 2)])
-def test_a_networks_episodes_are_the_same_bits_however_env_slots_are_shared_out(
+def test_a_networks_episodes_and_their_events_are_the_same_bits_however_env_slots_are_shared_out(
     one_slot, tmp_path, num_envs, ranks, groups
 ):
     options = ("--deterministic", "--policy_batch", 16, "--pipeline", groups)
-    assert checksums(tmp_path, num_envs, *options, ranks=ranks) == one_slot
+    assert known(tmp_path, num_envs, *options, ranks=ranks) == one_slot
 
 
 def test_more_env_slots_than_the_batch_holds_are_a_mistake_that_names_both(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.launching import command, run, same_tables, start, write_jobs
+from tests.end_to_end.launching import command, episodes_table, jobs_table, run, same_tables, start, write_jobs
 
 JOBS = [
     {"name": name, "arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": policy, "num_episodes": 12}
@@ -24,6 +24,9 @@ def undisturbed(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("undisturbed")
     finished = evaluate(directory, "--output_dir", directory / "out")
     assert finished.returncode == 0, finished.stderr
+    # Its tables, with which all others are compared byte for byte, tell what happened and how far failures came.
+    assert episodes_table(directory / "out")["decisive_event"].nunique() > 1
+    assert jobs_table(directory / "out")["score"].notna().all()
     return directory / "out"
 
 
