@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_experts_that_do_something_else_on_the_way_are_named_right(task, spoil, 
     assert decided(task, FailingExpert(spoil), action_mode="ee_delta") == decisive
 
 
-def decided(task: str, expert: FailingExpert, **options: str) -> str | None:
+def decided(task: str, expert: FailingExpert, **options: Any) -> str | None:
     """Return the event that a failure is put down to, which has to be one."""
     record = play(build(task, **options), expert, 1).records[0]
     assert record.success is False
