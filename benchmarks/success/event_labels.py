@@ -39,8 +39,8 @@ COLUMNS: tuple[str, ...] = (
     "labelled_by",
 )
 KEY_COLUMNS = COLUMNS[:6]
-TOLD_AS_TODAY = 4
-"""The first round that was told by the rules of today: a round that rules were mended after says nothing of them."""
+ONE_SET_OF_RULES = 4
+"""The first of the last rounds, between which no rule was changed."""
 
 HAPPENED = {
     1: "ten pictures of the whole scene each",
@@ -53,7 +53,9 @@ HAPPENED = {
 NOTES = """\
 One of the authors labelled failures from pages of pictures before seeing what was told of them; the labels were
 committed first. No seed was used twice, and no rule was changed between labels and count. Failures come from the GR00T
-models, trained policies and the scripted policy, most of them under changes that are hard on them."""
+models, trained policies and the scripted policy, most of them under changes that are hard on them. After the last round
+"came to the thing" was widened from 5 to 8 cm, for the hands that a person saw at the thing and the rule did not; no
+round has tested that. In failures of an instruction that names no colour the person could not know the wrong cube."""
 _TOLD_FILE = "told.json"
 _PER_PAGE = 2
 
@@ -265,26 +267,26 @@ def _write_labels(rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def write_page(options: Options) -> None:
-    """Count the agreement of each round, and of each event and task in those that were told by today's rules."""
+    """Count the agreement of each round, and of each event and task in the last ones, told by one set of rules."""
     page = Page("event_agreement", "How often a person agrees with the event that decided a failure", options, "mujoco")
     rows = [row for row in read_labels() if row["decisive_event"] != NOT_SHOWN]
     by_round = _groups(rows, "round")
-    today = [row for row in rows if int(row["round"]) >= TOLD_AS_TODAY]
+    latest = [row for row in rows if int(row["round"]) >= ONE_SET_OF_RULES]
     rounds = [(f"{name}: {HAPPENED[int(name)]}", its) for name, its in sorted(by_round, key=lambda each: int(each[0]))]
-    title = f"rounds {TOLD_AS_TODAY} to {today[-1]['round']}, told as today" if today else ""
+    title = f"rounds {ONE_SET_OF_RULES} to {rounds[-1][0].partition(':')[0]} together"
     page.write(
         NOTES,
-        "\n".join(_counted("round", [*rounds, (title, today)])),
+        "\n".join(_counted("round", [*rounds, (title, latest)])),
         "The last rounds, by what the person saw:",
-        "\n".join(_counted("label", _groups(today, "label"))),
+        "\n".join(_counted("label", _groups(latest, "label"))),
         "By what was told:",
-        "\n".join(_counted("told", _groups(today, "decisive_event"))),
+        "\n".join(_counted("told", _groups(latest, "decisive_event"))),
         "By policy:",
-        "\n".join(_counted("policy", _groups(today, "model"))),
+        "\n".join(_counted("policy", _groups(latest, "model"))),
         "By task:",
-        "\n".join(_counted("task", _groups(today, "environment"))),
+        "\n".join(_counted("task", _groups(latest, "environment"))),
         "Where they differ:",
-        "\n".join(_differences(today)),
+        "\n".join(_differences(latest)),
     )
 
 

@@ -54,7 +54,7 @@ def test_experts_that_go_elsewhere_are_named_right(task, expert, decisive):
         ("stack", once(higher_than(0.09, "red"), _OPEN), "dropped"),
         ("sort_two", once(higher_than(0.09, "red"), _OPEN), "dropped"),
         ("lift_object", once(higher_than(0.05), _STILL), "stalled"),
-        ("pick_by_colour", once(higher_than(0.11, "blue"), _STILL), "almost"),
+        ("pick_by_colour", once(higher_than(0.098, "blue"), _STILL), "almost"),
         ("lift_object", once(higher_than(0.09), (*_LEFT[:2], 40), _OPEN), "fell_off_table"),
         ("push_cube", once(pushed_near(0.06), _STILL), "almost"),
         ("push_to_goal", once(pushed_near(0.05), _LEFT), "pushed_away"),

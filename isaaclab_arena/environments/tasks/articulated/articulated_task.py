@@ -19,7 +19,7 @@ from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
-REACH_M = 0.05
+REACH_M = 0.08
 NEARLY = 0.8
 _MOVED = 0.1
 

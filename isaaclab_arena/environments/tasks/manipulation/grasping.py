@@ -18,7 +18,7 @@ OBJECT_BODY = "object/body"
 OBJECT_JOINT = "object/free"
 
 CARRIED_M = 0.02
-REACH_M = 0.05
+REACH_M = 0.08
 NEARLY = 0.8
 
 _REACH_OF_GRASP_M = 0.10
