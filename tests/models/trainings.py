@@ -91,6 +91,7 @@ def trained(
     num_observations: int = NUM_OBSERVATIONS,
     num_actions: int = NUM_ACTIONS,
     agent: dict[str, Any] | None = None,
+    iterations: int | None = None,
     **actor: Any,
 ) -> Training:
     """Train for two updates on noise, and save.
@@ -100,6 +101,7 @@ def trained(
         num_observations: Numbers that the policy is shown.
         num_actions: Actions that it gives.
         agent: Further keys of the configuration.
+        iterations: How long to train and let rsl_rl itself save as it goes, instead of two updates.
         actor: Keys of the actor's configuration, over those of a small perceptron with a Gaussian.
     """
     pytest.importorskip("rsl_rl")
@@ -122,9 +124,10 @@ def trained(
     # Tuples become tags of Python's own, as in the files of mjlab and Isaac Lab.
     (directory / "params" / "agent.yaml").write_text(yaml.dump(config, sort_keys=False))
     environment: Any = _Noise(num_observations, num_actions)
-    runner = OnPolicyRunner(environment, config, log_dir=None, device="cpu")
-    runner.learn(2)
-    runner.save(str(directory / "model_1.pt"))
+    runner = OnPolicyRunner(environment, config, log_dir=str(directory) if iterations else None, device="cpu")
+    runner.learn(iterations or 2)
+    if not iterations:
+        runner.save(str(directory / "model_1.pt"))
     return Training(directory=directory, runner=runner, num_observations=num_observations)
 
 

@@ -10,8 +10,8 @@ from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.analysis.report import compare_directories
 from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.evaluation.watching.ledger import Evaluated, Ledger
-from isaaclab_arena.evaluation.watching.point import Point
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.evaluation.watching.best import Score, scores_of
-from isaaclab_arena.evaluation.watching.learning_curve import points_of
+from isaaclab_arena.evaluation.watching.curve.learning_curve import points_of
 from isaaclab_arena.evaluation.watching.ledger import Ledger
 from isaaclab_arena.evaluation.watching.watcher import Evaluate, Outcome, Verdict
 from isaaclab_arena.storage.atomic import write_text

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.watching.best import Score, best_of, scores_of
+from isaaclab_arena.evaluation.watching.curve.learning_curve import points_of
+from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, fresh_run
-from isaaclab_arena.evaluation.watching.learning_curve import points_of
 from isaaclab_arena.evaluation.watching.ledger import Ledger
-from isaaclab_arena.evaluation.watching.point import Point
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import Curve, PooledRate
 from isaaclab_arena.report.jobs import percent_text

@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.evaluation.watching.best import Score, best_of, scores_of
+from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch
 from isaaclab_arena.evaluation.watching.ledger import Ledger
-from isaaclab_arena.evaluation.watching.point import Point
 from isaaclab_arena.tracking.series import TrackedSeries
 from isaaclab_arena.tracking.tracker import CheckpointMeasures, TrackedRun, Tracker
 from isaaclab_arena.tracking.trackers import open_tracker

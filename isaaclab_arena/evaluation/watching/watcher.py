@@ -1,8 +1,9 @@
 """The watch: find checkpoints, wait until they are complete, evaluate each once, and say what came of it."""
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Protocol
 from isaaclab_arena.checkpoints.finding import Checkpoint, find_checkpoints
 from isaaclab_arena.checkpoints.readiness import Readiness
 from isaaclab_arena.evaluation.watching.ledger import Evaluated, Ledger, step_name
+from isaaclab_arena.evaluation.watching.training_end import last_checkpoint
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 3_600.0
@@ -24,8 +26,8 @@ class Watched:
     Attributes:
         training: Directory of the training.
         pattern: Glob of the checkpoints below it, None for the usual names.
-        every: Only steps that are multiples of this are evaluated.
-        until: The step with which the watch ends; None for no end.
+        every: Only steps that are multiples of this are evaluated, and the last checkpoint of a training that is over.
+        until: The step with which the watch ends, or the training if that is over before; None for no end.
         poll_s: How long to wait between two looks at the directory [s].
         quiet_s: How long a checkpoint whose writer leaves no sign must have stayed as it is [s].
         retry_s: How long to wait before a failed evaluation is tried again; twice as long each time [s].
@@ -93,22 +95,24 @@ class Watcher:
     _readiness: Readiness = field(init=False)
     _not_before: dict[int, float] = field(init=False, default_factory=dict)
     _told: dict[int, str] = field(init=False, default_factory=dict)
+    _last: Checkpoint | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._readiness = Readiness(self.watched.quiet_s, now=self.now)
 
     def one_pass(self) -> Pass:
         """Evaluate the first checkpoint that can be, and say what is next."""
-        wanted = self._wanted()
+        watched = self.watched
+        found = find_checkpoints(watched.training, watched.pattern)
+        self._last = last_checkpoint(found, watched.until)
+        wanted = self._wanted(found)
         for checkpoint in wanted:
             if self._is_done(checkpoint):
                 continue
             outcome = self._tried(checkpoint)
             if outcome is not None:
                 return self._led_to(outcome.verdict)
-        until = self.watched.until
-        past_end = until is not None and any(each.step >= until for each in find_checkpoints(self.watched.training))
-        if past_end and all(self._is_over(checkpoint) for checkpoint in wanted):
+        if self._nothing_follows(found) and all(self._is_over(checkpoint) for checkpoint in wanted):
             return Pass.REACHED_END
         return Pass.NOTHING_TO_DO
 
@@ -127,13 +131,19 @@ class Watcher:
         return tuple(record for record in self._records() if not record.is_done)
 
     def _records(self) -> list[Evaluated]:
-        return [record for record in self.ledger.all() if record.step % self.watched.every == 0]
+        return [record for record in self.ledger.all() if self._is_of_these(record.step)]
 
-    def _wanted(self) -> list[Checkpoint]:
-        watched = self.watched
-        found = find_checkpoints(watched.training, watched.pattern)
-        last = max((each.step for each in found), default=0) if watched.until is None else watched.until
-        return [each for each in found if each.step % watched.every == 0 and each.step <= last]
+    def _is_of_these(self, step: int) -> bool:
+        return step % self.watched.every == 0 or (self._last is not None and step == self._last.step)
+
+    def _wanted(self, found: Sequence[Checkpoint]) -> list[Checkpoint]:
+        until = math.inf if self.watched.until is None else self.watched.until
+        return [each for each in found if self._is_of_these(each.step) and each.step <= until]
+
+    def _nothing_follows(self, found: Sequence[Checkpoint]) -> bool:
+        """Whether the watch has an end, and nothing comes any more that it would wait for."""
+        until = self.watched.until
+        return until is not None and (self._last is not None or any(each.step >= until for each in found))
 
     def _is_done(self, checkpoint: Checkpoint) -> bool:
         record = self.ledger.read(checkpoint.step)

@@ -1,6 +1,6 @@
 """What came of checkpoints, where no test asks how."""
 
-from isaaclab_arena.evaluation.watching.point import Point
+from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.results.statistics import wilson_interval
 
 

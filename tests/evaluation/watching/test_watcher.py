@@ -114,6 +114,41 @@ def test_the_end_waits_for_the_last_step(tmp_path, training):
     assert passes(watcher)[-1] is Pass.REACHED_END
 
 
+def test_checkpoints_of_other_names_have_an_end_too(tmp_path):
+    (tmp_path / "training").mkdir()
+    evaluations, clock = Evaluations(), Clock()
+    watcher = watcher_of(tmp_path, evaluations, now=clock, pattern="policy_*.onnx", until=20)
+    for step in (10, 20):
+        (tmp_path / "training" / f"policy_{step}.onnx").write_bytes(b"graph")
+        assert passes(watcher)[-1] is Pass.NOTHING_TO_DO
+        clock.seconds += 60.0
+    assert passes(watcher)[-1] is Pass.REACHED_END
+    assert evaluations.asked == [10, 20]
+
+
+def test_a_thousand_iterations_of_rsl_rl_end_with_the_checkpoint_999_which_is_evaluated_whatever_every_says(
+    tmp_path, training
+):
+    evaluations = Evaluations()
+    watcher = watcher_of(tmp_path, evaluations, every=100, until=1000)
+    save(training, 950)
+    assert passes(watcher)[-1] is Pass.NOTHING_TO_DO
+    save(training, 999)
+    assert passes(watcher)[-1] is Pass.REACHED_END
+    assert evaluations.asked == [0, 100, 999]
+    assert [record.step for record in watcher.done()] == [0, 100, 999]
+
+
+def test_a_training_that_is_over_before_the_step_that_is_waited_for_ends_the_watch(tmp_path, training):
+    (training / "params").mkdir()
+    (training / "params" / "agent.yaml").write_text("max_iterations: 100\nsave_interval: 50\n")
+    (training / "params" / "train.yaml").write_text("task: reach\n")
+    evaluations = Evaluations()
+    assert passes(watcher_of(tmp_path, evaluations, until=1000))[-1] is Pass.REACHED_END
+    assert evaluations.asked == [0, 50, 100]
+    assert passes(watcher_of(tmp_path, Evaluations()))[-1] is Pass.NOTHING_TO_DO, "it may go on, and no end is asked"
+
+
 def test_a_checkpoint_that_always_fails_does_not_keep_the_watch_from_its_end(tmp_path, training):
     clock, evaluations = Clock(), Evaluations(outcomes=[DONE, DONE, FAILED, FAILED, FAILED])
     watcher = watcher_of(tmp_path, evaluations, now=clock, until=100)

@@ -44,9 +44,10 @@ class WatchOptions:
     pattern: str | None = None
     """Glob of the checkpoints below TRAINING, such as "policy_*.onnx"; by default the usual names."""
     every: Count = 1
-    """Evaluate only steps that are multiples of this."""
+    """Evaluate only steps that are multiples of this, and the last checkpoint of a training that is over."""
     until: str | None = None
-    """End with this step: 1000, or iteration=1000. Without it the watch goes on until it is stopped."""
+    """End with this step, 1000 or iteration=1000, or with the training if that is over before. Without it the watch
+    goes on until it is stopped."""
     once: bool = False
     """End when every checkpoint that is there is evaluated."""
     poll_s: Positive = 10.0

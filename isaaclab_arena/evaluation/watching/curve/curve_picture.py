@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from isaaclab_arena.analysis.replays.picture import Area, Dot, Line, Mark, Picture, Words
-from isaaclab_arena.evaluation.watching.point import Point
+from isaaclab_arena.evaluation.watching.curve.point import Point
 
 _WIDTH, _HEIGHT = 720, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 20, 24, 64

@@ -7,8 +7,8 @@ from dataclasses import astuple, fields
 from pathlib import Path
 
 from isaaclab_arena.analysis.replays.picture import png, svg
-from isaaclab_arena.evaluation.watching.curve_picture import curve_picture
-from isaaclab_arena.evaluation.watching.point import Point
+from isaaclab_arena.evaluation.watching.curve.curve_picture import curve_picture
+from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.report.jobs import scored_episodes
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.results.stored import stored_results
