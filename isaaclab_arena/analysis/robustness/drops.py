@@ -1,7 +1,7 @@
 """Compare each changed arm of a job with its benign arm, episode by episode."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +11,11 @@ from isaaclab_arena.analysis.families import holm
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL
 from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, BENIGN
+from isaaclab_arena.environments.variations.starts import differs_only_by
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 from isaaclab_arena.results.stopping.counts import PairCounts
+
+_ENABLED = ".enabled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +120,26 @@ def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[np.ndarray, np.ndarray]:
     one, other = benign.episodes, arm.episodes
     _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
     one, other = one.at(at_one), other.at(at_other)
+    keys = _turned_on(benign, arm)
+    is_axis = _is_axis(axis, keys)
     alike = [
-        _is_same_elsewhere(json.loads(before), json.loads(now), axis)
+        is_axis and differs_only_by(json.loads(before), json.loads(now), keys)
         for before, now in zip(one.conditions, other.conditions, strict=True)
     ]
     kept = np.array(alike, bool) & np.isfinite(one.success) & np.isfinite(other.success)
     return one.success[kept] > 0, other.success[kept] > 0
 
 
-def _is_same_elsewhere(before: Mapping[str, object], now: Mapping[str, object], axis: str) -> bool:
+def _turned_on(benign: Arm, arm: Arm) -> frozenset[str]:
+    """Return the variations that are on in an arm and not in its benign one."""
+    before, now = (
+        {key.removesuffix(_ENABLED) for key, value in each.entry.variations.items() if key.endswith(_ENABLED) and value}
+        for each in (benign, arm)
+    )
+    return frozenset(now - before)
+
+
+def _is_axis(axis: str, keys: Iterable[str]) -> bool:
+    """Return whether variations are what an axis turns on, or for all axes, what any of them does."""
     axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
-    changed = (key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    return all(any(own.changes(key) for own in axes) for key in changed)
+    return all(any(own.owns(key) for own in axes) for key in keys)

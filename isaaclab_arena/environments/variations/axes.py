@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from typing import Any
 
 from isaaclab_arena.interfaces.variation import Variation
@@ -36,7 +35,6 @@ class Axis:
         libero_plus: The axis of LIBERO-plus that it belongs to, None where that has none.
         pictures_only: Whether nothing but pictures changes, so that a policy without cameras cannot notice.
         strength: What the strength is, with its unit.
-        also: Further conditions of an episode that it changes, as patterns of their keys.
     """
 
     name: str
@@ -47,21 +45,22 @@ class Axis:
     is_exact: bool = False
     libero_plus: str | None = None
     pictures_only: bool = False
-    also: tuple[str, ...] = ()
 
-    def changes(self, condition: str) -> bool:
-        """Return whether a condition of an episode, such as ``cube.mass``, may be another one because of this axis."""
-        asset = "*" if self.asset == _OBJECT else self.asset
-        return any(fnmatch(condition, pattern) for pattern in (*(f"{asset}.{name}" for name in self.names), *self.also))
+    def owns(self, key: str) -> bool:
+        """Return whether a variation, such as ``cube.mass``, is one that this axis turns on.
+
+        By its key alone the ``position`` of a camera cannot be told from that of a thing: only a camera's is among
+        an episode's conditions because of the axis, and a thing's is there anyway.
+        """
+        asset, _, name = key.partition(".")
+        return name in self.names and self._is_about(asset)
 
     def variations(self, catalogue: Sequence[Variation]) -> tuple[Variation, ...]:
         """Return what it turns on in an environment, nothing where the environment has nothing of the kind."""
         return tuple(
             variation
             for variation in catalogue
-            if variation.name in self.names
-            and variation.nominal
-            and (variation.asset == self.asset if self.asset != _OBJECT else variation.asset not in _NOT_OBJECTS)
+            if variation.name in self.names and variation.nominal and self._is_about(variation.asset)
         )
 
     def settings(self, catalogue: Sequence[Variation], level: int) -> dict[str, Any]:
@@ -78,6 +77,9 @@ class Axis:
             found[f"{variation.key}.sampler_cfg.low"] = low
             found[f"{variation.key}.sampler_cfg.high"] = high
         return found
+
+    def _is_about(self, asset: str) -> bool:
+        return asset not in _NOT_OBJECTS if self.asset == _OBJECT else asset == self.asset
 
     def _span(self, variation: Variation, level: int) -> tuple[Any, Any]:
         share = self.reach * level / EDGE_LEVEL
@@ -111,7 +113,6 @@ AXES: Mapping[str, Axis] = {
             reach=2.0,
             strength="distance along x and y [m]",
             libero_plus="layout",
-            also=("*.position",),
         ),
         Axis(
             name="object_yaw",
@@ -120,7 +121,6 @@ AXES: Mapping[str, Axis] = {
             reach=4.0,
             strength="angle [rad]",
             libero_plus="layout",
-            also=("*.yaw",),
         ),
         Axis(
             name="object_size",
@@ -128,7 +128,6 @@ AXES: Mapping[str, Axis] = {
             names=("size",),
             reach=1.2,
             strength="factor on lengths",
-            also=("*.position",),
         ),
         Axis(name="object_mass", asset=_OBJECT, names=("mass",), reach=1.6, strength="mass [kg]"),
         Axis(name="object_friction", asset=_OBJECT, names=("friction",), reach=1.6, strength="coefficient"),
@@ -165,7 +164,6 @@ AXES: Mapping[str, Axis] = {
             reach=4.0,
             strength="angle of each joint [rad]",
             libero_plus="robot start",
-            also=("robot.joint_position",),
         ),
         Axis(name="table_height", asset="table", names=("height",), reach=4.0, strength="height [m]"),
         Axis(
@@ -177,7 +175,6 @@ AXES: Mapping[str, Axis] = {
             is_exact=True,
             libero_plus="background",
             pictures_only=True,
-            also=("table.pattern",),
         ),
         Axis(
             name="background_texture",
@@ -188,7 +185,6 @@ AXES: Mapping[str, Axis] = {
             is_exact=True,
             libero_plus="background",
             pictures_only=True,
-            also=("background.pattern",),
         ),
         Axis(
             name="distractors",
@@ -198,7 +194,6 @@ AXES: Mapping[str, Axis] = {
             strength="number of objects",
             is_exact=True,
             libero_plus="layout",
-            also=("distractor_*",),
         ),
         Axis(
             name="action_noise",
@@ -208,7 +203,6 @@ AXES: Mapping[str, Axis] = {
             strength="standard deviation as a share of each action's range",
             is_exact=True,
             libero_plus="noise",
-            also=("action.noise_seed",),
         ),
         Axis(
             name="sensor_noise",
@@ -218,7 +212,6 @@ AXES: Mapping[str, Axis] = {
             strength="standard deviation on each observed number, in its own unit",
             is_exact=True,
             libero_plus="noise",
-            also=("observation.noise_seed",),
         ),
         Axis(
             name="picture_noise",
@@ -229,7 +222,6 @@ AXES: Mapping[str, Axis] = {
             is_exact=True,
             libero_plus="noise",
             pictures_only=True,
-            also=("picture.noise_seed",),
         ),
         Axis(
             name="picture_blur",

@@ -10,6 +10,7 @@ import numpy as np
 from isaaclab_arena.environments.mdp.paraphrases import check_paraphrases
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations.compression import NO_COMPRESSION
+from isaaclab_arena.environments.variations.starts import SHIFT, TURN
 from isaaclab_arena.environments.variations.surfaces import NUM_PATTERNS, PATTERN, SURFACES, TEXTURE, WHOLE
 from isaaclab_arena.interfaces.episode import ConditionValue
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
@@ -33,8 +34,6 @@ PARAPHRASE = "instruction.paraphrase"
 DISTRACTOR_COUNT = "distractors.count"
 TABLE_HEIGHT = "table.height"
 LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intensity", "light.color"
-SHIFT, TURN, JOINT_SHIFT = "shift", "turn", "robot.joint_shift"
-ROBOT_START = "robot.joint_position"
 MAX_DISTRACTORS = 6
 MAX_DELAY = 100
 

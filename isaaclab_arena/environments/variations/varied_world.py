@@ -11,7 +11,6 @@ from isaaclab_arena.environments.variations.catalogue import (
     ACTION_NOISE,
     ACTION_NOISE_SEED,
     DISTRACTOR_COUNT,
-    JOINT_SHIFT,
     LIGHT_COLOR,
     LIGHT_DIRECTION,
     LIGHT_INTENSITY,
@@ -23,10 +22,7 @@ from isaaclab_arena.environments.variations.catalogue import (
     PICTURE_NOISE,
     PICTURE_NOISE_SEED,
     PICTURE_QUALITY,
-    ROBOT_START,
-    SHIFT,
     TABLE_HEIGHT,
-    TURN,
     camera_assets,
     object_bodies,
 )
@@ -34,6 +30,7 @@ from isaaclab_arena.environments.variations.compression import NO_COMPRESSION
 from isaaclab_arena.environments.variations.distractors import Distractors, footprints
 from isaaclab_arena.environments.variations.disturbances import Disturbance, Disturbances
 from isaaclab_arena.environments.variations.imperfections import ActionNoise, ObservationDelay
+from isaaclab_arena.environments.variations.starts import with_moved_starts
 from isaaclab_arena.environments.variations.surfaces import drawn_patterns, surface_changes
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
@@ -111,10 +108,7 @@ class VariedWorld:
         for variation in self._variations:
             stream = episode.variation_generator(variation.key)
             _put(varied, variation.key, variation.draw(stream, episode.episode_index))
-        for variation in self._variations:
-            _move(varied, variation)
-        for name in self._objects:
-            _stand_on_the_table(varied, name)
+        varied = with_moved_starts(varied, [variation.key for variation in self._variations])
         for noise, seed in _SEEDS.items():
             if noise in varied:
                 varied[seed] = episode.noise_seed
@@ -228,26 +222,3 @@ def _put(conditions: dict[str, ConditionValue], key: str, value: ConditionValue)
     if isinstance(value, tuple) and isinstance(before, tuple) and len(value) < len(before):
         value = (*value, *before[len(value) :])
     conditions[key] = value
-
-
-def _move(conditions: dict[str, ConditionValue], variation: Variation) -> None:
-    """Add to a start what a variation of its place has drawn."""
-    if variation.name == SHIFT:
-        key = f"{variation.asset}.position"
-        x, y, z = point(conditions[key])
-        east, north = point(conditions[variation.key])
-        conditions[key] = (x + east, y + north, z)
-    elif variation.name == TURN:
-        key = f"{variation.asset}.yaw"
-        conditions[key] = number(conditions[key]) + number(conditions[variation.key])
-    elif variation.key == JOINT_SHIFT:
-        joints = zip(point(conditions[ROBOT_START]), point(conditions[JOINT_SHIFT]), strict=True)
-        conditions[ROBOT_START] = tuple(start + shift for start, shift in joints)
-
-
-def _stand_on_the_table(conditions: dict[str, ConditionValue], name: str) -> None:
-    """Raise or lower a thing of another size, so that it still stands: its origin's height grows with it."""
-    position, scale = conditions.get(f"{name}.position"), conditions.get(f"{name}.size")
-    if position is not None and scale is not None:
-        x, y, z = point(position)
-        conditions[f"{name}.position"] = (x, y, z * number(scale))

@@ -1,11 +1,12 @@
 """Runs on disk whose jobs are the arms of one, for tests."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.robustness.drops import Drop, drops
+from isaaclab_arena.interfaces.episode import ConditionValue
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 
@@ -14,7 +15,8 @@ def write_changed_run(
     arms: Mapping[tuple[str, int], str],
     *,
     job: str = "lift",
-    conditions: Mapping[str, Mapping[str, float]] | None = None,
+    conditions: Mapping[str, Mapping[str, ConditionValue]] | None = None,
+    turned_on: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Write a run of the arms of one job.
 
@@ -23,12 +25,19 @@ def write_changed_run(
         arms: Axis and level to the outcomes of the episodes, see `commit_lines`.
         job: The job that they come from.
         conditions: Axis to what its episodes start from, beside ``cube.x``; by default nothing.
+        turned_on: Axis to the variations that are on in its arm.
     """
     directory.mkdir(parents=True)
     names = {(axis, level): f"{job}-{axis}-{level}" for axis, level in arms}
     labels = {key: {"robustness": job, "axis": key[0], "level": str(key[1])} for key in arms}
     entries = [
-        planned(names[key], index=index, num_episodes=len(outcomes), labels=labels[key])
+        planned(
+            names[key],
+            index=index,
+            num_episodes=len(outcomes),
+            labels=labels[key],
+            variations={f"{each}.enabled": True for each in (turned_on or {}).get(key[0], ())},
+        )
         for index, (key, outcomes) in enumerate(arms.items())
     ]
     write_plan(directory, *entries)

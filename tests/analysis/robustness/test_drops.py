@@ -45,10 +45,37 @@ def test_episodes_that_differ_in_something_else_are_no_pairs(tmp_path):
         "object_mass": {"cube.mass": 0.2, "cube.x": 0.6},
         "all": {"cube.mass": 0.2, "light.intensity": 2.0},
     }
-    found = drops_of(write_changed_run(tmp_path / "run", arms, conditions=conditions))
+    turned_on = {"light": ["light.intensity"], "object_mass": ["cube.mass"], "all": ["cube.mass", "light.intensity"]}
+    found = drops_of(write_changed_run(tmp_path / "run", arms, conditions=conditions, turned_on=turned_on))
     assert (found["light", 5].drop, found["light", 5].left_out) == (1.0, 0)
     assert (found["object_mass", 5].drop, found["object_mass", 5].left_out) == (None, 4)
     assert found["all", 5].drop == 1.0
+
+
+@pytest.mark.parametrize(
+    ("axis", "conditions", "turned_on"),
+    [
+        ("camera_pose", {"cube.position": (0.5, 0.2, 0.0)}, ["wrist_cam.position"]),
+        ("object_position", {"wrist_cam.position": (0.0, 0.1, 0.0)}, ["wrist_cam.position"]),
+        ("object_color", {"light.color": (1.0, 0.9, 0.9)}, ["light.color"]),
+        ("object_mass", {"cube.mass": 0.2, "light.color": (1.0, 0.9, 0.9)}, ["cube.mass", "light.color"]),
+        ("object_mass", {"cube.mass": 0.2, "distractor_1.yaw": 0.3}, ["cube.mass"]),
+    ],
+)
+def test_an_arm_in_which_another_axis_changed_something_is_no_pair(tmp_path, axis, conditions, turned_on):
+    arms = {BENIGN: "ssss", (axis, 5): "ffff"}
+    own = {"benign": {"cube.position": (0.5, 0.1, 0.0)}, axis: {"cube.position": (0.5, 0.1, 0.0), **conditions}}
+    found = drops_of(write_changed_run(tmp_path / "run", arms, conditions=own, turned_on={axis: turned_on}))
+    assert (found[axis, 5].drop, found[axis, 5].left_out) == (None, 4)
+
+
+def test_what_the_job_varies_itself_is_part_of_both_arms(tmp_path):
+    arms = {BENIGN: "ssss", ("light", 5): "ffff"}
+    both = {"cube.mass": 0.2}
+    conditions = {"benign": both, "light": {**both, "light.intensity": 2.0}}
+    turned_on = {"benign": ["cube.mass"], "light": ["cube.mass", "light.intensity"]}
+    found = drops_of(write_changed_run(tmp_path / "run", arms, conditions=conditions, turned_on=turned_on))
+    assert found["light", 5].drop == 1.0
 
 
 def test_errors_and_missing_episodes_leave_their_pair_out(tmp_path):

@@ -1,13 +1,49 @@
+from fnmatch import fnmatch
+
 import pytest
 
 from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL
 from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.variations.starts import differs_only_by
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from tests.environments.variations.varying import build_varied, catalogue_of, conditions_of
 
 CAN = catalogue_of("lift_object", object="can")
 BENIGN = build_varied("lift_object", {}, object="can")
+TASKS = {"lift_object": {"object": "can"}, "push_to_goal": {}, "sort_two": {}, "open_drawer": {}}
+PLAIN = {task: build_varied(task, {}, **options) for task, options in TASKS.items()}
+DRAWN = {task: tuple(conditions_of(env, 0)) for task, env in PLAIN.items()}
+"""What episodes of a task start from where nothing varies."""
+
+COMPANIONS = (
+    *(f"distractor_{number}.{what}" for number in range(1, 7) for what in ("position", "yaw")),
+    *("action.noise_seed", "observation.noise_seed", "picture.noise_seed", "table.pattern", "background.pattern"),
+)
+SAYS = {
+    "object_position": ("*.shift", "*.position"),
+    "object_yaw": ("*.turn", "*.yaw"),
+    "object_size": ("*.size", "*.position"),
+    "object_mass": ("*.mass",),
+    "object_friction": ("*.friction",),
+    "object_color": ("*.color",),
+    "light": ("light.*",),
+    "camera_pose": ("*_cam.position", "*_cam.rotation"),
+    "robot_start": ("robot.joint_shift", "robot.joint_position"),
+    "table_height": ("table.height",),
+    "table_texture": ("table.texture", "table.pattern"),
+    "background_texture": ("background.texture", "background.pattern"),
+    "distractors": ("distractors.count", "distractor_*"),
+    "action_noise": ("action.noise", "action.noise_seed"),
+    "sensor_noise": ("observation.noise", "observation.noise_seed"),
+    "picture_noise": ("picture.noise", "picture.noise_seed"),
+    "picture_blur": ("picture.blur",),
+    "picture_exposure": ("picture.exposure",),
+    "picture_compression": ("picture.jpeg_quality",),
+    "delay": ("observation.delay",),
+    "language": ("instruction.paraphrase",),
+}
+"""What each axis says that it changes, told apart from how it finds it."""
 
 
 def episode_of(axis: str, level: int, index: int = 3) -> Conditions:
@@ -25,14 +61,21 @@ def own_axes() -> list[str]:
     return [name for name, axis in AXES.items() if axis.variations(CAN)]
 
 
-@pytest.mark.parametrize("axis", own_axes())
-def test_an_axis_changes_what_it_says_and_nothing_else(axis):
-    benign, changed = conditions_of(BENIGN, 3), episode_of(axis, EDGE_LEVEL)
-    differ = {key for key in benign.keys() | changed.keys() if benign.get(key) != changed.get(key)}
-    assert differ
-    assert all(AXES[axis].changes(key) for key in differ), differ
-    on = enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL))
-    assert {variation.key for variation in on} <= differ
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("task", TASKS)
+def test_an_axis_changes_what_it_says_and_nothing_else(task, axis):
+    catalogue = catalogue_of(task, **TASKS[task])
+    on = [variation.key for variation in AXES[axis].variations(catalogue)]
+    says = {key for pattern in SAYS[axis] for key in (*on, *DRAWN[task], *COMPANIONS) if fnmatch(key, pattern)}
+    for level in range(1, EDGE_LEVEL + 1) if on else ():
+        env = build_varied(task, AXES[axis].settings(catalogue, level), **TASKS[task])
+        for index in (0, 3, 8):
+            benign, changed = conditions_of(PLAIN[task], index), conditions_of(env, index)
+            differ = {key for key in benign.keys() | changed.keys() if benign.get(key) != changed.get(key)}
+            assert set(on) <= differ <= says, (level, index)
+            assert differs_only_by(benign, changed, on)
+            others = [key for key in benign if key not in differ]
+            assert others == [key for key in DRAWN[task] if key not in differ]
 
 
 @pytest.mark.parametrize("axis", own_axes())
@@ -88,3 +131,17 @@ def test_no_axis_of_colour_where_a_thing_is_called_by_its_colour():
 def test_cameras_and_things_are_told_apart_by_what_is_nominal(axis, asset):
     assert asset in {variation.asset for variation in AXES[axis].variations(CAN)}
     assert len({variation.asset for variation in AXES[axis].variations(CAN)} & {"can", "wrist_cam"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("axis", "other"),
+    [
+        ("object_color", "light"),
+        ("light", "object_color"),
+        ("camera_pose", "object_yaw"),
+        ("object_mass", "distractors"),
+    ],
+)
+def test_an_axis_owns_no_variation_of_another(axis, other):
+    assert all(AXES[axis].owns(variation.key) for variation in AXES[axis].variations(CAN))
+    assert not any(AXES[axis].owns(variation.key) for variation in AXES[other].variations(CAN))
