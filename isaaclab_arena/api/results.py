@@ -13,7 +13,13 @@ from rich.console import Console
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
-from isaaclab_arena.results.columns import EPISODE_COLUMNS, EVENT_EPISODE_COLUMNS, EVENT_JOB_COLUMNS, JOB_COLUMNS
+from isaaclab_arena.results.columns import (
+    BENCHMARK_COLUMNS,
+    EPISODE_COLUMNS,
+    EVENT_EPISODE_COLUMNS,
+    EVENT_JOB_COLUMNS,
+    JOB_COLUMNS,
+)
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.swept import PREFIX
@@ -76,7 +82,8 @@ class Results:
         """The table of jobs, as in ``results.parquet``."""
         jobs = self._merged.jobs
         swept = [name for name in jobs.columns if name.startswith(PREFIX)]
-        return pd.DataFrame(jobs[[*JOB_COLUMNS, *swept, *(name for name in EVENT_JOB_COLUMNS if name in jobs)]])
+        more = [name for name in BENCHMARK_COLUMNS | EVENT_JOB_COLUMNS if name in jobs]
+        return pd.DataFrame(jobs[[*JOB_COLUMNS, *swept, *more]])
 
     @property
     def suites(self) -> pd.DataFrame:

@@ -101,6 +101,10 @@ SUITE_COLUMNS: dict[str, str] = {
 SIMULATION_COLUMNS: dict[str, str] = {"protocol": "string", "engine": "string", "simulated_by": "string"}
 """Column to type of the last columns of that table, where environments say by which engine or protocol they play."""
 
+BENCHMARK_COLUMNS: dict[str, str] = {**SIMULATION_COLUMNS, "environment_sha256": "string"}
+"""Column to type of the same where environments are of other packages; the table of jobs has them too, after its swept
+keys, in runs with such a job."""
+
 PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
 """Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.results.columns import (
+    BENCHMARK_COLUMNS,
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     EVENT_EPISODE_COLUMNS,
@@ -42,7 +43,7 @@ from isaaclab_arena.results.rows import (
 )
 from isaaclab_arena.results.stopping.answers import Answer, answers_of, needed_episodes
 from isaaclab_arena.results.stopping.watch import finished_episode
-from isaaclab_arena.results.suites import suite_columns, suite_rows
+from isaaclab_arena.results.suites import benchmark_cells, suite_columns, suite_rows
 from isaaclab_arena.results.swept import swept_columns
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
@@ -167,6 +168,9 @@ def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ..
 
 def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobEvidence]) -> pd.DataFrame:
     columns, own = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}
+    simulation = [benchmark_cells([each]) for each in evidence]
+    if any(simulation):
+        own |= BENCHMARK_COLUMNS
     if any(job.config.policy_server is not None for job in jobs):
         own |= SERVER_JOB_TIMING_COLUMNS
     if any(job.config.latency is not None for job in jobs):
@@ -178,8 +182,8 @@ def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobE
     if not own:
         return typed_table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
     rows = (
-        job_row(each) | server_cells(each) | latency_cells(each) | answer_cells(each) | score_cells(each)
-        for each in evidence
+        job_row(each) | simulated | server_cells(each) | latency_cells(each) | answer_cells(each) | score_cells(each)
+        for each, simulated in zip(evidence, simulation, strict=True)
     )
     table = typed_table(rows, columns | own)
     return table[[*columns]].assign(**swept_columns(jobs), **{name: table[name] for name in own})

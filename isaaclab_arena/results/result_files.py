@@ -14,6 +14,7 @@ import pandas as pd
 
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import (
+    BENCHMARK_COLUMNS,
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     EVENT_EPISODE_COLUMNS,
@@ -117,7 +118,7 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     jobs, episodes = merged.jobs, merged.episodes
     swept = [name for name in jobs.columns if name.startswith(PREFIX)]
     timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | LATENCY_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
-    own = LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS
+    own = BENCHMARK_COLUMNS | LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS
     tables = {
         "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in own if name in jobs)]],
         "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in QUESTION_EPISODE_COLUMNS if name in episodes)]],

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.results.columns import (
+    BENCHMARK_COLUMNS,
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
     SERVER_JOB_TIMING_COLUMNS,
-    SIMULATION_COLUMNS,
     SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
@@ -54,7 +54,8 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     )
     swept = [name for name in results.columns if name.startswith(PREFIX)]
     served = [name for name in SERVER_JOB_TIMING_COLUMNS if name in timing]
-    parts = [results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]], results[swept], timing[served]]
+    simulated = [name for name in BENCHMARK_COLUMNS if name in results]
+    parts = [results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]], results[swept + simulated], timing[served]]
     jobs = pd.concat(parts, axis="columns")
     # A run without suites has no table of them; one that lies there is from another time.
     has_suites = "suites" in document
@@ -62,7 +63,7 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     return MergedResults(
         plan=plan,
         jobs=jobs,
-        suites=pd.DataFrame(suites[[*SUITE_COLUMNS, *(name for name in SIMULATION_COLUMNS if name in suites)]]),
+        suites=pd.DataFrame(suites[[*SUITE_COLUMNS, *(name for name in BENCHMARK_COLUMNS if name in suites)]]),
         episodes=pd.concat([episodes[[*EPISODE_COLUMNS]], episode_timing[[*EPISODE_TIMING_COLUMNS]]], axis="columns"),
         missing=tuple(
             MissingEpisodes(

@@ -1,10 +1,14 @@
-"""The one row of a whole suite: the mean of its tasks' rates, each weighing the same, and all episodes together."""
+"""The one row of a whole suite: the mean of its tasks' rates, each weighing the same, and all episodes together.
 
+What decides the numbers of benchmarks beside the policy is told for suites and for single jobs alike.
+"""
+
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.results.columns import SIMULATION_COLUMNS, SUITE_COLUMNS
+from isaaclab_arena.results.columns import BENCHMARK_COLUMNS, SIMULATION_COLUMNS, SUITE_COLUMNS
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row, scored_lines
 from isaaclab_arena.results.statistics import mean_rate_interval, success_rate, wilson_interval
 from isaaclab_arena.storage.json_values import json_line
@@ -13,8 +17,10 @@ from isaaclab_arena.storage.run.job_reports import Reproducible
 
 def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return column to type of the table that rows of suites make."""
+    if any("environment_sha256" in row for row in rows):
+        return SUITE_COLUMNS | BENCHMARK_COLUMNS
     is_told = any(row["protocol"] is not None or row["engine"] is not None for row in rows)
-    return {**SUITE_COLUMNS, **(SIMULATION_COLUMNS if is_told else {})}
+    return SUITE_COLUMNS | (SIMULATION_COLUMNS if is_told else {})
 
 
 def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
@@ -24,13 +30,29 @@ def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
         evidence: What the disk says of every job of the plan; those that are in no suite are left out.
 
     Returns:
-        The columns `SUITE_COLUMNS` and `SIMULATION_COLUMNS`.
+        The columns `SUITE_COLUMNS`, and `SIMULATION_COLUMNS` or `BENCHMARK_COLUMNS`.
     """
     members: dict[str, list[JobEvidence]] = {}
     for each in evidence:
         if each.job.config.suite is not None:
             members.setdefault(each.job.config.suite.name, []).append(each)
     return [_row(name, jobs) for name, jobs in members.items()]
+
+
+def benchmark_cells(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
+    """Return what decides the numbers of jobs beside their policy; nothing for environments of this package.
+
+    Args:
+        jobs: One job, or the tasks of a suite. Where they, or ranks and attempts of one, say different things, all of
+            these are told.
+
+    Returns:
+        The columns `BENCHMARK_COLUMNS`.
+    """
+    if not any(map(_is_of_another_package, _told(jobs))):
+        return {}
+    hashes = [UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs]
+    return {**_simulation(jobs), "environment_sha256": _together({each for each in hashes if each is not None})}
 
 
 def simulation_in_words(row: Mapping[str, Any]) -> str:
@@ -56,7 +78,7 @@ def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
         **_rates([_counts(job) for job in jobs]),
         **_bounds(rows),
         "reproducible": _reproducible(rows),
-        **_simulation(jobs),
+        **(benchmark_cells(jobs) or _simulation(jobs)),
     }
 
 
@@ -94,15 +116,34 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def _simulation(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
-    """Return what decides the numbers beside the policy, as far as all tasks agree on it: `SIMULATION_COLUMNS`."""
-    told = [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
+    """Return what decides the numbers beside the policy: `SIMULATION_COLUMNS`."""
+    told = _told(jobs)
     names = sorted({name for each in told for name in each} - {"environment"})
-    found = {name: sorted({each.get(name, "nothing") for each in told}) for name in names}
-    agreed = {name: values[0] for name, values in found.items() if len(values) == 1}
-    named = {name: " | ".join(found[name]) if name in found else None for name in ("protocol", "engine")}
-    if named == {"protocol": None, "engine": None}:
+    found = {name: sorted({each.get(name) for each in told}, key=str) for name in names}
+    named = {
+        name: " | ".join(each or "nothing" for each in found[name]) if name in found else None
+        for name in ("protocol", "engine")
+    }
+    if not any(map(_is_of_another_package, told)) and named == {"protocol": None, "engine": None}:
         return {**named, "simulated_by": None}
-    return {**named, "simulated_by": json_line({name: value for name, value in agreed.items() if name not in named})}
+    rest = {name: values[0] if len(values) == 1 else values for name, values in found.items() if name not in named}
+    return {**named, "simulated_by": json_line(rest)}
+
+
+def _together(hashes: set[str]) -> str | None:
+    """Return one hash for those of all tasks, which is that of a job where there is one."""
+    if len(hashes) < 2 or UNKNOWN in hashes:
+        return UNKNOWN if UNKNOWN in hashes else next(iter(hashes), None)
+    return hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()
+
+
+def _told(jobs: Sequence[JobEvidence]) -> list[Mapping[str, str]]:
+    return [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
+
+
+def _is_of_another_package(told: Mapping[str, str]) -> bool:
+    # Environments of this package run on its own versions, which the plan has; others name their interpreter's.
+    return "python" in told
 
 
 def _status(statuses: set[JobResultStatus]) -> JobResultStatus:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from isaaclab_arena.interfaces.content import UNKNOWN
@@ -35,14 +35,23 @@ class Contents:
 
         None for a policy that is nothing but this package and its options, `UNKNOWN` where a part is not known.
         """
-        if not self.policy or UNKNOWN in self.policy.values():
-            return UNKNOWN if self.policy else None
-        return hashlib.sha256("\n".join(sorted(self.policy.values())).encode()).hexdigest()
+        return _hash_of(self.policy.values())
+
+    @property
+    def environment_sha256(self) -> str | None:
+        """The same for everything that decides what the environment does."""
+        return _hash_of(self.environment.values())
 
     @property
     def is_known(self) -> bool:
         """Whether equal contents mean that the same was evaluated."""
         return UNKNOWN not in {*self.policy.values(), *self.environment.values()}
+
+
+def _hash_of(contents: Collection[str]) -> str | None:
+    if not contents or UNKNOWN in contents:
+        return UNKNOWN if contents else None
+    return hashlib.sha256("\n".join(sorted(contents)).encode()).hexdigest()
 
 
 def differences_of_contents(before: Contents, now: Contents) -> Iterator[tuple[str, str]]:

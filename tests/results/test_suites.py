@@ -8,13 +8,16 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.schema import SuiteMember
-from isaaclab_arena.results.columns import SUITE_COLUMNS
+from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.results.columns import BENCHMARK_COLUMNS, JOB_COLUMNS, SIMULATION_COLUMNS, SUITE_COLUMNS
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.results.result_files import stale_tables, write_tables
 from isaaclab_arena.results.statistics import mean_rate_interval, wilson_interval
 from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.results.summary import print_summary
+from isaaclab_arena.storage.contents import Contents
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 
@@ -136,7 +139,67 @@ def test_a_suite_names_what_decides_its_numbers_beside_the_policy(tmp_path):
     assert records(stored.suites) == [row]
     write_report(directory, report("mine-1", attempt=2, simulated_by={"protocol": "openpi", "engine": "mujoco 3.9.0"}))
     [row] = rows(directory)
-    assert (row["engine"], row["simulated_by"]) == ("mujoco 3.3.2 | mujoco 3.9.0", "{}")
+    assert (row["engine"], row["simulated_by"]) == ("mujoco 3.3.2 | mujoco 3.9.0", '{"numpy": ["1.26", null]}')
+
+
+LIBERO = {"protocol": "openpi", "engine": "mujoco 3.3.2", "python": "3.11.7", "MUJOCO_GL": "osmesa"}
+
+
+def write_benchmark(directory: Path, facts: dict[str, dict], assets: dict[str, str], **ranks) -> Path:
+    """Write a run of two tasks of a suite and a job of this package, which say by what they were simulated."""
+    write_suites(directory, {"mine-0": "ss-", "mine-1": "sf-", "lift": "s-"}, **ranks)
+    plan = merge_results(directory).plan
+    (directory / "run.json").unlink()
+    contents = {job: Contents(environment={"LIBERO assets": each}) for job, each in assets.items()}
+    jobs = [dataclasses.replace(job, contents=contents.get(job.name)) for job in plan.jobs]
+    write_plan(directory, *jobs, world_size=plan.world_size)
+    for job in jobs:
+        told = {"environment": f"libero:{job.name}", **facts[job.name]}
+        write_report(directory, report(job.name, job.rank or 0, simulated_by=told))
+    write_tables(directory, merge_results(directory))
+    return directory
+
+
+def test_the_row_of_a_job_names_what_decides_its_number_beside_the_policy(tmp_path):
+    facts = {"mine-0": LIBERO, "mine-1": {**LIBERO, "MUJOCO_GL": "egl"}, "lift": {"engine": "mujoco 4.0.0"}}
+    assets = {"mine-0": "1" * 64, "mine-1": "2" * 64}
+    written = [
+        write_benchmark(tmp_path / str(ranks), facts, assets, world_size=ranks) / "results.csv" for ranks in (1, 3)
+    ]
+    assert written[0].read_bytes() == written[1].read_bytes()
+    directory = written[0].parent
+    table = pd.read_csv(written[0])
+    assert list(table.columns) == [*JOB_COLUMNS, *BENCHMARK_COLUMNS]
+    first, second, lift = records(table)
+    assert (first["protocol"], first["engine"]) == ("openpi", "mujoco 3.3.2")
+    assert first["simulated_by"] == '{"MUJOCO_GL": "osmesa", "python": "3.11.7"}'
+    assert second["simulated_by"] == '{"MUJOCO_GL": "egl", "python": "3.11.7"}'
+    hashes = [Contents(environment={"": each}).environment_sha256 for each in assets.values()]
+    assert [first["environment_sha256"], second["environment_sha256"]] == hashes
+    assert [lift[name] for name in BENCHMARK_COLUMNS] == [None] * 4
+    [suite] = rows(directory)
+    assert suite["simulated_by"] == '{"MUJOCO_GL": ["egl", "osmesa"], "python": "3.11.7"}'
+    assert suite["environment_sha256"] not in [*hashes, None, UNKNOWN]
+    stored = stored_results(directory)
+    assert stored is not None
+    pd.testing.assert_frame_equal(stored.jobs, merge_results(directory).jobs, check_like=True)
+    assert records(stored.suites) == [suite]
+    assert list(Results(stored, directory).jobs.columns) == list(table.columns)
+
+
+def test_what_a_benchmark_was_is_unknown_where_nobody_wrote_the_hash_of_its_files_down(tmp_path):
+    facts = {"mine-0": LIBERO, "mine-1": LIBERO, "lift": {"engine": "mujoco 4.0.0"}}
+    directory = write_benchmark(tmp_path, facts, {"mine-0": "1" * 64})
+    first, second, _ = records(merge_results(directory).jobs)
+    assert len(first["environment_sha256"]) == 64
+    assert second["environment_sha256"] == rows(directory)[0]["environment_sha256"] == UNKNOWN
+
+
+def test_jobs_of_this_package_have_no_such_columns(tmp_path):
+    facts = {name: {"engine": "mujoco 4.0.0", "model_sha256": "abc"} for name in ("mine-0", "mine-1", "lift")}
+    directory = write_benchmark(tmp_path, facts, {})
+    assert list(pd.read_csv(directory / "results.csv").columns) == list(JOB_COLUMNS)
+    assert list(pd.read_csv(directory / "suites.csv").columns) == [*SUITE_COLUMNS, *SIMULATION_COLUMNS]
 
 
 def test_a_suite_whose_environments_name_neither_has_no_such_columns(tmp_path):
