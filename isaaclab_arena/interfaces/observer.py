@@ -55,10 +55,23 @@ class Observer:
     thread, and env slots are those of the environment that is named.
 
     Attributes:
-        sees_pictures: Whether it looks at the group ``camera_obs`` of what it is shown, which is then always drawn.
+        sees_pictures: Whether it looks at the group ``camera_obs`` of what it is shown, unless `pictures_to_see` says
+            more.
     """
 
     sees_pictures: bool = True
+
+    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+        """Return the env slots at whose pictures it looks in the next observation, None for all.
+
+        It is shown no others. By default those of all env slots with ``sees_pictures``, else none.
+
+        Args:
+            environment: Whose env slots are named.
+            starting: Episodes that are about to start; empty before a control step, whose result `on_step` is shown.
+        """
+        del environment, starting
+        return None if self.sees_pictures else ()
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation

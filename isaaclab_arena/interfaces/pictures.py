@@ -18,7 +18,7 @@ class Filmable(Protocol):
 
     It may also have two more attributes. ``filming_hint`` is what a user can do for more cameras, to be put behind a
     message. ``films_only_drawn`` is True where `film` knows no picture of ``camera_obs`` but those that were drawn for
-    the last step; then all are drawn while they are filmed.
+    the last step; then those of the env slots that are filmed are drawn for every step.
 
     Attributes:
         filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and ``viewport``.

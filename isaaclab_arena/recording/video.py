@@ -64,8 +64,6 @@ class VideoRecorder(Observer):
         self._directory = job_directory
         self._job = job
         self._options = options
-        # Until it is known which environments are filmed.
-        self.sees_pictures = options.camera
         self._names_rebuilds = names_rebuilds
         self._places = places or {}
         self._rebuild = 0
@@ -80,10 +78,17 @@ class VideoRecorder(Observer):
         """Say which rebuild and which environments the next episodes belong to, and let go of those before."""
         self._rebuild = rebuild
         self._slots = SlotNumbers(environments)
-        self.sees_pictures = self._options.camera and any(
-            getattr(each, "films_only_drawn", False) for each in environments
-        )
         self._discard_takes()
+
+    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+        """Return the env slots that are filmed, where a film knows no pictures but those that were drawn for a step.
+
+        Those are drawn after every step, because any step may be the last, and the last one always has a frame.
+        """
+        if not self._options.camera or not getattr(environment, "films_only_drawn", False):
+            return ()
+        beginning = [start.env_id for start in starting if self._options.films(start.episode)]
+        return [*self._takes.get(environment, ()), *beginning]
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation

@@ -119,7 +119,6 @@ class _Filming(Observer):
     """
 
     def __init__(self, recorder: VideoRecorder, lines: Mapping[int, CommitLine], tell: Tell) -> None:
-        self.sees_pictures = recorder.sees_pictures
         self.told: set[int] = set()
         self._recorder = recorder
         self._lines = lines
@@ -138,6 +137,10 @@ class _Filming(Observer):
             self.tell(replayed.episode_index, reason="its recording is damaged")
         else:
             self._replayed[replayed.episode_index] = replayed
+
+    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+        """Return what the recorder films of what env slots observe."""
+        return self._recorder.pictures_to_see(environment, starting)
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation

@@ -101,7 +101,7 @@ class EpisodeLoop:
         starts = next_starts(environment, env_ids, self._pending) if has_steps else []
         if not starts:
             return
-        self.pictures.before_reset([start.env_id for start in starts])
+        self.pictures.before_reset(starts)
         with self._measure(Phase.SIMULATE):
             starts, self._observation = reset_to(environment, starts, self._instruction)
             begin_events(environment, starts)

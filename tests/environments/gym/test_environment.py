@@ -260,20 +260,40 @@ def test_a_picture_that_was_left_out_cannot_be_filmed():
 
 
 @PLACES
-def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn(tmp_path, place):
+@pytest.mark.parametrize(("options", "num_films"), [({}, 6), ({"first_episodes": 2}, 2), ({"only_failures": True}, 1)])
+def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn(tmp_path, place, options, num_films):
     films = []
     for watches in ([], [Observer()]):
         directory = tmp_path / str(len(watches))
-        environment = build(SPARING, num_envs=2, **place)
-        recorder = VideoRecorder(directory, "seen", VideoOptions(camera=True))
+        environment = build(SPARING, num_envs=2, success_key="near", **place)
+        recorder = VideoRecorder(directory, "seen", VideoOptions(camera=True, **options))
         recorder.begin_rebuild(0, [environment])
-        wanted = [Episode(job="seen", episode_index=index, seed=1) for index in range(3)]
+        wanted = [Episode(job="seen", episode_index=index, seed=1) for index in range(6)]
         rollout(environment, LooksNowAndThen(), wanted, [recorder, *watches])
         recorder.close()
         environment.close()
         films.append({path.name: path.read_bytes() for path in directory.rglob("*.mp4")})
-    assert len(films[0]) == 3
+    assert len(films[0]) == num_films
     assert films[0] == films[1]
+
+
+@PLACES
+def test_films_of_some_episodes_have_the_pictures_of_those_drawn_and_no_others(tmp_path, place):
+    films = VideoRecorder(tmp_path, "seen", VideoOptions(camera=True, first_episodes=2))
+    options = {"metric_keys": ("drawn",), "num_envs": 2, "num_episodes": 6, **place}
+    records = run(SPARING, policy=LooksNowAndThen(), observer=films, **options)
+    films.close()
+    for index, record in records.items():
+        filmed, looked_at = record.length + 1, 1 + record.length // PERIOD
+        assert record.metrics["drawn"] == (filmed if index < 2 else looked_at)
+
+
+def test_films_of_the_viewport_alone_have_no_observed_picture_drawn(tmp_path):
+    films = VideoRecorder(tmp_path, "seen", VideoOptions(viewport=True))
+    options = {"make_kwargs": {"render_mode": "rgb_array"}, "metric_keys": ("drawn",)}
+    records = run(SPARING, observer=films, **options)
+    films.close()
+    assert {record.metrics["drawn"] for record in records.values()} == {0}
 
 
 @pytest.mark.parametrize("viewport", [True, False])

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
+from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout.starts import next_starts
 from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
@@ -195,6 +196,95 @@ def test_an_observer_that_looks_without_a_word_is_named():
         played(NeverLooks(), watches=[Peeks()])
 
 
+class WatchesOneEpisode(Observer):
+    """Keeps how bright the pictures of one episode were, and announces them and no others."""
+
+    def __init__(self, episode_index: int) -> None:
+        self.seen: list[float] = []
+        self._episode_index, self._env_id = episode_index, None
+
+    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+        mine = [each.env_id for each in starting if each.episode.episode_index == self._episode_index]
+        return mine if self._env_id is None else [self._env_id]
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        for start in starts:
+            if start.episode.episode_index == self._episode_index:
+                self._env_id = start.env_id
+                self._look(observation)
+
+    def on_step(self, environment, transition) -> None:
+        if self._env_id is not None:
+            self._look(transition.observation)
+            self._look(transition.step.observation)
+
+    def on_episode_end(self, environment, record) -> None:
+        if record.env_id == self._env_id:
+            self._env_id = None
+
+    def _look(self, observation: Observation) -> None:
+        self.seen.append(float(observation["camera_obs"]["front"][self._env_id].float().mean()))
+
+
+@pytest.mark.parametrize("policy", [NeverLooks, LooksEverySecondStep, Looks])
+def test_an_observer_that_names_env_slots_has_those_drawn_and_is_shown_them(policy):
+    lazily, eagerly = WatchesOneEpisode(4), WatchesOneEpisode(4)
+    actions, drawn = played(policy(), watches=[lazily])
+    expected, _ = played(policy(), lazily=False, watches=[eagerly])
+    _, drawn_without = played(policy())
+    assert lazily.seen == eagerly.seen
+    assert len(lazily.seen) == 1 + 2 * len(actions[4])
+    assert all(torch.equal(actions[index], expected[index]) for index in range(9))
+    most = {NeverLooks: 1 + len(actions[4]), LooksEverySecondStep: len(actions[4]) - len(actions[4]) // 2, Looks: 0}
+    assert drawn - drawn_without == most[policy]
+
+
+def test_an_observer_that_looks_at_another_env_slot_than_it_named_is_named_whatever_the_policy_sees():
+    class LooksBesides(WatchesOneEpisode):
+        def on_step(self, environment, transition) -> None:
+            float(transition.step.observation["camera_obs"]["front"].float().mean())
+
+    with pytest.raises(UnannouncedPictureError, match="LooksBesides looks at 'front' of env slots"):
+        played(Looks(), watches=[LooksBesides(4)])
+
+
+class WatchesWhatItNamedBefore(WatchesOneEpisode):
+    """Names its env slot before the reset alone, and goes on to look."""
+
+    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+        return [each.env_id for each in starting]
+
+
+def test_what_an_observer_names_holds_once():
+    with pytest.raises(UnannouncedPictureError, match="WatchesWhatItNamedBefore looks at 'front'"):
+        played(Looks(), watches=[WatchesWhatItNamedBefore(0)])
+
+
+def test_what_was_named_for_a_step_does_not_hold_for_the_episode_that_starts_afterwards():
+    class NamesNoStart(LooksEverySecondStep):
+        def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+            return range(env.num_envs) if not starting or self._first else ()
+
+        _first = True
+
+        def start_episodes(self, env, starts) -> None:
+            super().start_episodes(env, starts)
+            self._first = False
+
+    with pytest.raises(UnannouncedPictureError, match="NamesNoStart looks at 'front' of env slots"):
+        played(NamesNoStart(), watches=[ActionLog()])
+
+
+@pytest.mark.parametrize("wrong", [[3], "front", [[0, 1], [2]]])
+def test_an_observer_that_names_no_env_slots_is_refused(wrong):
+    class WatchesWrongly(Observer):
+        def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+            return wrong
+
+    with pytest.raises(ArenaError, match=r"WatchesWrongly\.pictures_to_see must return env slots below 3, or None"):
+        played(NeverLooks(), watches=[WatchesWrongly()])
+
+
 @pytest.mark.parametrize("wrong", [[3], "front", [[0, 1], [2]]])
 def test_an_announcement_that_names_no_env_slots_is_refused(wrong):
     class Wrong(Looks):
@@ -213,5 +303,6 @@ def test_what_somebody_wanted_is_counted_whatever_is_drawn():
         environment = DrawnOnDemand(ScriptedEnvironment(3, cameras=True))
         watch = Stopwatch()
         readers = PictureReaders(environment, policy, [Log(), *([Observer()] if eager else [])], watch)
-        readers.before_reset([0, 2] if looked_at == 2 else [0, 1, 2])
+        pending = iter(episodes(3))
+        readers.before_reset(next_starts(environment, [0, 2] if looked_at == 2 else [0, 1, 2], pending))
         assert watch.pictures_looked_at == looked_at
