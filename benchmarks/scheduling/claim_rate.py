@@ -23,7 +23,7 @@ from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import needs_of
 from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, RunOrders
 from isaaclab_arena.evaluation.cluster.node_check import request_of
-from isaaclab_arena.evaluation.cluster.ray_engine import KEEPER_OPTIONS, KeeperActor, RemoteKeeper
+from isaaclab_arena.evaluation.cluster.ray_actors import KEEPER_OPTIONS, KeeperActor, RemoteKeeper
 from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
 from isaaclab_arena.evaluation.cluster.result_sender import ResultSender
 from isaaclab_arena.evaluation.eval_runner import asked_for

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.errors import ArenaError, DiskUnusableError, first_line
 from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, LifeEnd, RankEnd, RunOrders
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState
 from isaaclab_arena.evaluation.process.interruption import Interruption
@@ -23,16 +24,18 @@ _RESTARTS_PER_RANK = 3
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRank:
-    """A rank whose process has ended.
+    """A rank that has ended.
 
     Attributes:
         life: Which.
-        end: What it said last, None if it died.
-        reason: Why it died, in a line.
+        end: What it said last, None if it died or raised an error.
+        error: What it raised, None if it did not.
+        reason: Why its process died, in a line.
     """
 
     life: Life
     end: RankEnd | None = None
+    error: Exception | None = None
     reason: str = ""
 
 
@@ -71,6 +74,14 @@ class Engine(Protocol):
         """End a rank at once, or take it back if it has not started."""
         ...
 
+    def avoid(self, node: str) -> None:
+        """From now on start no rank on a node."""
+        ...
+
+    def has_nodes(self) -> bool:
+        """Whether a node that is not avoided could have a rank."""
+        ...
+
     def resources(self) -> str:
         """Return what the cluster has, in words."""
         ...
@@ -85,6 +96,9 @@ class Crew:
         interruption: Whether the run was told to stop.
         fail_fast: Whether the first job that fails ends the run.
         clock: Monotonic time [s].
+
+    Attributes:
+        failure: What a rank raised first, which ended the run; None if none did.
     """
 
     def __init__(
@@ -96,6 +110,7 @@ class Crew:
         fail_fast: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.failure: Exception | None = None
         self._engine = engine
         self._orders = orders
         self._interruption = interruption
@@ -106,6 +121,7 @@ class Crew:
         self._stop_by: float | None = None
         self._started_at: dict[int, float] = {}
         self._said_waiting_at: float | None = None
+        self._refused: dict[str, str] = {}
 
     def work(self, start_timeout_s: float) -> None:
         """Start all ranks, and return when nothing is left for them, or none is left.
@@ -114,7 +130,7 @@ class Crew:
             start_timeout_s: How long to wait for the first of them [s].
 
         Raises:
-            DistributedError: If none starts in that time.
+            DistributedError: If none starts in that time, or no node can have one, or the keeper has died.
         """
         self._engine.start_keeper(self._orders)
         for life in self._lives.values():
@@ -129,8 +145,8 @@ class Crew:
             if self._is_over(state):
                 break
             self._say_who_waits(state)
-            if not has_begun and self._clock() - began_s > start_timeout_s:
-                raise DistributedError(self._why_none_has_begun(start_timeout_s))
+            if not has_begun:
+                self._give_up_in_time(began_s, start_timeout_s)
         for life in self._lives.values():
             self._engine.kill(life)
         per_answer_ms = 1000 * state.busy_s / max(1, state.num_answers)
@@ -140,17 +156,42 @@ class Crew:
         rank = ended.life.rank
         if self._lives.get(rank) != ended.life:
             return
-        end = self._engine.end_life(ended.life, ended.reason if ended.end is None else "")
+        # Only a process that died says nothing of itself, so only then what it played is suspected.
+        end = self._engine.end_life(ended.life, ended.reason)
         del self._lives[rank]
-        if ended.end is None:
+        if isinstance(ended.error, DistributedError):
+            _LOG.error("rank %d has ended: %s; %d pieces are open to others again", rank, ended.error, end.pieces)
+            self._begin_anew(ended.life, costs=int(not end.was_fruitful))
+        elif ended.error is not None:
+            self._fail(rank, ended.error)
+        elif ended.end is None:
             _LOG.error("rank %d has died: %s; %d pieces are open to others again", rank, ended.reason, end.pieces)
             self._restarts_left = min(self._restarts_left + end.lives_explained, self._max_restarts)
             self._begin_anew(ended.life, costs=int(not end.was_fruitful))
         elif ended.end.refused is not None:
-            _LOG.error("rank %d cannot run on node %s, which %s", rank, ended.end.host, ended.end.refused)
+            self._place_elsewhere(ended.life, ended.end, ended.end.refused)
         elif ended.end.state == RankState.FAILED and self._fail_fast:
             _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
             self._stop(signal.SIGTERM)
+
+    def _fail(self, rank: int, error: Exception) -> None:
+        """End the run, as a launcher does when a rank of its has failed."""
+        if self.failure is not None:
+            _LOG.debug("rank %d has failed too: %s", rank, error)
+            return
+        self.failure = error
+        what = str(error) if isinstance(error, ArenaError) else f"{type(error).__name__}: {first_line(error)}"
+        mend = ": make room, then go on with --resume" if isinstance(error, DiskUnusableError) else ""
+        _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+        self._stop(signal.SIGTERM)
+
+    def _place_elsewhere(self, life: Life, end: RankEnd, refused: str) -> None:
+        """Let a rank begin on another node than the one that refused it."""
+        if end.node not in self._refused:
+            self._refused[end.node] = f"node {end.host} has no ranks of this run: it {refused}"
+            _LOG.error("%s", self._refused[end.node])
+            self._engine.avoid(end.node)
+        self._begin_anew(life, costs=0)
 
     def _begin_anew(self, life: Life, *, costs: int) -> None:
         if self._stop_by is not None:
@@ -204,6 +245,12 @@ class Crew:
             _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, of_all, self._asked_and_had())
         if num_waiting < len(unheard):
             _LOG.info("%d of %d ranks are starting up", len(unheard) - num_waiting, of_all)
+
+    def _give_up_in_time(self, began_s: float, start_timeout_s: float) -> None:
+        if self._refused and not self._engine.has_nodes():
+            raise DistributedError("; ".join(self._refused.values()))
+        if self._clock() - began_s > start_timeout_s:
+            raise DistributedError(self._why_none_has_begun(start_timeout_s))
 
     def _why_none_has_begun(self, start_timeout_s: float) -> str:
         num_processes = len(self._lives) - len(set(self._lives.values()) & set(self._engine.waiting()))

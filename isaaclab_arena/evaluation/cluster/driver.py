@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, DiskUnusableError, Problem
 from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.crew import Crew, Engine
 from isaaclab_arena.evaluation.cluster.messages import NodeNeeds, RunOrders
@@ -77,18 +77,36 @@ def execute_on_cluster(
         with started.lock, watch_for_interruption() as interruption:
             if started.attempt is None:
                 return finished_run(request, started.output_directory, conduct)
-            save_conditions = saving_conditions(request, started.output_directory)
-            last_line = how_to_go_on(request, context, started.output_directory)
             orders = _orders(needs, options, started, started.attempt)
-            with live_tracking(request, started):
-                watch = _watch(started, started.attempt)
-                log = log_file(started.output_directory / "logs" / "driver.log", 0)
-                with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
-                    Crew(engine, orders, interruption, fail_fast=options.fail_fast).work(options.start_timeout_s)
-                _consolidate(started)
-                ending = ending_of(request, conduct, save_conditions, last_line)
-                code = merge_and_show(started.output_directory, ending)
+            crew = Crew(engine, orders, interruption, fail_fast=options.fail_fast)
+            try:
+                code = _work(crew, request, options, started, started.attempt, conduct, context)
+            except DiskUnusableError as error:
+                raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
             return interruption.exit_code or code
+
+
+def _work(
+    crew: Crew,
+    request: RunRequest,
+    options: ClusterOptions,
+    started: StartedRun,
+    attempt: Attempt,
+    conduct: RunConduct,
+    context: DistributedContext,
+) -> int:
+    """Let the ranks work to their end, write and show the tables, and return the exit code."""
+    save_conditions = saving_conditions(request, started.output_directory)
+    last_line = how_to_go_on(request, context, started.output_directory)
+    with live_tracking(request, started):
+        watch = _watch(started, attempt)
+        log = log_file(started.output_directory / "logs" / "driver.log", 0)
+        with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
+            crew.work(options.start_timeout_s)
+        _consolidate(started)
+        ending = ending_of(request, conduct, save_conditions, last_line)
+        code = merge_and_show(started.output_directory, ending)
+    return code if crew.failure is None else 1
 
 
 def _refuse_policy_servers(request: RunRequest) -> None:

@@ -198,7 +198,8 @@ class Delivery:
 
     Attributes:
         life: Who sends it.
-        status: What the rank says of itself; see `RankStatus`.
+        machine: Identity of its machine.
+        status: What the rank says of itself, where the keeper is to write that down; see `RankStatus`.
         episodes: Finished episodes.
         files: Other files.
         finished: Pieces of which every episode is in this delivery or in an earlier one.
@@ -206,6 +207,7 @@ class Delivery:
     """
 
     life: Life
+    machine: str = ""
     status: str | None = None
     episodes: tuple[SentEpisode, ...] = ()
     files: tuple[SentFile, ...] = ()
@@ -236,11 +238,13 @@ class RankEnd:
         state: Its last state; None for a rank that was refused.
         refused: Why its node cannot take part.
         host: Name of the node.
+        node: What the cluster calls the node, empty where nobody knows.
     """
 
     state: str | None = None
     refused: str | None = None
     host: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from isaaclab_arena.registry import imported
 from isaaclab_arena.storage.contents import changes, shown
 from isaaclab_arena.storage.provenance import Provenance
 
-_WAY_OUT = "install and copy the same on every node, or bring it along: ray job submit --working-dir"
+WAY_OUT = "install and copy the same on every node, or bring it along: ray job submit --working-dir"
 
 
 def checked_request(needs: NodeNeeds) -> RunRequest:
@@ -26,17 +26,17 @@ def checked_request(needs: NodeNeeds) -> RunRequest:
     here, there = Provenance(facts=needs.versions), Provenance(facts=versions())
     told = [_instead(each.name, each.now or "absent", each.before or "absent") for each in here.differences(there)]
     if told:
-        raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {_WAY_OUT}"))
+        raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {WAY_OUT}"))
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
-        raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {_WAY_OUT}"))
+        raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
     found = named_contents(contents_of_jobs(request.jobs))
     told = [
         _instead(name, *(shown(each.get(name, "not there")) for each in (found, needs.contents)))
         for name, _ in changes(needs.contents, found)
     ]
     if told:
-        raise ConfigError(Problem(f"has other files: {'; '.join(told)}; {_WAY_OUT}"))
+        raise ConfigError(Problem(f"has other files: {'; '.join(told)}; {WAY_OUT}"))
     return request
 
 
@@ -48,7 +48,7 @@ def request_of(needs: NodeNeeds) -> RunRequest:
     """
     if needs.working_directory is not None:
         if not Path(needs.working_directory).is_dir():
-            raise ConfigError(Problem(f"has no directory {needs.working_directory}; {_WAY_OUT}"))
+            raise ConfigError(Problem(f"has no directory {needs.working_directory}; {WAY_OUT}"))
         os.chdir(needs.working_directory)
     return imported(f"{needs.program}:asked_for")(needs.arguments, may_import=True)
 
@@ -59,7 +59,7 @@ def problem_of_node(needs: NodeNeeds) -> str | None:
         checked_request(needs)
     except ArenaError as error:
         told = str(error)
-        way_out = "" if _WAY_OUT in told else f"; {_WAY_OUT}"
+        way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
         return f"node {socket.gethostname()}, in {Path.cwd()}: {told}{way_out}"
     return None
 

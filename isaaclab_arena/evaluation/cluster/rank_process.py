@@ -46,6 +46,7 @@ from isaaclab_arena.evaluation.rank_jobs import RankJobs
 from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
 from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
 from isaaclab_arena.evaluation.scheduling.rank_work import RankWork, claims_directory
+from isaaclab_arena.evaluation.startup.measured_latency import with_settled_latencies
 from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.run.attempts import Attempt, read_attempt
@@ -82,7 +83,8 @@ def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
     try:
         request = checked_request(orders.needs)
         context = _context(orders, life, device=request.options.device)
-        request = replace(request, jobs=with_settled_backends(request.jobs, orders.attempt))
+        jobs = with_settled_backends(request.jobs, orders.attempt)
+        request = replace(request, jobs=with_settled_latencies(jobs, orders.attempt))
     except ArenaError as error:
         return RankEnd(refused=str(error), host=host)
     limit_threads(request.options.torch_threads)

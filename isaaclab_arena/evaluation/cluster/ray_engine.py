@@ -1,31 +1,30 @@
-"""Runs the processes of a run as actors of a Ray cluster; the only file that knows Ray."""
+"""Runs the processes of a run as actors of a Ray cluster."""
 
 import logging
 import os
-import re
 import socket
 import sys
 import uuid
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Self
 
 import ray
 from ray._private.state import actors
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  compiled code
-from ray.exceptions import RayError
+from ray.exceptions import (
+    NodeDiedError,
+    RayError,
+    RayTaskError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.errors import ConfigError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.claim_keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.crew import EndedRank
 from isaaclab_arena.evaluation.cluster.messages import (
-    BegunEpisodes,
-    ClaimAnswer,
-    ClaimQuestion,
-    Delivery,
-    DeliveryAnswer,
     KeeperState,
     Life,
     LifeEnd,
@@ -33,18 +32,29 @@ from isaaclab_arena.evaluation.cluster.messages import (
     RankEnd,
     RunOrders,
 )
-from isaaclab_arena.evaluation.cluster.node_check import problem_of_node, request_of
-from isaaclab_arena.evaluation.cluster.rank_process import run_rank
+from isaaclab_arena.evaluation.cluster.node_check import WAY_OUT, problem_of_node
+from isaaclab_arena.evaluation.cluster.ray_actors import (
+    CANNOT_IMPORT,
+    KEEPER_OPTIONS,
+    ONCE,
+    KeeperActor,
+    RankActor,
+    answer_to,
+    why,
+)
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.run.run_lock import RunLock
 
 _LOG = logging.getLogger(__name__)
-_GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
+_TRIES_OF_A_CHECK = 3
+_NODE_ID = "ray.io/node-id"
+"""The label with which Ray provides every node."""
 _KNOCK_TIMEOUT_S = 5.0
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """How HTTP/2 begins, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
 _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
 """The fourth byte of an answer in HTTP/2, and the first one of a server that speaks nothing but TLS."""
+
+_MAX_JOBS_CHARACTERS = 120
 
 _NO_CLUSTER = "start one with: ray start --head, or say --ray_address local for one on this node"
 _HOW_IT_LETS_US_IN = (
@@ -53,86 +63,6 @@ _HOW_IT_LETS_US_IN = (
 
 _remote: Any = ray.remote
 """Its types know neither options given by name nor the methods that it adds."""
-
-_ONCE = {"max_restarts": 0, "max_task_retries": 0}
-"""Ray would run an episode twice, where the commits of a run allow it once."""
-
-KEEPER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **_ONCE}
-"""The head would remember each of many thousand calls of the keeper, for its dashboard."""
-
-
-class KeeperActor:
-    """The keeper of a run, as an actor. What it is told and what it says is JSON, beside plain bytes."""
-
-    def __init__(self, orders: str) -> None:
-        read = adapter(RunOrders).validate_json(orders)
-        directory = Path(read.output_directory)
-        # While this process commits, nobody else may take the run up.
-        self._lock = RunLock(directory).share()
-        self._keeper = ClaimKeeper(request_of(read.needs), read.attempt, directory)
-
-    def claim(self, question: str) -> str:
-        """Give a rank a piece."""
-        return json_line(self._keeper.claim(adapter(ClaimQuestion).validate_json(question)))
-
-    def begin(self, begun: str) -> bool:
-        """Take note of what a rank is about to play."""
-        return self._keeper.begin(adapter(BegunEpisodes).validate_json(begun))
-
-    def deliver(self, delivery: str, content: bytes) -> str:
-        """Commit what a rank has done."""
-        return json_line(self._keeper.deliver(adapter(Delivery).validate_json(delivery), content))
-
-    def end(self, life: str, reason: str) -> str:
-        """Take note that a rank has ended."""
-        return json_line(self._keeper.end(adapter(Life).validate_json(life), reason))
-
-    def stop(self, signal_number: int) -> None:
-        """Ask all ranks to stop."""
-        self._keeper.stop(signal_number)
-
-    def state(self) -> str:
-        """Return how the run stands."""
-        return json_line(self._keeper.state())
-
-
-class RemoteKeeper:
-    """The keeper as a rank on another node asks it."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
-        """Ask for a piece."""
-        answer: Any = ray.get(self._actor.claim.remote(json_line(question)))
-        return adapter(ClaimAnswer).validate_json(answer)
-
-    def begin(self, begun: BegunEpisodes) -> bool:
-        """Say what this rank is about to play."""
-        return ray.get(self._actor.begin.remote(json_line(begun)))
-
-    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        """Deliver what this rank has done."""
-        answer: Any = ray.get(self._actor.deliver.remote(json_line(delivery), content))
-        return adapter(DeliveryAnswer).validate_json(answer)
-
-
-class RankActor:
-    """A rank of a run, as an actor."""
-
-    def __init__(self, keeper: Any, rank: int) -> None:
-        self._keeper = keeper
-        self._rank = rank
-
-    def __repr__(self) -> str:
-        """Name the rank, in Ray's dashboard and before each of its lines on the screen."""
-        return f"rank {self._rank}"
-
-    def run(self, orders: str, life: str) -> str:
-        """Run what the rank claims, and return how it ended."""
-        read = adapter(RunOrders).validate_json(orders)
-        end = run_rank(read, adapter(Life).validate_json(life), RemoteKeeper(self._keeper))
-        return json_line(end)
 
 
 def _knock(address: str) -> None:
@@ -170,13 +100,28 @@ def _problem_of_node(needs: str) -> str | None:
     return problem_of_node(adapter(NodeNeeds).validate_json(needs))
 
 
-def _problem_told(reference: Any) -> str | None:
-    """Return what a node has said, None where it has gone meanwhile: Ray lists it for some seconds more."""
-    try:
-        return ray.get(reference)
-    except RayError as error:
-        _LOG.warning("a node was not checked, because it has gone: %s", _why(error))
-        return None
+def problem_told(node: str, reference: Any, ask_again: Callable[[], Any]) -> str | None:
+    """Return why a node cannot take part; None if it can, or has gone meanwhile: Ray lists it for some seconds more.
+
+    Args:
+        node: Its name.
+        reference: What it will have said.
+        ask_again: Asks it once more.
+    """
+    for _ in range(_TRIES_OF_A_CHECK):
+        try:
+            return ray.get(reference)
+        except WorkerCrashedError as error:
+            # A node that has gone says so at the next try, as soon as Ray has noticed.
+            told = f"the process that checks it crashed: {why(error)}"
+            reference = ask_again()
+        except (NodeDiedError, TaskUnschedulableError) as error:
+            _LOG.warning("node %s was not checked, because it has gone: %s", node, why(error))
+            return None
+        except RayError as error:
+            told = f"cannot be checked, so it lacks this package or has another version of it: {why(error)}"
+            break
+    return f"node {node}: {told}; {WAY_OUT}"
 
 
 class RayEngine:
@@ -195,6 +140,7 @@ class RayEngine:
         self._orders: RunOrders | None = None
         self._actors: dict[Life, Any] = {}
         self._running: dict[Any, Life] = {}
+        self._avoided: set[str] = set()
 
     def __enter__(self) -> Self:
         namespace = f"arena-{uuid.uuid4().hex}"
@@ -220,12 +166,16 @@ class RayEngine:
             ConfigError: With what each of them lacks.
         """
         check = _remote(num_cpus=0, max_retries=0)(_problem_of_node)
+
+        def ask(node: str) -> Any:
+            return check.options(scheduling_strategy=_on(node)).remote(json_line(needs))
+
         asked = [
-            check.options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
+            (_host_of(node), ask(node["NodeID"]), partial(ask, node["NodeID"]))
             for node in ray.nodes()
             if _could_have(node, needs) and (node["NodeID"] != _this_node() or not self._has_our_interpreter())
         ]
-        problems = [problem for problem in map(_problem_told, asked) if problem is not None]
+        problems = [problem for each in asked if (problem := problem_told(*each)) is not None]
         if problems:
             raise ConfigError([Problem(problem) for problem in problems])
 
@@ -245,23 +195,29 @@ class RayEngine:
 
     def state(self) -> KeeperState:
         """Return how the run stands."""
-        return adapter(KeeperState).validate_json(ray.get(self._keeper.state.remote()))
+        return adapter(KeeperState).validate_json(self._ask(self._keeper.state.remote()))
 
     def end_life(self, life: Life, reason: str) -> LifeEnd:
         """Tell the keeper that a rank has ended."""
-        return adapter(LifeEnd).validate_json(ray.get(self._keeper.end.remote(json_line(life), reason)))
+        return adapter(LifeEnd).validate_json(self._ask(self._keeper.end.remote(json_line(life), reason)))
 
     def stop(self, signal_number: int) -> None:
         """Tell the keeper that the run is to stop."""
-        ray.get(self._keeper.stop.remote(signal_number))
+        self._ask(self._keeper.stop.remote(signal_number))
+
+    def _ask(self, reference: Any) -> Any:
+        directory = "" if self._orders is None else self._orders.output_directory
+        way_out = f"; all that it committed is kept: go on with the same command and --resume {directory}"
+        return answer_to(reference, way_out)
 
     def start_rank(self, life: Life) -> None:
         """Start a rank as soon as there are the resources."""
         orders = self._orders
         if orders is None:
             raise RuntimeError("the keeper of the run has not been started")
-        rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **_ONCE)(RankActor)
-        actor = rank.options(name=name_of_rank(orders, life)).remote(self._keeper, life.rank)
+        rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **ONCE)(RankActor)
+        elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(self._avoided))})"}} if self._avoided else {}
+        actor = rank.options(name=name_of_rank(orders, life), **elsewhere).remote(self._keeper, life.rank)
         self._actors[life] = actor
         self._running[actor.run.remote(json_line(orders), json_line(life))] = life
 
@@ -279,6 +235,17 @@ class RayEngine:
         if (actor := self._actors.pop(life, None)) is not None:
             ray.kill(actor)
 
+    def avoid(self, node: str) -> None:
+        """From now on start no rank on a node."""
+        self._avoided.add(node)
+
+    def has_nodes(self) -> bool:
+        """Whether a node that is not avoided could have a rank."""
+        orders = self._orders
+        return orders is None or any(
+            _could_have(node, orders.needs) and node["NodeID"] not in self._avoided for node in ray.nodes()
+        )
+
     def resources(self) -> str:
         """Return what the cluster has, in words."""
         total = ray.cluster_resources()
@@ -286,12 +253,30 @@ class RayEngine:
 
     def _ended(self, reference: Any) -> EndedRank:
         life = self._running.pop(reference)
+        actor = self._actors.pop(life, None)
         try:
             return EndedRank(life=life, end=adapter(RankEnd).validate_json(ray.get(reference)))
+        except RayTaskError as error:
+            return EndedRank(life=life, error=error.cause if isinstance(error.cause, Exception) else error)
         except RayError as error:
-            return EndedRank(life=life, reason=_why(error))
-        finally:
-            self._actors.pop(life, None)
+            if CANNOT_IMPORT in str(error) and actor is not None:
+                return EndedRank(life=life, end=_refused_by(_node_of(actor), why(error)))
+            return EndedRank(life=life, reason=why(error))
+
+
+def _refused_by(node: str, why: str) -> RankEnd:
+    """Return the end of a rank whose node cannot load it."""
+    host = next((_host_of(each) for each in ray.nodes() if each["NodeID"] == node), "unknown")
+    refused = f"lacks this package or something that it needs: {why}; {WAY_OUT}"
+    return RankEnd(refused=refused, host=host, node=node)
+
+
+def _node_of(actor: Any) -> str:
+    return actors(actor._actor_id.hex())["Address"]["NodeID"]
+
+
+def _host_of(node: dict[str, Any]) -> str:
+    return node["NodeManagerHostname"]
 
 
 def _has_process(actor: Any) -> bool:
@@ -302,8 +287,11 @@ def _has_process(actor: Any) -> bool:
 
 def name_of_rank(orders: RunOrders, life: Life) -> str:
     """Return what Ray's dashboard calls a rank: its run, the jobs that it may have, and its number."""
-    first, *others = (work.job for work in orders.attempt.jobs)
-    jobs = f"{first} and {len(others)} more" if others else first
+    names = [work.job for work in orders.attempt.jobs]
+    jobs, shown = ", ".join(names), len(names)
+    while len(jobs) > _MAX_JOBS_CHARACTERS and shown > 1:
+        shown -= 1
+        jobs = f"{', '.join(names[:shown])} and {len(names) - shown} more"
     again = f", life {life.number + 1}" if life.number else ""
     return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
 
@@ -319,10 +307,3 @@ def _on(node: str) -> NodeAffinitySchedulingStrategy:
 def _could_have(node: dict[str, Any], needs: NodeNeeds) -> bool:
     resources = node["Resources"]
     return node["Alive"] and resources.get("CPU", 0) >= needs.cpus and resources.get("GPU", 0) >= needs.gpus
-
-
-def _why(error: RayError) -> str:
-    """Return the line of one of Ray's long messages that says what happened, without what it then guesses."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith("The actor ") and "unexpectedly before" not in line]
-    return _GUESSES.split((telling or lines[-1:] or [type(error).__name__])[0])[0].strip()

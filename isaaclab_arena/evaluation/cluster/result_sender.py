@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from isaaclab_arena.distributed.process import machine_identity
 from isaaclab_arena.evaluation.cluster.messages import (
     Delivery,
     DeliveryAnswer,
@@ -99,6 +100,7 @@ class ResultSender:
         self.jobs_over: frozenset[str] = frozenset()
         self.failure: Exception | None = None
         self._life = life
+        self._machine = machine_identity()
         self._directory = directory
         self._deliver = deliver
         self._stop = stop
@@ -164,7 +166,8 @@ class ResultSender:
             finished = failed = ()
         delivery = Delivery(
             life=self._life,
-            status=self._status(),
+            machine=self._machine,
+            status=self._status() if self._sends_files else None,
             episodes=tuple(parcel.episodes),
             files=tuple(parcel.files),
             finished=finished,

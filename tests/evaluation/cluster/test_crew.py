@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.errors import DiskUnusableError
 from isaaclab_arena.evaluation.cluster.crew import Crew, EndedRank
 from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, LifeEnd, NodeNeeds, RankEnd, RunOrders
 from isaaclab_arena.evaluation.process.interruption import Interruption
-from tests.evaluation.cluster.test_claim_keeper import ATTEMPT
+from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
 
 NEEDS = NodeNeeds(
     program="", arguments=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0
@@ -44,6 +45,8 @@ class PretendedCluster:
         self._ended: set[Life] = set()
         self._lives: dict[int, Life] = {}
         self.life_end = LifeEnd(pieces=1)
+        self.blamed: dict[Life, str] = {}
+        self.nodes = {"good", "bad"}
 
     def __call__(self) -> float:
         return float(self.now_s)
@@ -63,6 +66,7 @@ class PretendedCluster:
 
     def end_life(self, life: Life, reason: str) -> LifeEnd:
         self._ended.add(life)
+        self.blamed[life] = reason
         return self.life_end
 
     def state(self) -> KeeperState:
@@ -80,6 +84,13 @@ class PretendedCluster:
         self.silent.pop(life.rank, None)
         self.told.append(("kill", life.rank, life.number))
 
+    def avoid(self, node: str) -> None:
+        self.nodes.discard(node)
+        self.told.append(("avoid", node))
+
+    def has_nodes(self) -> bool:
+        return bool(self.nodes)
+
     def resources(self) -> str:
         return "1 core"
 
@@ -91,6 +102,15 @@ def work(cluster: PretendedCluster, interruption: Interruption | None = None, **
 
 def died(rank: int, life: int = 0) -> EndedRank:
     return EndedRank(life=Life(rank=rank, number=life), reason="its node has died")
+
+
+def refused(rank: int, life: int = 0, node: str = "bad") -> EndedRank:
+    end = RankEnd(refused="has other versions", host=f"the {node} one", node=node)
+    return EndedRank(life=Life(rank=rank, number=life), end=end)
+
+
+def raised(rank: int, error: Exception) -> EndedRank:
+    return EndedRank(life=Life(rank=rank), error=error)
 
 
 def finished(rank: int, life: int = 0) -> EndedRank:
@@ -161,3 +181,52 @@ def test_the_first_failure_ends_the_run_where_that_is_asked_for():
     failed = EndedRank(life=Life(rank=0), end=RankEnd(state="failed"))
     cluster = PretendedCluster({3: [failed], 4: [finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=99)
     assert ("stop", 15) in work(cluster, fail_fast=True)
+
+
+def test_ranks_that_a_node_refuses_begin_on_others_and_the_node_is_named_once(caplog):
+    story = {2: [refused(0), refused(1)], 9: [finished(0, life=1), finished(1, life=1)]}
+    cluster = PretendedCluster(story, starts={0: 1, 1: 1}, jobs_end_s=9)
+    told = work(cluster)
+    assert told == [("start", 0, 0), ("start", 1, 0), ("avoid", "bad"), ("start", 0, 1), ("start", 1, 1)]
+    assert caplog.text.count("node the bad one has no ranks of this run: it has other versions") == 1
+
+
+def test_refusals_cost_no_rank_its_lives():
+    story = {second: [refused(0, second - 1, f"node {second}")] for second in range(1, 40)}
+    cluster = PretendedCluster(story | {40: [finished(0, 39), finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=40)
+    assert cluster.blamed == {}
+    assert work(cluster)[-1] == ("start", 0, 39)
+
+
+def test_a_cluster_whose_every_node_refuses_is_told_at_once():
+    story = {1: [refused(0), refused(1, node="good")]}
+    with pytest.raises(DistributedError, match=r"the bad one has no ranks .* the good one has no ranks"):
+        work(PretendedCluster(story, starts={}, jobs_end_s=99))
+
+
+def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(caplog):
+    full = DiskUnusableError("cannot write e000001.h5: no space left on device")
+    story = {3: [raised(0, full)], 5: [raised(1, ValueError("something else"))]}
+    cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=99)
+    crew = Crew(cluster, ORDERS, Interruption(), clock=cluster)
+    crew.work(60.0)
+    assert crew.failure is full
+    assert cluster.told == [("start", 0, 0), ("start", 1, 0), ("stop", 15)]
+    assert set(cluster.blamed.values()) == {""}
+    assert (
+        "rank 0 has failed first: cannot write e000001.h5: no space left on device; the run stops: make " in caplog.text
+    )
+    assert "something else" not in caplog.text
+
+
+def test_a_rank_that_lost_touch_with_the_keeper_begins_anew_and_suspects_nothing(caplog):
+    story = {3: [raised(0, DistributedError("does not answer"))], 9: [finished(0, life=1), finished(1)]}
+    cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=9)
+    assert work(cluster)[-1] == ("start", 0, 1)
+    assert set(cluster.blamed.values()) == {""}
+
+
+def test_the_process_of_a_dead_rank_is_what_makes_its_episodes_suspect():
+    cluster = PretendedCluster({3: [died(1)], 9: [finished(0), finished(1, life=1)]}, starts={0: 1, 1: 1}, jobs_end_s=9)
+    work(cluster)
+    assert cluster.blamed[Life(rank=1)] == "its node has died"

@@ -5,29 +5,39 @@ import logging
 import os
 import random
 import signal
-import subprocess
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.launching import command, patience_s, run, same_tables, start, wait_until, write_jobs
+from tests.end_to_end.launching import command, patience_s, run, same_tables, start, wait_until
 
 pytest.importorskip("ray")
 
-from tests.evaluation.cluster.clusters import add_node, cluster_of, on_cluster
+from tests.evaluation.cluster.clusters import add_node, cluster_of
+from tests.evaluation.cluster.driving import (
+    GIVEN_BACK_S,
+    GO,
+    NUM_EPISODES,
+    OVER_S,
+    QUICK,
+    SLOW,
+    assert_nothing_lost_or_twice,
+    committed,
+    driven,
+    head_of,
+    kill,
+    node_of,
+    ranks_at_work,
+    resumed,
+    whole_lines,
+    write_mortal_jobs,
+)
 from tests.evaluation.cluster.policies import STEP_S
 
 pytestmark = pytest.mark.slow
-
-SLOW, QUICK = {STEP_S: "0.02"}, {STEP_S: "0"}
-NUM_EPISODES = 24
-GO = "go"
-GIVEN_BACK_S, OVER_S = 30.0, 60.0
 
 
 @pytest.fixture
@@ -50,15 +60,8 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("jobs")
-    job = {
-        "name": "mortal",
-        "arena_env_args": {"environment": "reach", "num_envs": 2},
-        "policy_type": "tests.evaluation.cluster.policies.MortalPolicy",
-        "policy_config_dict": {"marks": str(directory), "waits_for": str(directory / GO)},
-        "num_episodes": NUM_EPISODES,
-    }
     (directory / GO).touch()
-    return write_jobs(directory / "jobs.json", [job])
+    return write_mortal_jobs(directory)
 
 
 @pytest.fixture(scope="module")
@@ -67,90 +70,6 @@ def undisturbed(tmp_path_factory, jobs) -> Path:
     alone = run(command("--eval_jobs_config", jobs, "--output_dir", output), extra=QUICK)
     assert alone.returncode == 0, alone.stderr
     return output
-
-
-class Driven:
-    """A run on a cluster, watched from outside.
-
-    Args:
-        directory: Where it writes.
-        jobs: Its job file.
-        address: Address of the cluster.
-        options: Further words of its command line.
-    """
-
-    def __init__(self, directory: Path, jobs: Path, address: str, *options: object, num_ranks: int = 2) -> None:
-        self.output = directory / "out"
-        self.log = directory / "driver.txt"
-        words = ["--eval_jobs_config", jobs, "--output_dir", self.output, *options]
-        on_ray = on_cluster(address, directory / "nodes", num_ranks=num_ranks)
-        self.process = start(command(*words, *on_ray), self.log, fresh=True)
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until something comes true, or fail with what the run said; a run that has ended is not waited for."""
-
-        def came_true_or_is_over() -> bool:
-            time.sleep(0.1)
-            return condition() or self.process.poll() is not None
-
-        wait_until(came_true_or_is_over, timeout_s=patience_s(120))
-        assert condition(), self.said
-
-    def let_ranks_begin_together(self, jobs: Path, num_ranks: int) -> None:
-        """Let the ranks go on once that many have an episode under way."""
-        self.wait_for(lambda: ranks_at_work(self.output) == set(range(num_ranks)))
-        (jobs.parent / GO).touch()
-
-    def wait_for_episodes(self, number: int) -> None:
-        self.wait_for(lambda: committed(self.output).total() >= number)
-
-    def pid_of(self, rank: int) -> int:
-        return json.loads((self.output / "logs" / f"rank{rank}.status.json").read_text())["pid"]
-
-    def end(self) -> None:
-        """Wait for its end, which must not take longer than a minute."""
-        assert self.process.wait(timeout=patience_s(OVER_S)) == 0, self.said
-
-
-@contextmanager
-def driven(*arguments: Any, **options: Any) -> Iterator[Driven]:
-    running = Driven(*arguments, **options)
-    try:
-        yield running
-    finally:
-        kill(running.process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program with all its processes, except those of a cluster that was there before."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def committed(output: Path) -> Counter[int]:
-    """Count the commit lines of each episode."""
-    lines = [line for path in output.glob("*/episode_results_rank*.jsonl") for line in whole_lines(path)]
-    return Counter(json.loads(line)["episode_index"] for line in lines)
-
-
-def ranks_at_work(output: Path) -> set[int]:
-    """Return the ranks that have an episode under way."""
-    told = [json.loads(path.read_text()) for path in output.glob("logs/rank*.status.json")]
-    return {status["rank"] for status in told if status["current_job"] and status["state"] == "running"}
-
-
-def whole_lines(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def assert_nothing_lost_or_twice(output: Path, undisturbed: Path) -> None:
-    assert committed(output) == Counter(range(NUM_EPISODES))
-    assert same_tables(output, undisturbed)
 
 
 def test_a_rank_that_is_killed_gives_its_episodes_back_in_time(tmp_path, jobs, undisturbed, moments, cluster):
@@ -163,28 +82,22 @@ def test_a_rank_that_is_killed_gives_its_episodes_back_in_time(tmp_path, jobs, u
         killed_s = time.monotonic()
         running.wait_for(lambda: "rank 1 has died" in running.said)
         assert time.monotonic() - killed_s < patience_s(GIVEN_BACK_S)
-        running.end()
+        running.end(since_s=killed_s)
     assert_nothing_lost_or_twice(tmp_path / "out", undisturbed)
 
 
-def node_of(pid: int) -> int:
-    """Return the process of the node that a rank is on, which has started the rank's."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def test_a_node_that_is_removed_takes_no_episode_with_it(tmp_path, jobs, undisturbed, moments, cluster):
-    head = cluster.head_node.all_processes["raylet"][0].process.pid
     (jobs.parent / GO).unlink(missing_ok=True)
     with driven(tmp_path, jobs, cluster.address) as running:
         running.let_ranks_begin_together(jobs, 2)
         running.wait_for_episodes(moments.randint(1, NUM_EPISODES // 2))
         time.sleep(moments.random())
-        rank = next(each for each in range(2) if node_of(running.pid_of(each)) != head)
+        rank = next(each for each in range(2) if node_of(running.pid_of(each)) != head_of(cluster))
         os.kill(node_of(running.pid_of(rank)), signal.SIGKILL)
         killed_s = time.monotonic()
         running.wait_for(lambda: f"rank {rank} has died" in running.said)
         assert time.monotonic() - killed_s < patience_s(GIVEN_BACK_S)
-        running.end()
+        running.end(since_s=killed_s)
     add_node(cluster)
     assert_nothing_lost_or_twice(tmp_path / "out", undisturbed)
 
@@ -195,7 +108,7 @@ def test_two_nodes_that_join_in_mid_run_play_episodes_too(tmp_path, jobs, undist
         running.wait_for(lambda: {0, 1} <= ranks_at_work(running.output))
         joined = [add_node(cluster) for _ in range(2)]
         running.let_ranks_begin_together(jobs, 4)
-        running.end()
+        running.end(since_s=time.monotonic())
     for node in joined:
         cluster.remove_node(node)
     assert_nothing_lost_or_twice(tmp_path / "out", undisturbed)
@@ -230,11 +143,6 @@ def test_a_program_that_is_killed_goes_on_elsewhere_and_on_the_cluster_again(
     assert last.returncode == 0, last.stderr
     assert time.monotonic() - killed_s < patience_s(OVER_S)
     assert_nothing_lost_or_twice(output, undisturbed)
-
-
-def resumed(jobs: Path, output: Path, *, ranks: int = 1) -> list[str]:
-    options = ["--assignment", "dynamic"] if ranks > 1 else []
-    return command("--eval_jobs_config", jobs, "--resume", output, *options, ranks=ranks)
 
 
 def test_torchrun_gives_the_tables_of_one_process_as_the_cluster_does(tmp_path, jobs, undisturbed):

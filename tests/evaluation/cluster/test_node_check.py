@@ -104,9 +104,22 @@ def test_a_class_that_a_node_lacks_is_named(told):
     assert "policy_type: cannot import 'of_another_node' of policy 'of_another_node.Policy'" in told()
 
 
+WITHOUT_PACKAGE = """
+import importlib.abc, sys
+
+class Lacks(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "isaaclab_arena":
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Lacks())
+"""
+"""What makes the interpreters of a node into some that do not have this package, as site customization."""
+
+
 @pytest.fixture
 def address(tmp_path) -> Iterator[str]:
-    """A cluster of two nodes, of which the second has another version of this package."""
+    """A cluster of three nodes, of which the second has another version of this package, and the third has none."""
     pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
@@ -117,12 +130,15 @@ def address(tmp_path) -> Iterator[str]:
     node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     cluster.add_node(**node, env_vars={"PYTHONPATH": f"{other.parent}:{ROOT}"})
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
+    cluster.add_node(**node, env_vars={"PYTHONPATH": f"{tmp_path / 'without'}"})
     assert cluster.address is not None
     yield cluster.address
     cluster.shutdown()
 
 
-def test_a_node_with_another_version_is_refused_by_name_before_anything_starts(tmp_path, address):
+def test_nodes_with_another_version_or_none_are_refused_by_name_before_anything_starts(tmp_path, address):
     jobs = write_jobs(tmp_path / "jobs.json", [{**JOB, "policy_type": "random_action", "policy_config_dict": {}}])
     output = tmp_path / "run"
     on_ray = ["--cluster", "ray", "--ray_address", address, "--num_ranks", 2, "--device", "cpu"]
@@ -131,4 +147,6 @@ def test_a_node_with_another_version_is_refused_by_name_before_anything_starts(t
     assert (
         f"error: node {socket.gethostname()}, in {ROOT}: has other versions: {DISTRIBUTION} is 0.0.9" in refused.stderr
     )
+    lacks = "it lacks this package or has another version of it: ModuleNotFoundError: No module named 'isaaclab_arena'"
+    assert f"node {socket.gethostname()}: cannot be checked, so {lacks}; install" in refused.stderr
     assert not output.exists()

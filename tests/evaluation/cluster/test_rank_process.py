@@ -1,10 +1,36 @@
-"""The directories that ranks make on their nodes."""
+"""What a rank of a cluster runs, and the directories that ranks make on their nodes."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from threading import Lock
 
-from isaaclab_arena.evaluation.cluster.rank_process import make_own_directory, remove_directories_of_the_dead
-from tests.end_to_end.launching import ROOT
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.cluster.driver import needs_of
+from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
+from isaaclab_arena.evaluation.cluster.messages import (
+    BegunEpisodes,
+    ClaimAnswer,
+    ClaimQuestion,
+    Delivery,
+    DeliveryAnswer,
+    Life,
+    RankEnd,
+    RunOrders,
+)
+from isaaclab_arena.evaluation.cluster.rank_process import (
+    make_own_directory,
+    remove_directories_of_the_dead,
+    run_rank,
+)
+from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.startup.start_up import start_run_alone
+from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
+from tests.end_to_end.launching import ROOT, write_jobs
 
 DIES = """
 import os, pathlib, sys
@@ -24,3 +50,77 @@ def test_a_rank_removes_what_killed_ranks_of_its_node_have_left_and_nothing_else
     (tmp_path / "isaaclab_arena_ranking").mkdir()
     remove_directories_of_the_dead(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {mine.name, elsewhere.name, "isaaclab_arena_ranking"}
+
+
+class KeeperNextDoor:
+    """A keeper in this process, which answers one question at a time, as an actor does."""
+
+    def __init__(self, keeper: ClaimKeeper) -> None:
+        self._keeper = keeper
+        self._lock = Lock()
+        self.delivered: list[Delivery] = []
+
+    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
+        with self._lock:
+            return self._keeper.claim(question)
+
+    def begin(self, begun: BegunEpisodes) -> bool:
+        with self._lock:
+            return self._keeper.begin(begun)
+
+    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
+        with self._lock:
+            self.delivered.append(delivery)
+            return self._keeper.deliver(delivery, content)
+
+
+def run_alone(directory: Path, job: dict[str, object], *, node: Path | None) -> tuple[RankEnd, KeeperNextDoor]:
+    """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
+    jobs = write_jobs(directory / "jobs.json", [job])
+    words = ("--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--device", "cpu")
+    request = asked_for((*words, "--cluster", "ray"), may_import=True)
+    started = start_run_alone(request, DistributedContext(), ["cpu"])
+    assert started.attempt is not None
+    with started.lock:
+        orders = RunOrders(
+            run="run",
+            needs=needs_of(request, ClusterOptions(cluster="ray"), working_directory=None),
+            config_hash=started.plan.config_hash,
+            output_directory=str(started.output_directory),
+            attempt=started.attempt,
+            num_ranks=1,
+            node_directory=None if node is None else str(node),
+        )
+        received = adapter(RunOrders).validate_json(json_line(orders))
+        keeper = KeeperNextDoor(ClaimKeeper(request, started.attempt, started.output_directory))
+        return run_rank(received, Life(rank=0), keeper), keeper
+
+
+REACH = {
+    "name": "reach",
+    "arena_env_args": {"environment": "reach", "num_envs": 2},
+    "policy_type": "random_action",
+    "num_episodes": 2,
+}
+
+
+def test_a_job_whose_latency_was_measured_at_the_start_runs_with_it(tmp_path):
+    end, _ = run_alone(tmp_path, {**REACH, "latency": "measured"}, node=tmp_path / "node")
+    (report,), _ = read_job_reports(tmp_path / "out" / "reach")
+    assert (end.state, report.status, report.error) == ("finished", ReportedStatus.COMPLETED, None)
+    assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
+
+
+def test_a_rank_that_sees_the_directory_of_the_run_sends_no_file_there(tmp_path):
+    end, keeper = run_alone(tmp_path, REACH, node=None)
+    assert end.state == "finished"
+    assert [each for each in keeper.delivered if each.episodes or each.files or each.status] == []
+    assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
+    assert json.loads((tmp_path / "out" / "logs" / "rank0.status.json").read_text())["state"] == "finished"
+
+
+def test_a_rank_with_a_disk_of_its_own_leaves_nothing_there(tmp_path):
+    end, keeper = run_alone(tmp_path, REACH, node=tmp_path / "node")
+    assert end.state == "finished"
+    assert sum(len(each.episodes) for each in keeper.delivered) == 2
+    assert list((tmp_path / "node").iterdir()) == []

@@ -1,4 +1,4 @@
-"""What Ray's dashboard and the screen call the ranks of a run."""
+"""What Ray's dashboard and the screen call the ranks of a run, and that Ray itself begins nothing anew."""
 
 from dataclasses import replace
 
@@ -6,19 +6,21 @@ import pytest
 
 from isaaclab_arena.evaluation.cluster.messages import Life
 from isaaclab_arena.storage.run.attempts import AttemptEntry
-from tests.evaluation.cluster.test_claim_keeper import ATTEMPT
+from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
 from tests.evaluation.cluster.test_crew import ORDERS
 
 ray_engine = pytest.importorskip(
     "isaaclab_arena.evaluation.cluster.ray_engine", reason="needs ray", exc_type=ImportError
 )
+ray_actors = pytest.importorskip("isaaclab_arena.evaluation.cluster.ray_actors", exc_type=ImportError)
 
 
 @pytest.mark.parametrize(
     ("jobs", "life", "name"),
     [
         (["coins"], Life(rank=3), "arena/run/coins/rank 3"),
-        (["coins", "dice", "cards"], Life(rank=0), "arena/run/coins and 2 more/rank 0"),
+        (["coins", "dice", "cards"], Life(rank=0), "arena/run/coins, dice, cards/rank 0"),
+        (["c" * 50] * 4, Life(rank=0), f"arena/run/{'c' * 50}, {'c' * 50} and 2 more/rank 0"),
         (["coins"], Life(rank=3, number=1), "arena/run/coins/rank 3, life 2"),
     ],
 )
@@ -29,3 +31,8 @@ def test_a_rank_is_called_by_its_run_its_jobs_and_its_number(jobs, life, name):
 
 def test_lines_of_a_rank_on_the_screen_begin_with_the_rank():
     assert repr(ray_engine.RankActor(keeper=None, rank=3)) == "rank 3"
+
+
+@pytest.mark.parametrize("options", [ray_actors.ONCE, ray_actors.KEEPER_OPTIONS])
+def test_ray_begins_no_actor_anew_and_calls_none_twice(options):
+    assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.cluster.claim_keeper import ClaimKeeper
+from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.messages import ClaimQuestion, Delivery, Life, SentEpisode, SentFile
 from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
 from isaaclab_arena.evaluation.cluster.result_sender import ResultSender

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import as_ranges
-from isaaclab_arena.evaluation.cluster.casualties import Casualties, error_line, failed_report
-from isaaclab_arena.evaluation.cluster.committed_files import CommittedFiles
+from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, error_line, failed_report
+from isaaclab_arena.evaluation.cluster.keeper.committed_files import CommittedFiles
 from isaaclab_arena.evaluation.cluster.messages import (
     BegunEpisodes,
     ClaimAnswer,
@@ -19,7 +19,6 @@ from isaaclab_arena.evaluation.cluster.messages import (
     Life,
     LifeEnd,
 )
-from isaaclab_arena.evaluation.heartbeat.rank_status import parse_rank_status
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.plan.answered import answer_watch
 from isaaclab_arena.evaluation.plan.planning import RunRequest
@@ -242,13 +241,10 @@ class ClaimKeeper:
         return sum(len(each.deaths) for each in (condemned, *failed) if each is not None)
 
     def _note_machine(self, delivery: Delivery) -> None:
-        """Remember on which machine a rank is, where it stays as long as it lives."""
-        if delivery.status is None or delivery.life.rank in self._machines:
-            return
-        status = parse_rank_status(delivery.status, run_id=self._attempt.run_id)
-        if status is not None:
-            self._machines[delivery.life.rank] = status.machine
-            self._known_machines.add(status.machine)
+        """Remember on which machine a rank is."""
+        if delivery.machine:
+            self._machines[delivery.life.rank] = delivery.machine
+            self._known_machines.add(delivery.machine)
 
     def _settled(self, divided: DividedJob) -> str | None:
         path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE

@@ -1,4 +1,4 @@
-from isaaclab_arena.evaluation.cluster.casualties import Casualties, FailedJob, error_line, failed_report
+from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, FailedJob, error_line, failed_report
 from isaaclab_arena.evaluation.cluster.messages import BegunEpisodes, Life
 from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
 from isaaclab_arena.evaluation.scheduling.suspects import Condemned, Death

@@ -1,0 +1,98 @@
+"""What is killed while a run on a Ray cluster goes on, in two runs: `test_losses.py` does it at random moments."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.launching import command, patience_s, run
+
+pytest.importorskip("ray")
+
+from tests.evaluation.cluster.clusters import add_node, cluster_of
+from tests.evaluation.cluster.driving import (
+    GIVEN_BACK_S,
+    GO,
+    QUICK,
+    SLOW,
+    assert_nothing_lost_or_twice,
+    committed,
+    driven,
+    head_of,
+    keeper_of,
+    node_of,
+    ranks_at_work,
+    resumed,
+    whole_lines,
+    write_mortal_jobs,
+)
+from tests.evaluation.cluster.policies import STEP_S
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Give a cluster of two nodes, whose policies take their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STEP_S, SLOW[STEP_S])
+        with cluster_of(2) as nodes:
+            yield nodes
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory) -> Path:
+    return write_mortal_jobs(tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, jobs) -> Path:
+    output = tmp_path_factory.mktemp("undisturbed") / "out"
+    (jobs.parent / GO).touch()
+    alone = run(command("--eval_jobs_config", jobs, "--output_dir", output), extra=QUICK)
+    assert alone.returncode == 0, alone.stderr
+    return output
+
+
+def test_a_rank_and_a_node_are_lost_and_two_nodes_that_join_are_used(tmp_path, jobs, undisturbed, cluster):
+    (jobs.parent / GO).unlink()
+    with driven(tmp_path, jobs, cluster.address, num_ranks=4) as running:
+        running.wait_for(lambda: len(ranks_at_work(running.output)) == 2)
+        (jobs.parent / GO).touch()
+        running.wait_for_episodes(1)
+        at_work = sorted(ranks_at_work(running.output))
+        away = next(rank for rank in at_work if node_of(running.pid_of(rank)) != head_of(cluster))
+        os.kill(node_of(running.pid_of(away)), signal.SIGKILL)
+        killed_s = time.monotonic()
+        os.kill(running.pid_of(*(set(at_work) - {away})), signal.SIGKILL)
+        for rank in at_work:
+            running.wait_for(lambda rank=rank: f"rank {rank} has died" in running.said)
+        assert time.monotonic() - killed_s < patience_s(GIVEN_BACK_S)
+        for _ in range(2):
+            add_node(cluster)
+        running.end(since_s=killed_s)
+    assert_nothing_lost_or_twice(running.output, undisturbed)
+    lines = [line for path in running.output.glob("*/episode_results_rank*.jsonl") for line in whole_lines(path)]
+    assert len({json.loads(line)["rank"] for line in lines}) >= 3, "nodes that joined were not used"
+
+
+def test_the_program_is_killed_and_then_the_keeper_and_another_program_goes_on(tmp_path, jobs, undisturbed, cluster):
+    (jobs.parent / GO).touch()
+    with driven(tmp_path, jobs, cluster.address) as running:
+        running.wait_for_episodes(1)
+    killed_s, before = time.monotonic(), committed(running.output).total()
+    with driven(tmp_path, jobs, cluster.address, "--resume", running.output) as running:
+        running.wait_for_episodes(before + 1)
+        os.kill(keeper_of(cluster), signal.SIGKILL)
+        running.end(since_s=time.monotonic(), code=1)
+        (told,) = [line for line in running.said.splitlines() if line.startswith("error: ")]
+        assert told.startswith("error: the keeper of the run's claims does not answer: The actor ")
+        assert told.endswith(f"go on with the same command and --resume {running.output}")
+        assert "Traceback" not in running.said
+    last = run(resumed(jobs, running.output), extra=QUICK, timeout_s=patience_s(120))
+    assert last.returncode == 0, last.stderr
+    assert time.monotonic() - killed_s < patience_s(120)
+    assert_nothing_lost_or_twice(running.output, undisturbed)
