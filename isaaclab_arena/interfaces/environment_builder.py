@@ -118,8 +118,10 @@ class RobotBuilder(Protocol):
 class CountedBuilder(Protocol):
     """A builder whose environments have a certain number of episodes, as the protocol of a benchmark says."""
 
-    def num_episodes(self, config: Any) -> int:
+    def num_episodes(self, config: Any) -> int | None:
         """Return how many there are; a job that names no number plays all of them, and none may play more.
+
+        None where there are as many as a job asks for.
 
         Args:
             config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.

@@ -15,6 +15,7 @@ from isaaclab_arena.distributed.devices.visible_gpus import VISIBLE_DEVICES
 
 _EGL_DEVICE = "MUJOCO_EGL_DEVICE_ID"
 _CUDA_DEVICE = 0x323A
+_END_OF_VISIBLE = "-1"
 _LIBRARIES = ("libEGL.so.1", "libEGL.so")
 
 
@@ -50,17 +51,24 @@ def draw_on(
     """Let OpenGL draw on the rank's GPU, in this process and in processes that it starts.
 
     MuJoCo takes the first GPU that answers unless MUJOCO_EGL_DEVICE_ID says otherwise, so all ranks would draw on one.
-    EGL counts GPUs in an order of its own; if it does not tell their CUDA indices, nothing is set.
+    EGL counts GPUs in an order of its own; if it does not tell their CUDA indices, nothing is set. CUDA_VISIBLE_DEVICES
+    shows the same GPUs afterwards, in words that robosuite does not stumble over.
 
     Args:
         device: The rank's device; nothing is set for the CPU.
         environ: Environment variables; a user's choice is kept.
         egl_gpus: Returns the CUDA index of each of EGL's devices, in EGL's order.
     """
-    if device.type != "cuda" or _EGL_DEVICE in environ:
+    if device.type != "cuda":
         return
-    with suppress(OSError, ValueError):
-        environ[_EGL_DEVICE] = str(egl_gpus().index(device.index or 0))
+    if _EGL_DEVICE not in environ:
+        with suppress(OSError, ValueError):
+            environ[_EGL_DEVICE] = str(egl_gpus().index(device.index or 0))
+    visible, chosen = environ.get(VISIBLE_DEVICES), environ.get(_EGL_DEVICE)
+    if visible and chosen and chosen not in visible:
+        # robosuite takes EGL's number for one of CUDA's, and cannot be imported unless it is named as visible, too.
+        # CUDA reads no further than -1.
+        environ[VISIBLE_DEVICES] = f"{visible},{_END_OF_VISIBLE},{chosen}"
 
 
 def describe_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

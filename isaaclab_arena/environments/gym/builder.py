@@ -188,8 +188,10 @@ class GymBuilder(Generic[_Config]):
         try:
             traits = self._traits(config, slots.description)
             if config.python is not None and _draws_with_opengl(slots.description):
-                _say_once(f"workers draw with {VARIABLE}={opengl.name}: {opengl.reason}")
-                traits = replace(traits, opengl=opengl.name)
+                drawn_with = slots.description.get("opengl") or opengl.name
+                reason = opengl.reason if drawn_with == opengl.name else "the environment has set it"
+                _say_once(f"workers draw with {VARIABLE}={drawn_with}: {reason}")
+                traits = replace(traits, opengl=drawn_with, renderer=slots.description.get("renderer"))
             environment = self._environment(config, slots, traits, num_envs=num_envs, device=torch.device(device))
             self._check_seeding(config, slots, environment)
             if config.steps_per_message > 1 and any(

@@ -40,6 +40,7 @@ class GymTraits:
         metric_keys: Entries of ``info`` that are kept as metrics.
         tells_episode: Whether the environment is told at its reset which episode starts.
         opengl: What its workers draw with, a value of MUJOCO_GL; None if they draw nothing.
+        renderer: What OpenGL calls what draws there, with its version; None where it has not said.
     """
 
     name: str
@@ -53,6 +54,7 @@ class GymTraits:
     metric_keys: tuple[str, ...]
     tells_episode: bool = False
     opengl: str | None = None
+    renderer: str | None = None
 
 
 class GymEnvironment(Environment):
@@ -235,8 +237,9 @@ class GymEnvironment(Environment):
 
     def provenance(self) -> Mapping[str, str]:
         """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
-        drawn_with = {} if self._traits.opengl is None else {"MUJOCO_GL": self._traits.opengl}
-        return {"environment": self._traits.name, **self._slots.description["versions"], **drawn_with}
+        drawn_with = {"MUJOCO_GL": self._traits.opengl, "renderer": self._traits.renderer}
+        known = {name: value for name, value in drawn_with.items() if value is not None}
+        return {"environment": self._traits.name, **self._slots.description["versions"], **known}
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Say which env slots are looked at next; see `PicturesOnDemand`. Those that rest are not drawn again."""

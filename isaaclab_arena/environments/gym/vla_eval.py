@@ -75,6 +75,10 @@ class VlaEvalBuilder(GymBuilder[VlaEvalConfig]):
             return super().task_name(config)
         return config.task if isinstance(config.task, str) else f"{super().task_name(config)}/{config.task}"
 
+    def num_episodes(self, config: VlaEvalConfig) -> int | None:
+        """Return how many episodes the class says that each of its tasks has; see `CountedBuilder`."""
+        return self._find(config)["num_episodes"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class VlaEvalSuite:

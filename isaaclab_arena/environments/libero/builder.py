@@ -1,6 +1,6 @@
 """Build the tasks of LIBERO, ``libero:<suite>/<task>``, from a checkout of the user's own, in workers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,9 @@ _MOST_NAMED = 5
 _NOISE, _NOISY_CAMERA = "_noise_", "agentview"
 """How LIBERO-plus names tasks that disturb pictures in every step, and the camera whose pictures it disturbs."""
 
+_DECIDING = ("end_on_success", "success_key", "success_reward_threshold", "task_description", "instruction_key")
+"""Options of all environments made elsewhere that decide what comes out of an episode."""
+
 _FOUND: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 """What interpreters were found to have, by their name, the checkout and environment variables."""
 
@@ -58,6 +61,22 @@ class LiberoConfig(GymConfig):
         """How episodes are played."""
         return PROTOCOLS[self.protocol]
 
+    def protocol_in(self, suite: str) -> str:
+        """Return the protocol as results name it: with what the options change of it, ``openpi, changed: camera_size``.
+
+        Args:
+            suite: The suite of the task.
+        """
+        protocol, default = self.played_by, LiberoConfig()
+        drawn = protocol.camera_size if protocol.picture_size is None else None
+        differs = {
+            "max_episode_length": self.max_episode_length not in (None, protocol.steps_in(suite)),
+            "camera_size": self.enable_cameras and self.camera_size not in (None, drawn),
+            **{name: getattr(self, name) != getattr(default, name) for name in _DECIDING},
+        }
+        changed = ", ".join(name for name, it_differs in differs.items() if it_differs)
+        return f"{self.protocol}, changed: {changed}" if changed else self.protocol
+
 
 @dataclass(frozen=True, kw_only=True)
 class LiberoBuilder(GymBuilder[LiberoConfig]):
@@ -69,6 +88,8 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         Raises:
             ConfigError: With every problem.
         """
+        if without_effect := list(_without_effect(config)):
+            raise ConfigError(without_effect)
         checkout = _checkout(config)
         task = checkout.task(self.name)
         missing = [path for path in (task.described_in, task.init_states_file) if not path.is_file()]
@@ -111,7 +132,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
     def _environment(
         self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
     ) -> LiberoEnvironment:
-        facts = {"protocol": config.protocol}
+        facts = {"protocol": config.protocol_in(self._task(config).suite)}
         revision = _checkout(config).revision()
         return LiberoEnvironment(
             slots,
@@ -161,6 +182,21 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def _task(self, config: LiberoConfig) -> LiberoTask:
         return _checkout(config).task(self.name)
+
+
+def _without_effect(config: LiberoConfig) -> Iterator[Problem]:
+    """Yield the options that would change nothing, though they are set."""
+    if config.make_kwargs:
+        message = f"{', '.join(config.make_kwargs)}: LIBERO's environments are made as protocol says, and take no more"
+        yield Problem(f"{message}; leave it out", key="make_kwargs")
+    if config.tell_episode:
+        message = "has no effect: LIBERO is told the conditions of every episode anyway; leave it out"
+        yield Problem(message, key="tell_episode")
+    if config.seed_bits != LiberoConfig.seed_bits:
+        message = "has no effect: seeds of LIBERO's fixtures have 32 bits; leave it out"
+        yield Problem(message, key="seed_bits")
+    if config.control_dt is not None:
+        yield Problem("has no effect: LIBERO's control steps take 0.05 s; leave it out", key="control_dt")
 
 
 def libero_environment(name: str) -> LiberoBuilder:

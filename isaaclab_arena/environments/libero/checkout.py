@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from isaaclab_arena.environments.gym.worker.versions import commit_at
 from isaaclab_arena.environments.libero.libero_root import libero_root
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
@@ -90,12 +91,7 @@ class LiberoCheckout:
 
     def revision(self) -> str | None:
         """Return the commit that the checkout stands at, None if nothing tells."""
-        git = self.root / ".git"
-        try:
-            head = (git / "HEAD").read_text().strip()
-            return (git / head[len("ref: ") :]).read_text().strip() if head.startswith("ref: ") else head
-        except OSError:
-            return None
+        return commit_at(self.root)
 
     def _task(self, suite: str, index: int) -> LiberoTask:
         name = self.suites[suite][index]

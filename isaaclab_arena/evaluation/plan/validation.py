@@ -312,9 +312,9 @@ class _Resolver:
 
 def _counted(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, *, policy_counts: bool) -> JobConfig:
     """Return a job with the number of episodes that its environment has, where neither it nor its policy names one."""
-    if not isinstance(builder, CountedBuilder):
+    count = builder.num_episodes(environment_config) if isinstance(builder, CountedBuilder) else None
+    if count is None:
         return job
-    count = builder.num_episodes(environment_config)
     if job.num_steps is not None:
         message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
         raise ConfigError(Problem(message, key="num_steps"))

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.environments.gym.gym_running import build, run
@@ -165,6 +167,28 @@ def test_the_class_is_told_where_to_draw(mujoco_gl, render, mode, monkeypatch):
     monkeypatch.setenv("POINTS_ARE_DRAWN_ON", "")
     assert problems(POINTS, render=render, task=9) == "task: there is no task 9; there are 2, counted from 0"
     assert os.environ["POINTS_ARE_DRAWN_ON"] == mode
+
+
+def test_results_name_an_engine_that_the_class_imports_late_and_what_it_draws_with():
+    variables = {"PYTHONPATH": f"{ROOT}:{ELSEWHERE}", "MUJOCO_GL": "egl"}
+    name = f"vla_eval:{MODULE}:LateBenchmark"
+    environment = build(name, task=0, python=sys.executable, environment_variables=variables)
+    told = environment.provenance()
+    environment.close()
+    assert (told["engine"], told["MUJOCO_GL"]) == (f"mujoco {mujoco.__version__}", "osmesa")
+
+
+def test_more_episodes_than_the_class_has_are_refused_before_anything_starts():
+    def planned(name: str, **asked: int) -> list[int | None]:
+        job = {"name": "points", "policy_type": "zero_action", **asked}
+        job["arena_env_args"] = {"environment": f"vla_eval:{MODULE}:{name}", "task": 0, "action_dim": 2}
+        jobs = read_jobs({"jobs": [job]}, source="jobs.yaml").jobs
+        return [each.config.num_episodes for each in resolve_jobs(jobs, file="jobs.yaml")]
+
+    assert planned("PointBenchmark") == planned("PointBenchmark", num_episodes=5) == [5]
+    with pytest.raises(ConfigError, match=r"jobs\.yaml: job 'points': num_episodes: is 6, and .* has 5 episodes"):
+        planned("PointBenchmark", num_episodes=6)
+    assert planned("RealTimeBenchmark", num_episodes=6) == [6]
 
 
 def test_vla_eval_missing_is_told_with_how_to_install_it(monkeypatch):

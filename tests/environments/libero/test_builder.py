@@ -99,6 +99,49 @@ def test_what_simulated_and_how_is_told(checkout):
     environment.close()
 
 
+PICTURES = {"enable_cameras": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"protocol": "openpi", "max_episode_length": 220, **PICTURES}, "openpi"),
+        ({"protocol": "vla_eval", "camera_size": 256, **PICTURES}, "vla_eval"),
+        ({"protocol": "openpi", "camera_size": 128}, "openpi"),
+        ({"protocol": "openpi", "camera_size": 128, **PICTURES}, "openpi, changed: camera_size"),
+        # It draws as many pixels, and then shrinks them.
+        ({"protocol": "openpi", "camera_size": 256, **PICTURES}, "openpi, changed: camera_size"),
+        ({"protocol": "strict", "max_episode_length": 20}, "strict, changed: max_episode_length"),
+        (
+            {"protocol": "lerobot", "max_episode_length": 220, "end_on_success": False},
+            "lerobot, changed: max_episode_length, end_on_success",
+        ),
+        ({"protocol": "gr00t", "task_description": "do it"}, "gr00t, changed: task_description"),
+    ],
+)
+def test_a_protocol_of_which_options_change_something_is_not_called_by_its_name_alone(options, told):
+    assert LiberoConfig(**options).protocol_in("libero_spatial") == told
+
+
+def test_results_name_the_protocol_as_it_was_played(checkout):
+    environment = build(TASK, **in_checkout(checkout), protocol="openpi", max_episode_length=5)
+    assert environment.provenance()["protocol"] == "openpi, changed: max_episode_length"
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"make_kwargs": {"horizon": 3}}, "make_kwargs: horizon: LIBERO's environments are made as protocol says"),
+        ({"tell_episode": True}, "tell_episode: has no effect"),
+        ({"seed_bits": 63}, "seed_bits: has no effect"),
+        ({"control_dt": 0.1}, "control_dt: has no effect: LIBERO's control steps take 0.05 s; leave it out"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(checkout, options, told):
+    assert told in problems(TASK, **in_checkout(checkout), **options)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

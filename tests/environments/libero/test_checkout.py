@@ -92,3 +92,6 @@ def test_the_revision_is_where_the_checkout_stands(checkout):
     (checkout / ".git" / "HEAD").write_text("ref: refs/master\n")
     (checkout / ".git" / "refs" / "master").write_text("8f1084e\n")
     assert LiberoCheckout(checkout).revision() == "8f1084e"
+    (checkout / ".git" / "refs" / "master").unlink()
+    (checkout / ".git" / "packed-refs").write_text("# pack-refs\na4cd6c1 refs/master\n")
+    assert LiberoCheckout(checkout).revision() == "a4cd6c1"

@@ -78,7 +78,8 @@ class Answers:
         self._num_ahead, self._made_by = message.get("num_ahead", 0), message
         # Of all that is imported now nothing becomes garbage, and to look through it takes as long as many steps.
         gc.freeze()
-        return {**self._description, "versions": versions.versions_of(made[0].environment)}
+        told = versions.versions_of(made[0].environment, alone=True)
+        return {**self._description, "versions": told, **render_contexts.drawn_with()}
 
     def _forget(self, message: dict) -> dict:
         """Close the environments, so that the next ones are made as in a new process."""

@@ -1,7 +1,9 @@
-"""Frees the OpenGL contexts of robosuite's environments without harm to those that still draw."""
+"""Tells by what an interpreter draws, and frees contexts of robosuite's environments without harm to others."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import typing
 import weakref
@@ -12,6 +14,28 @@ _CONTEXTS = (
     ("robosuite.renderers.context.egl_context", "EGLGLContext"),
     ("robosuite.renderers.context.glfw_context", "GLFWGLContext"),
 )
+
+
+def drawn_with() -> dict[str, str]:
+    """Return ``opengl``, the value of MUJOCO_GL, and ``renderer``, which OpenGL names itself, as far as they are known.
+
+    An environment may have set the first when it was made, and the second is that of the context that it has made.
+    """
+    chosen = os.environ.get("MUJOCO_GL")  # noqa: TID251  a worker's own
+    renderer = _renderer()
+    return {**({"opengl": chosen} if chosen else {}), **({"renderer": renderer} if renderer else {})}
+
+
+def _renderer() -> str | None:
+    if "OpenGL" not in sys.modules:
+        return None
+    gl = importlib.import_module("OpenGL.GL")
+    try:
+        told = [gl.glGetString(name) for name in (gl.GL_RENDERER, gl.GL_VERSION)]
+    except gl.error.Error:
+        # There is no context yet.
+        return None
+    return ", ".join(each.decode(errors="replace") for each in told if each) or None
 
 
 def keep_robosuite_apart() -> None:

@@ -19,10 +19,15 @@ _ENGINES = ("mujoco", "mujoco_py", "pymunk", "pybullet", "Box2D", "sapien")
 _AROUND_ENGINES = {"dm_control": "mujoco"}
 
 
-def versions_of(environment: gymnasium.Env) -> dict[str, str]:
+def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str, str]:
     """Return versions by package, and where they are known ``revision`` and ``engine``.
 
     Packages that are not installed are left out.
+
+    Args:
+        environment: The environment.
+        alone: Whether nothing else in this process needs an engine. Then, if the code of the environment names none
+            before it is used, those count that are loaded.
     """
     inner = environment.unwrapped
     # One that only passes on what another does names the class of that.
@@ -33,7 +38,7 @@ def versions_of(environment: gymnasium.Env) -> dict[str, str]:
         version = _version(name)
         if version is not None:
             found[name] = version
-    commit, engine = revision(package), engine_of(made_by)
+    commit, engine = revision(package), engine_of(made_by) or (_told(loaded_engines()) if alone else None)
     return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
 
 
@@ -55,7 +60,16 @@ def engine_of(made_by: type) -> str | None:
     if package != "gymnasium":
         modules |= {name for name in list(sys.modules) if name.partition(".")[0] == package}
     used = {engine for name in modules for engine in _imported_engines(sys.modules.get(name))}
-    return ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in sorted(used)) or None
+    return _told(used)
+
+
+def loaded_engines() -> set[str]:
+    """Return the physics engines that this process has imported."""
+    return {name.partition(".")[0] for name in list(sys.modules)} & set(_ENGINES)
+
+
+def _told(engines: set[str]) -> str | None:
+    return ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in sorted(engines)) or None
 
 
 def revision(package: str) -> str | None:
@@ -68,19 +82,34 @@ def revision(package: str) -> str | None:
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is None or {"site-packages", "dist-packages"} & set(pathlib.Path(file).parts):
         return None
-    checkouts = [each / ".git" for each in pathlib.Path(file).resolve().parents if (each / ".git").is_dir()]
-    return _head(checkouts[0]) if checkouts else None
+    checkouts = [each for each in pathlib.Path(file).resolve().parents if (each / ".git").exists()]
+    return commit_at(checkouts[0]) if checkouts else None
 
 
-def _head(git: pathlib.Path) -> str | None:
-    head = (git / "HEAD").read_text().strip()
-    if not head.startswith("ref: "):
-        return head
-    name = head[len("ref: ") :]
-    if (git / name).is_file():
-        return (git / name).read_text().strip()
+def commit_at(checkout: pathlib.Path) -> str | None:
+    """Return the commit that a checkout stands at, also one that is a worktree or a submodule; None if nothing tells.
+
+    Changes that were made in it since are not seen.
+    """
+    git = checkout / ".git"
+    try:
+        if git.is_file():
+            git = checkout / git.read_text().strip()[len("gitdir: ") :]
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head or None
+        # The branches of a worktree are those of the repository that it belongs to.
+        common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+        return _commit_of(head[len("ref: ") :], git) or _commit_of(head[len("ref: ") :], common)
+    except OSError:
+        return None
+
+
+def _commit_of(branch: str, git: pathlib.Path) -> str | None:
+    if (git / branch).is_file():
+        return (git / branch).read_text().strip()
     packed = (git / "packed-refs").read_text().splitlines() if (git / "packed-refs").is_file() else []
-    return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
+    return next((line.split()[0] for line in packed if line.endswith(f" {branch}")), None)
 
 
 def _imported_engines(module: types.ModuleType | None) -> set[str]:

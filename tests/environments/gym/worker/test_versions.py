@@ -7,7 +7,7 @@ import gymnasium
 import mujoco
 import pytest
 
-from isaaclab_arena.environments.gym.worker.versions import engine_of, origin, revision, versions_of
+from isaaclab_arena.environments.gym.worker.versions import commit_at, engine_of, origin, revision, versions_of
 from tests.environments.gym.gym_fakes import DrawEnvironment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -50,6 +50,28 @@ def test_a_checkout_is_told_with_its_commit(checkout, head, file, line):
     if file is not None:
         (checkout / ".git" / file).write_text(f"{line}\n")
     assert revision("checked_out") == COMMIT
+
+
+@pytest.mark.parametrize("place", ["worktree", "submodule"])
+def test_a_checkout_whose_repository_is_elsewhere_is_told_with_its_commit(tmp_path, place):
+    repository = tmp_path / "repository"
+    own = repository / place
+    own.mkdir(parents=True)
+    (own / "HEAD").write_text("ref: refs/heads/main\n")
+    if place == "worktree":
+        (own / "commondir").write_text("..\n")
+    (repository if place == "worktree" else own).joinpath("packed-refs").write_text(f"{COMMIT} refs/heads/main\n")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / ".git").write_text(f"gitdir: ../repository/{place}\n")
+    assert commit_at(tmp_path / "here") == COMMIT
+    (tmp_path / "here" / ".git").write_text("gitdir: ../gone\n")
+    assert commit_at(tmp_path / "here") is None
+
+
+def test_an_engine_that_is_imported_late_counts_where_nothing_else_needs_one():
+    environment = gymnasium.make("Pendulum-v1")
+    assert "engine" not in versions_of(environment)
+    assert f"mujoco {mujoco.__version__}" in versions_of(environment, alone=True)["engine"].split(", ")
 
 
 def test_a_branch_without_commits_has_no_revision(checkout):

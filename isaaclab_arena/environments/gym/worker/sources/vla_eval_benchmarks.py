@@ -42,7 +42,7 @@ _NUMBER_KINDS = "biuf"
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
-    """Return what is known of a class before an episode: its limit, its tasks, and what is wrong with the options.
+    """Return what is known of a class before an episode: limits, its tasks, and what is wrong with the options.
 
     Args:
         name: ``module:Class``.
@@ -54,16 +54,23 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
     """
     module = name.partition(":")[0]
     found: dict[str, typing.Any] = {"max_episode_length": DEFAULT_MAX_STEPS, "modules": ["vla_eval", module]}
+    found["num_episodes"] = None
     try:
         benchmark = _made(_class_of(name), make_kwargs)
     except _WrongOptionError as error:
         return {**found, "tasks": [], "wrong_option": error.args}
     try:
         tasks = [str(task.get("name")) for task in benchmark.get_tasks()]
-        limit = benchmark.get_metadata().get("max_steps", DEFAULT_MAX_STEPS)
+        metadata = benchmark.get_metadata()
     finally:
         benchmark.cleanup()
-    return {**found, "max_episode_length": limit, "tasks": tasks, "wrong_option": None}
+    return {
+        **found,
+        "max_episode_length": metadata.get("max_steps", DEFAULT_MAX_STEPS),
+        "num_episodes": metadata.get("max_episodes_per_task"),
+        "tasks": tasks,
+        "wrong_option": None,
+    }
 
 
 def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> BenchmarkTask:
