@@ -23,7 +23,7 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How often a checkpoint succeeded, over all jobs of a watch together.
+    """How often a checkpoint succeeded, over all jobs of a watch that have checkpoints together.
 
     Attributes:
         step: Its step.
@@ -66,10 +66,11 @@ class Promoted:
 
 
 def scores_of(points: Iterable[Point]) -> dict[int, Score]:
-    """Return the score of each checkpoint by its step."""
+    """Return the score of each checkpoint by its step; baselines say nothing of a checkpoint."""
     by_step: dict[int, list[Point]] = {}
     for point in points:
-        by_step.setdefault(point.step, []).append(point)
+        if not point.is_baseline:
+            by_step.setdefault(point.step, []).append(point)
     scores = {}
     for step in sorted(by_step):
         own = by_step[step]
@@ -97,7 +98,7 @@ def promote(directory: Path, score: Score, record: Evaluated, ledger: Ledger, *,
         score: Its score.
         record: What the watch knows of it.
         ledger: Where the runs of both lie.
-        jobs: The jobs of the watch, as its job file calls them.
+        jobs: The jobs of the watch that have checkpoints, as its job file calls them.
 
     Raises:
         StorageError: If it cannot be copied.

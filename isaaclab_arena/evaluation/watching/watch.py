@@ -128,7 +128,7 @@ def _reach_bar(
     if settings.bar is None:
         return
     records = {record.step: record for record in watcher.done()}
-    jobs = list(dict.fromkeys(point.job for point in _together(points)))
+    jobs = list(dict.fromkeys(point.job for point in _together(points) if not point.is_baseline))
     for score in scores_of(_together(points)).values():
         if score.interval.low < settings.bar:
             continue

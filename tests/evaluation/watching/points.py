@@ -1,10 +1,13 @@
 """What came of checkpoints, where no test asks how."""
 
+from pathlib import Path
+
 from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.results.statistics import wilson_interval
+from tests.analysis.recorded_runs import write_run
 
 
-def point(step: int, successes: int, scored: int = 100, job: str = "reach") -> Point:
+def point(step: int, successes: int, scored: int = 100, job: str = "reach", *, is_baseline: bool = False) -> Point:
     interval = wilson_interval(successes, scored)
     assert interval is not None
     return Point(
@@ -15,4 +18,11 @@ def point(step: int, successes: int, scored: int = 100, job: str = "reach") -> P
         success_rate=successes / scored,
         success_low=interval.low,
         success_high=interval.high,
+        is_baseline=is_baseline,
     )
+
+
+def write_run_of_checkpoint(directory: Path, step: int, jobs: dict[str, str]) -> None:
+    """Write the run of a checkpoint: job, as the watch calls it, to the outcomes of its episodes."""
+    named = {f"{job}-{step}": outcomes for job, outcomes in jobs.items()}
+    write_run(directory, named, swept={"checkpoint_step": step})

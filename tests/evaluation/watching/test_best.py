@@ -16,6 +16,12 @@ def test_every_job_weighs_the_same_in_the_score():
     assert score.interval == wilson_interval(10, 100)
 
 
+def test_a_baseline_is_no_part_of_a_score():
+    with_baseline = [point(50, 10, 20), point(50, 90, 90, job="scripted", is_baseline=True)]
+    assert scores_of(with_baseline) == scores_of(with_baseline[:1])
+    assert scores_of(with_baseline[1:]) == {}
+
+
 def test_of_equal_checkpoints_the_earlier_is_the_best():
     best = best_of(scores_of([point(150, 90), point(50, 80), point(100, 90)]))
     assert best is not None

@@ -9,8 +9,7 @@ from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, score_
 from isaaclab_arena.evaluation.watching.ledger import Ledger
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict
 from isaaclab_arena.storage.run.run_lock import RunLock
-from tests.analysis.recorded_runs import write_run
-from tests.evaluation.watching.points import point
+from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import FAILED, Evaluations, save
 
 CHOSEN = scores_of([point(50, 90)])[50]
@@ -26,7 +25,7 @@ def checkpoint(tmp_path) -> Checkpoint:
 def scoring(*outcomes: Outcome) -> Evaluations:
     def play(checkpoint, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
-        write_run(directory, {f"reach-{checkpoint.step}": "sssf"})
+        write_run_of_checkpoint(directory, checkpoint.step, {"reach": "sssf"})
 
     return Evaluations(before=play, outcomes=outcomes)
 

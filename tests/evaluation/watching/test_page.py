@@ -10,7 +10,7 @@ from isaaclab_arena.evaluation.watching.best import scores_of
 from isaaclab_arena.evaluation.watching.fresh_score import score_again
 from isaaclab_arena.evaluation.watching.ledger import Evaluated, Ledger
 from isaaclab_arena.evaluation.watching.page import points_of_watch
-from tests.analysis.recorded_runs import write_run
+from tests.evaluation.watching.points import write_run_of_checkpoint
 from tests.evaluation.watching.trainings import Evaluations
 
 
@@ -31,7 +31,7 @@ def watch(tmp_path) -> Watch:
     directory = tmp_path / "watch_go1"
     ledger = Ledger(directory)
     for step, ends in ((0, "ffff"), (50, "sssf")):
-        write_run(ledger.run_directory(step), {f"go1-{step}": ends, f"flat-{step}": "ssff"})
+        write_run_of_checkpoint(ledger.run_directory(step), step, {"go1": ends, "flat": "ssff"})
         ledger.write(Evaluated(step=step, path=f"model_{step}.pt", fingerprint="", is_done=True))
     (directory / "step_50" / "report.html").touch()
     ledger.write(Evaluated(step=100, path="model_100.pt", fingerprint="", tries=1, reason="<it> was refused"))
@@ -55,7 +55,7 @@ def test_both_scores_of_the_best_are_shown_as_soon_as_there_are_two(watch, tmp_p
     assert "in other episodes" not in watch.page()
 
     def play(checkpoint: Checkpoint, directory: Path) -> None:
-        write_run(directory, {"go1-50": "ssff", "flat-50": "sfff"})
+        write_run_of_checkpoint(directory, 50, {"go1": "ssff", "flat": "sfff"})
 
     chosen = scores_of(points_of_watch(watch.directory))[50]
     (tmp_path / "model_50.pt").touch()

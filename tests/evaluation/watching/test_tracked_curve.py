@@ -6,8 +6,7 @@ from isaaclab_arena.evaluation.watching.fresh_score import score_again
 from isaaclab_arena.evaluation.watching.ledger import Ledger
 from isaaclab_arena.evaluation.watching.tracked_curve import TrackedCurve
 from isaaclab_arena.tracking.tracker import TrackedRun
-from tests.analysis.recorded_runs import write_run
-from tests.evaluation.watching.points import point
+from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import Evaluations, save
 from tests.tracking.runs import NotingTracker
 
@@ -20,7 +19,7 @@ def test_each_job_is_a_series_over_the_steps_of_the_checkpoints_and_the_best_is_
         return told
 
     def play(checkpoint: Checkpoint, directory: Path) -> None:
-        write_run(directory, {f"go1-{checkpoint.step}": "sssf"})
+        write_run_of_checkpoint(directory, checkpoint.step, {"go1": "sssf"})
 
     points = [point(step, successes, job=job) for step, successes in ((50, 90), (0, 10)) for job in ("go1", "best")]
     save(tmp_path / "training", 50)

@@ -2,21 +2,26 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
+from isaaclab_arena.evaluation.watching.job_document import OTHER_SEED, jobs_of_checkpoint
 from isaaclab_arena.evaluation.watching.watch import WatchSettings, watch
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict, Watched
-from tests.evaluation.watching.trainings import DONE, FAILED, CalledBuilder, Evaluations, save
+from tests.evaluation.watching.trainings import DONE, FAILED, HEADS, CalledBuilder, Evaluations, save
 
-HEADS = {0: 0.1, 50: 0.5, 100: 0.95}
-CALL_HEADS = "tests.evaluation.watching.trainings:call_heads"
+COINS = {"environment": "coins", "num_envs": 8}
+JOB = {"name": "coins", "arena_env_args": COINS, "num_episodes": 40}
+JOB["policy_type"] = "tests.evaluation.watching.trainings:call_heads"
+TEN_HEADS = {**JOB, "name": "ten_heads-50", "policy_config_dict": {"heads": 1.0}, "num_episodes": 10}
+TEN_HEADS["checkpoints"] = None
 INTERRUPTED = Outcome(verdict=Verdict.INTERRUPTED)
 
 
@@ -28,22 +33,17 @@ def settings(tmp_path) -> Iterator[WatchSettings]:
         yield WatchSettings(watched=Watched(training=tmp_path / "training"), directory=tmp_path / "watch", once=True)
 
 
-def tossing(*outcomes: Outcome, seed: int = 0) -> Evaluations:
+def tossing(*outcomes: Outcome, jobs: Sequence[dict[str, Any]] = (JOB,), seed_offset: int = 0) -> Evaluations:
     """Return evaluations that toss 40 coins for each checkpoint."""
 
     def toss(checkpoint, directory: Path) -> None:
-        environment = {"environment": "coins", "num_envs": 8}
-        job = {"name": f"coins-{checkpoint.step}", "arena_env_args": environment, "num_episodes": 40, "seed": seed}
-        job |= {"policy_type": CALL_HEADS, "policy_config_dict": {"heads": HEADS[checkpoint.step]}}
         directory.parent.mkdir(parents=True, exist_ok=True)
+        document = {"jobs": [*jobs]}
+        asked = jobs_of_checkpoint(document, checkpoint, training=checkpoint.path.parent, seed_offset=seed_offset)
         job_file = directory.with_suffix(".json")
-        job_file.write_text(json.dumps({"jobs": [job]}))
-        assert (
-            run_jobs(
-                ["--eval_jobs_config", str(job_file), "--output_dir", str(directory), "--no_dataset", "--no_report"]
-            )
-            == 0
-        )
+        job_file.write_text(json.dumps(asked))
+        line = ["--eval_jobs_config", str(job_file), "--output_dir", str(directory), "--no_dataset", "--no_report"]
+        assert run_jobs(line) == 0
 
     return Evaluations(before=toss, outcomes=outcomes)
 
@@ -51,7 +51,9 @@ def tossing(*outcomes: Outcome, seed: int = 0) -> Evaluations:
 def watched(settings: WatchSettings, evaluate: Evaluations, again: Evaluations | None = None) -> tuple[int, list[str]]:
     """Return the exit code of a watch, and what it said."""
     said: list[str] = []
-    exit_code = watch(settings, evaluate, again or tossing(seed=1), say=said.append, sleep=lambda seconds: None)
+    exit_code = watch(
+        settings, evaluate, again or tossing(seed_offset=OTHER_SEED), say=said.append, sleep=lambda seconds: None
+    )
     return exit_code, said
 
 
@@ -73,7 +75,7 @@ def test_the_curve_has_a_line_and_an_interval_for_every_checkpoint(settings):
 
 
 def test_the_best_is_scored_again_in_episodes_by_which_it_was_not_chosen(settings):
-    again = tossing(seed=1)
+    again = tossing(seed_offset=OTHER_SEED)
     _, said = watched(settings, tossing(), again)
     assert again.asked == [100]
     assert "in other episodes" in (settings.directory / "report.html").read_text()
@@ -116,3 +118,16 @@ def test_what_could_not_be_evaluated_is_told_at_the_end(settings):
     assert said[-1] == "step 50 was not evaluated: its process ended with -9"
     lines = list(csv.DictReader((settings.directory / "curve.csv").open()))
     assert [line["step"] for line in lines] == ["0", "100"]
+
+
+def test_a_baseline_shifts_neither_scores_nor_the_bar_nor_the_comparison(settings):
+    settings = replace(settings, bar=0.3, promote=settings.directory / "good")
+    alone = watched(replace(settings, directory=settings.directory.with_name("alone"), promote=None), tossing())[1]
+    _, said = watched(settings, tossing(jobs=[TEN_HEADS, JOB]), tossing(jobs=[TEN_HEADS, JOB], seed_offset=OTHER_SEED))
+    assert [line for line in said if "promoted" not in line] == alone
+    told = json.loads((settings.directory / "good" / "promoted.json").read_text())
+    assert (told["step"], told["compared_with"], told["verdict"]) == (100, 50, "better")
+    lines = list(csv.DictReader((settings.directory / "curve.csv").open()))
+    rates = {(line["job"], line["step"]): line["success_rate"] for line in lines}
+    assert [rates["ten_heads-50", str(step)] for step in HEADS] == ["1.0"] * 3
+    assert [job for job, _ in rates].count("coins") == 3

@@ -99,6 +99,11 @@ class CalledBuilder(CoinBuilder):
         return CalledEnvironment(config, num_envs)
 
 
-def call_heads(observation, heads: float):
-    """A policy that says how often the coin shows heads."""
-    return torch.full((len(observation["policy"]["clock"]), 2), heads)
+HEADS = {0: 0.1, 50: 0.5, 100: 0.95}
+"""How often the coins of each checkpoint show heads."""
+
+
+def call_heads(observation, checkpoint_path: str = "", heads: float = 0.0):
+    """A policy that says how often the coin shows heads: what its checkpoint has learned, or what it is told."""
+    learned = int(Path(checkpoint_path).stem.removeprefix("model_")) if checkpoint_path else None
+    return torch.full((len(observation["policy"]["clock"]), 2), heads if learned is None else HEADS[learned])

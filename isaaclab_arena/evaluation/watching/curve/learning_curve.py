@@ -2,17 +2,22 @@
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import astuple, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from isaaclab_arena.analysis.replays.picture import png, svg
+from isaaclab_arena.config.expansion.checkpoints import STEP
 from isaaclab_arena.evaluation.watching.curve.curve_picture import curve_picture
 from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.report.jobs import scored_episodes
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.results.stored import stored_results
+from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import write_bytes, write_text
+
+_NO_COLUMN = ("is_baseline",)
 
 
 def points_of(run_directory: Path, step: int) -> list[Point]:
@@ -22,19 +27,22 @@ def points_of(run_directory: Path, step: int) -> list[Point]:
         ArenaError: If the directory is no output of a run.
     """
     merged = stored_results(run_directory) or merge_results(run_directory)
-    return [
-        Point(
-            job=str(line["name"]).removesuffix(f"-{step}"),
-            step=step,
-            successes=line["successes"],
-            scored=scored_episodes(line),
-            success_rate=line["success_rate"],
-            success_low=line["success_low"],
-            success_high=line["success_high"],
-        )
-        for line in records(merged.jobs)
-        if line["success_rate"] is not None
-    ]
+    return [_point(line, step) for line in records(merged.jobs) if line["success_rate"] is not None]
+
+
+def _point(line: Mapping[str, Any], step: int) -> Point:
+    is_baseline = line.get(PREFIX + STEP) is None
+    name = str(line["name"])
+    return Point(
+        job=name if is_baseline else name.removesuffix(f"-{step}"),
+        step=step,
+        successes=line["successes"],
+        scored=scored_episodes(line),
+        success_rate=line["success_rate"],
+        success_low=line["success_low"],
+        success_high=line["success_high"],
+        is_baseline=is_baseline,
+    )
 
 
 def write_curve(directory: Path, points: Sequence[Point]) -> Path:
@@ -61,8 +69,9 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
 def _csv(points: Sequence[Point]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Point))
-    writer.writerows(astuple(point) for point in points)
+    columns = [field.name for field in fields(Point) if field.name not in _NO_COLUMN]
+    writer.writerow(columns)
+    writer.writerows([getattr(point, column) for column in columns] for point in points)
     return text.getvalue()
 
 

@@ -15,6 +15,7 @@ class Point:
         success_rate: Their share.
         success_low: Lower end of its 95 % Wilson interval.
         success_high: Upper end.
+        is_baseline: Whether it is a job without checkpoints, which is the same at every step.
     """
 
     job: str
@@ -24,3 +25,4 @@ class Point:
     success_rate: float
     success_low: float
     success_high: float
+    is_baseline: bool = False
