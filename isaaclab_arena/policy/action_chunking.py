@@ -138,11 +138,7 @@ class ActionChunks:
         )
 
     def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
-        """Return the next action of every env slot, zeros where it has none, and the chunks without it.
-
-        Args:
-            acting: Env slots whose action is played, None for all; see `ActionSource`.
-        """
+        """Return the next action of every env slot, zeros where it has none, and the rest; see `ActionSource`."""
         has_one = self.active & (self.next_step < self.actions.shape[1])
         step = self.next_step.clamp(max=self.actions.shape[1] - 1)
         slots = torch.arange(self.num_envs, device=step.device)
@@ -226,21 +222,30 @@ class ChunkPolicy(PolicyBase[OptionsT]):
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the action of every env slot, asking for chunks of those whose own is used up.
 
-        Returns:
-            Shape: (num_envs, action_dim).
-
         Raises:
             PolicyLostError: If what is asked is gone, or takes too long.
             PolicyError: If it fails, or its answer does not fit.
         """
+        return self.act_in_some(env, observation, range(env.num_envs))
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        """Return actions as `get_action` does, and go on in the named env slots alone; see `ActsInSome`."""
         source = self._source_for(env, all_active=True)
-        self.look(env, observation, _numbers(source.looked_at_next(self._shown_steps(env))))
-        used_up = _numbers(source.needs_chunk())
+        acting = torch.zeros(env.num_envs, dtype=torch.bool)
+        acting[list(env_ids)] = True
+        self.look(env, observation, _numbers(source.looked_at_next(self._shown_steps(env)) & acting))
+        used_up = _numbers(source.needs_chunk() & acting)
         if used_up:
             chunks = self.chunks(env, observation, used_up)[:, : self._num_played]
             source = source.refilled(_indices(used_up), chunks)
-        action, self._source = source.popped()
+        action, self._source = source.popped(acting)
         return action.to(env.device, non_blocking=True)
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return what is left of an env slot's chunk; see `PlaysChunks`."""
+        if self._source is None:
+            raise PolicyError("no action was asked for yet")
+        return self._source.planned(env_id)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query shows."""

@@ -204,19 +204,18 @@ def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def server_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run with a policy server: how busy the job kept it, and how full."""
+    """Return what a job's row has besides in a run with a policy server: what it asked, and the load of its servers."""
     reports = [report for report in evidence.reports if report.policy_server is not None]
     if not reports:
         return {}
     used = sum((report.policy_server or ServerUsage() for report in reports), ServerUsage())
-    running_s = _running_s(reports)
     return {
         "server_queries": used.queries,
         "server_entries": used.entries,
-        "server_offered_per_s": used.entries / running_s if running_s > 0 else None,
+        "server_offered_per_s": used.seen_entries / used.seen_s if used.seen_s > 0 else None,
         "server_batch_fill": used.entries / used.call_entries if used.call_entries > 0 else None,
         "server_queue_ms": 1000.0 * used.queue_s / used.queries if used.queries else None,
-        "server_busy_share": used.busy_s / running_s if running_s > 0 else None,
+        "server_busy_share": used.seen_busy_s / used.seen_s if used.seen_s > 0 else None,
     }
 
 

@@ -12,7 +12,7 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
@@ -283,12 +283,6 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         asked = super().slots_per_call(num_envs)
         # Another number of env slots would need another compilation.
         return num_envs if asked is None and self.args.compile_model else asked
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        """Return what is left of an env slot's chunk; see `PlaysChunks`."""
-        if self._source is None:
-            raise PolicyError("no action was asked for yet")
-        return self._source.planned(env_id)
 
     def with_own_memory(self) -> "Gr00tClosedloopPolicy | None":
         """Return a policy that shares the model, None for a subclass that does not accept one."""

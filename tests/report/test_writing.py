@@ -146,7 +146,17 @@ def test_a_run_with_nothing_to_show_has_a_page(tmp_path: Path, outcomes: str):
 def test_a_job_with_a_policy_server_says_how_busy_it_kept_the_server(tmp_path: Path):
     server = PolicyServerConfig(shared=ServerScope.NODE)
     write_run(tmp_path / "run", {"lift": "sss", "reach": "s"}, policy_server=server)
-    used = ServerUsage(queries=10, entries=30, calls=10.0, call_entries=40.0, queue_s=0.5, busy_s=1.0)
+    used = ServerUsage(
+        queries=10,
+        entries=30,
+        calls=10.0,
+        call_entries=40.0,
+        queue_s=0.5,
+        busy_s=1.0,
+        seen_s=4.0,
+        seen_busy_s=1.0,
+        seen_entries=30,
+    )
     write_job_report(tmp_path / "run" / "lift", report("lift", rank=1, wall_s=5.0, build_s=1.0, policy_server=used))
     write_all_tables(tmp_path / "run")
     timing = pd.read_csv(tmp_path / "run" / "timing.csv")

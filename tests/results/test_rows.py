@@ -169,15 +169,33 @@ def test_rows_hold_the_columns_and_no_others():
 
 
 def test_what_ranks_asked_of_a_policy_server_adds_up_and_a_job_without_one_says_nothing():
-    used = ServerUsage(queries=10, entries=30, calls=10.0, call_entries=40.0, queue_s=0.5, busy_s=1.0)
+    used = ServerUsage(
+        queries=10, entries=30, calls=10.0, call_entries=40.0, queue_s=0.5, busy_s=1.0,
+        seen_s=4.0, seen_busy_s=2.0, seen_entries=60,
+    )  # fmt: skip
     ranks = [report(rank=rank, wall_s=5.0, build_s=1.0, policy_server=used) for rank in (0, 1)]
     cells = server_cells(evidence("s", reports=ranks))
     assert list(cells) == list(SERVER_JOB_TIMING_COLUMNS)
     assert [cells[name] for name in ("server_queries", "server_entries")] == [20, 60]
-    # Both ranks ran at the same time, for 4 s once they were built.
+    # Both ranks saw the same server for 4 s, of which it was busy for 2 s with what both asked.
     assert [cells[name] for name in ("server_offered_per_s", "server_busy_share")] == [15.0, 0.5]
     assert [cells[name] for name in ("server_batch_fill", "server_queue_ms")] == [0.75, 50.0]
     assert server_cells(evidence("s")) == {}
+
+
+def test_a_server_is_never_busier_than_always_however_many_nodes_have_one_and_whatever_other_jobs_ask():
+    # Two nodes: the server of the first is busy without a pause, half of it with another job's queries.
+    first = ServerUsage(queries=10, entries=30, busy_s=1.9, seen_s=4.0, seen_busy_s=4.0, seen_entries=80)
+    second = ServerUsage(queries=10, entries=30, busy_s=4.8, seen_s=6.0, seen_busy_s=5.0, seen_entries=40)
+    ranks = [
+        report(rank=rank, wall_s=7.0, build_s=1.0, policy_server=each) for rank, each in enumerate((first, second))
+    ]
+    cells = server_cells(evidence("s", reports=ranks))
+    assert cells["server_busy_share"] == 0.9
+    assert cells["server_offered_per_s"] == 12.0
+    # One query shows nothing of what the server does beside it.
+    once = [report(policy_server=ServerUsage(queries=1, entries=1, busy_s=1.0))]
+    assert server_cells(evidence("s", reports=once))["server_busy_share"] is None
 
 
 def test_a_job_with_late_answers_tells_what_was_assumed_what_it_came_to_and_what_was_true():

@@ -291,6 +291,8 @@ class JobRun:
         before = sum(each.pictures_drawn for each in drawing)
         network = None if self._built is None else self._built.network
         used_before = None if network is None else network.usage
+        if network is not None:
+            network.look_away()
         try:
             yield
         finally:

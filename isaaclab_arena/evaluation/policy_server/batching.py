@@ -8,12 +8,30 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.interfaces.policy_traits import Entries, Network
 from isaaclab_arena.storage.run.job_reports import ServerUsage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoFar:
+    """What a server has done for everybody, at the end of a call.
+
+    Attributes:
+        at_s: When that was, on the server's clock [s].
+        busy_s: Time of all calls [s].
+        entries: Batch entries that were answered.
+    """
+
+    at_s: float
+    busy_s: float = 0.0
+    entries: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +41,41 @@ class Answered:
     Attributes:
         answers: By name. First dimension: entries.
         usage: What it took.
+        so_far: What the server has done since it began.
     """
 
     answers: dict[str, np.ndarray]
     usage: ServerUsage
+    so_far: SoFar
+
+
+class Calls:
+    """The calls of all networks of a server, of which there is one at a time.
+
+    Args:
+        now_s: Tells the time [s].
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self.now_s = now_s
+        self._lock = threading.Lock()
+        self._so_far = SoFar(at_s=now_s())
+
+    def made(self, call: Callable[[], T], *, entries: int) -> tuple[T, float, SoFar]:
+        """Make a call, and return what it returns, when it began [s], and what the server has done so far.
+
+        Args:
+            call: The call.
+            entries: Batch entries that it answers.
+        """
+        with self._lock:
+            began_s = self.now_s()
+            try:
+                returned = call()
+            finally:
+                at_s, before = self.now_s(), self._so_far
+                self._so_far = SoFar(at_s=at_s, busy_s=before.busy_s + at_s - began_s, entries=before.entries + entries)
+            return returned, began_s, self._so_far
 
 
 @dataclass(kw_only=True)
@@ -53,8 +102,7 @@ class Batcher:
         network: What is asked.
         max_batch: Entries that are answered together at most, in one or several calls.
         max_wait_s: How long a query waits for others [s].
-        calls: Held during a call; networks that share it never calculate at the same time.
-        now_s: Tells the time [s].
+        calls: Makes the calls; networks that share it never calculate at the same time.
     """
 
     def __init__(
@@ -63,11 +111,10 @@ class Batcher:
         *,
         max_batch: int,
         max_wait_s: float,
-        calls: "threading.Lock | None" = None,
-        now_s: Callable[[], float] = time.perf_counter,
+        calls: Calls | None = None,
     ) -> None:
         self._network, self._max_batch, self._max_wait_s = network, max_batch, max_wait_s
-        self._calls, self._now_s = calls or threading.Lock(), now_s
+        self._calls = calls or Calls()
         self._changed = threading.Condition()
         self._waiting: list[_Query] = []
         self._num_askers = 0
@@ -101,7 +148,7 @@ class Batcher:
         number = _number_of(entries)
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
-        query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, arrived_s=self._now_s())
+        query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, arrived_s=self._calls.now_s())
         with self._changed:
             if self._is_closed:
                 raise PolicyError("the policy server has ended")
@@ -126,7 +173,7 @@ class Batcher:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             if not self._waiting:
                 return []
-            left_s = self._waiting[0].arrived_s + self._max_wait_s - self._now_s()
+            left_s = self._waiting[0].arrived_s + self._max_wait_s - self._calls.now_s()
             self._changed.wait_for(self._is_ready, timeout=max(0.0, left_s))
             taken = _first_batch(self._waiting, self._max_batch)
             self._waiting = [each for each in self._waiting if not any(each is other for other in taken)]
@@ -138,7 +185,7 @@ class Batcher:
 
     def _answer(self, queries: Sequence[_Query]) -> None:
         try:
-            answers, spent = self._called(queries)
+            answers, spent, so_far = self._called(queries)
         except Exception as error:  # noqa: BLE001  whatever a network raises, its askers are told, and others go on
             if len(queries) > 1:
                 # One of them may have asked what the network does not take, and the others are not to blame.
@@ -150,23 +197,15 @@ class Batcher:
         first = 0
         for each, usage in zip(queries, spent, strict=True):
             part = {name: values[first : first + each.number] for name, values in answers.items()}
-            each.answer.set_result(Answered(answers=part, usage=usage))
+            each.answer.set_result(Answered(answers=part, usage=usage, so_far=so_far))
             first += each.number
 
-    def _called(self, queries: Sequence[_Query]) -> tuple[dict[str, np.ndarray], list[ServerUsage]]:
-        """Return the answers to all entries of some queries, and what each query took."""
+    def _called(self, queries: Sequence[_Query]) -> tuple[dict[str, np.ndarray], list[ServerUsage], SoFar]:
+        """Return the answers to all entries of some queries, what each query took, and what was done so far."""
         size, number = queries[0].slots_per_call, sum(each.number for each in queries)
         together = _joined([each.entries for each in queries])
-        calls = -(-number // size)
-        parts: list[dict[str, np.ndarray]] = []
-        with self._calls:
-            began_s = self._now_s()
-            for first in range(0, number, size):
-                places = [*range(first, min(first + size, number))]
-                filled = places + places[:1] * (size - len(places))
-                answered = self._network.answer({name: _taken(values, filled) for name, values in together.items()})
-                parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
-            busy_s = self._now_s() - began_s
+        parts, began_s, so_far = self._calls.made(lambda: self._parts(together, number, size), entries=number)
+        busy_s, calls = so_far.at_s - began_s, -(-number // size)
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         wrong = [name for name, values in answers.items() if len(values) != number]
         if wrong:
@@ -182,7 +221,17 @@ class Batcher:
             )
             for each in queries
         ]
-        return answers, usages
+        return answers, usages, so_far
+
+    def _parts(self, together: Entries, number: int, size: int) -> list[dict[str, np.ndarray]]:
+        """Return the answers to some entries, call by call."""
+        parts: list[dict[str, np.ndarray]] = []
+        for first in range(0, number, size):
+            places = [*range(first, min(first + size, number))]
+            filled = places + places[:1] * (size - len(places))
+            answered = self._network.answer({name: _taken(values, filled) for name, values in together.items()})
+            parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
+        return parts
 
 
 def _first_batch(waiting: Sequence[_Query], max_batch: int) -> list[_Query]:

@@ -10,6 +10,7 @@ import numpy as np
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.policy_server import wire
+from isaaclab_arena.evaluation.policy_server.batching import SoFar
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.storage.run.job_reports import ServerUsage
@@ -50,8 +51,8 @@ class ServedNetwork:
         self._address, self._key, self._answer_timeout_s = address, key, answer_timeout_s
         self._connection: socket.socket | None = None
         self._number = 0
-        self._losses = 0
         self.usage = ServerUsage()
+        self._seen: SoFar | None = None
         self.about: Mapping[str, Any] = {}
         self.max_batch = 1
         self._exchange(None)
@@ -65,8 +66,13 @@ class ServedNetwork:
         self.usage += usage
         return answers
 
+    def look_away(self) -> None:
+        """Count nothing of what the server does for others until the next answer."""
+        self._seen = None
+
     def close(self) -> None:
         """Close the connection; a later query opens another."""
+        self.look_away()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -109,7 +115,16 @@ class ServedNetwork:
         said, arrays = self._heard(self._connection, self._answer_timeout_s)
         if said["number"] != query[0]["number"]:
             raise FrameError(f"the answer to query {said['number']} came to query {query[0]['number']}")
-        return ServerUsage(**said["usage"]), arrays
+        return ServerUsage(**said["usage"]) + self._seen_since(SoFar(**said["so_far"])), arrays
+
+    def _seen_since(self, now: SoFar) -> ServerUsage:
+        """Return what the server has done for everybody since the last answer."""
+        before, self._seen = self._seen or now, now
+        return ServerUsage(
+            seen_s=now.at_s - before.at_s,
+            seen_busy_s=now.busy_s - before.busy_s,
+            seen_entries=now.entries - before.entries,
+        )
 
     def _meet(self, connection: socket.socket) -> None:
         """Name the network, and hear about it; another one than before is refused."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.evaluation.policy_server import wire
-from isaaclab_arena.evaluation.policy_server.batching import Batcher
+from isaaclab_arena.evaluation.policy_server.batching import Batcher, Calls
 from isaaclab_arena.interfaces.policy_traits import Network
 from isaaclab_arena.workers.program.frames import FrameError
 
@@ -31,7 +31,7 @@ class LoadedNetworks:
     def __init__(self, loaders: Mapping[str, Callable[[], Network]], *, max_batch: int, max_wait_s: float) -> None:
         self.max_batch = max_batch
         self._loaders, self._max_wait_s = loaders, max_wait_s
-        self._loading, self._calls = threading.Lock(), threading.Lock()
+        self._loading, self._calls = threading.Lock(), Calls()
         self._loaded: dict[str, tuple[Network, Batcher]] = {}
 
     def taken(self, key: str) -> tuple[Network, Batcher]:
@@ -150,7 +150,8 @@ class Serving:
         except (PolicyError, PolicyLostError) as error:
             wire.send(connection, _error(error))
         else:
-            wire.send(connection, {"number": said["number"], "usage": asdict(answered.usage)}, answered.answers)
+            told = {"number": said["number"], "usage": asdict(answered.usage), "so_far": asdict(answered.so_far)}
+            wire.send(connection, told, answered.answers)
 
 
 def _error(error: Exception) -> dict[str, Any]:

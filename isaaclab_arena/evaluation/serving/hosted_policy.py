@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,11 +12,13 @@ from isaaclab_arena.errors import ConfigError, PolicyError, first_line
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.rollout.policy_answers import agreed_instruction, checked_action
 from isaaclab_arena.evaluation.serving.observations import SlotObservation, batched
+from isaaclab_arena.evaluation.serving.served_batch import BuiltTogether, settled
 from isaaclab_arena.evaluation.serving.served_environment import ServedEnvironment
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures
-from isaaclab_arena.interfaces.policy_traits import ActsInSome, PlaysChunks, SharesNetwork
+from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, plans_of
+from isaaclab_arena.interfaces.policy_traits import ActsInSome, SharesNetwork
 from isaaclab_arena.nested import with_leaves
 
 ChooseTerms: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Collection[str]] | None]
@@ -53,9 +56,9 @@ class SlotAnswer:
 class HostedPolicy:
     """A job's policy for a fixed number of env slots. It belongs to one thread.
 
-    A policy that can act in some env slots while others wait is one object, and is always asked on a batch of all env
-    slots. Any other would move every env slot on whenever one asks. So each env slot has an object of its own, which
-    shares the network where the policy offers that.
+    A policy that can act in some env slots while others wait is one object; see `served_batch` for how many env slots
+    each of its calls has. Any other would move every env slot on whenever one asks. So each env slot has an object of
+    its own, which shares the network where the policy offers that.
 
     Args:
         job: The job.
@@ -69,6 +72,7 @@ class HostedPolicy:
         policy: The policy, or that of the first env slot.
         chunk_length: Actions that follow from an episode's first observation.
         acts_together: Whether there is one policy for all env slots.
+        slots_per_call: Env slots of each call; None where others follow from who asks, or make no difference.
         looks_first: Whether it looks at the pictures of an episode's first observation.
 
     Raises:
@@ -81,13 +85,18 @@ class HostedPolicy:
         real = job.with_num_envs(1, policy_num_envs=1).build_environment(device=torch.device("cpu"), num_threads=1)
         try:
             terms = shown(real.observation_spec)
-            self.environment = ServedEnvironment(real, num_envs=num_slots, shown=terms)
-            self.policy = self._built(num_slots)
+            self.slots_per_call: int | None = 1
+            together = self._built_together(real, terms, num_slots)
+            self.policy, self.environment = together.policy, together.environment
             self.acts_together = acts_in_some(self.policy)
-            if not self.acts_together:
+            if self.acts_together:
+                together = settled(together, partial(self._built_together, real, terms))
+                self.policy, self.environment = together.policy, together.environment
+                self.slots_per_call = together.slots_per_call
+            else:
                 self.environment = ServedEnvironment(real, num_envs=1, shown=terms)
                 self.policy.close()
-                self.policy = self._built(1)
+                self.policy = self._built(self.environment)
         finally:
             real.close()
         self._policies[0] = self.policy
@@ -148,20 +157,26 @@ class HostedPolicy:
             raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
         self.chunk_length = len(answer.planned)
 
-    def _built(self, num_envs: int) -> PolicyBase:
+    def _built_together(
+        self, real: Environment, terms: Mapping[str, Collection[str]] | None, num_envs: int
+    ) -> BuiltTogether:
+        environment = ServedEnvironment(real, num_envs=num_envs, shown=terms)
+        return BuiltTogether(policy=self._built(environment), environment=environment)
+
+    def _built(self, environment: ServedEnvironment) -> PolicyBase:
         first = self._policies.get(0)
         sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
-        policy = sharing or self.job.with_num_envs(1, policy_num_envs=num_envs).build_policy()
+        policy = sharing or self.job.with_num_envs(1, policy_num_envs=environment.num_envs).build_policy()
         policy.reset()
-        policy.check_environment(self.environment)
-        self._instruction = agreed_instruction(policy, self.environment, self.job.config.language_instruction)
+        policy.check_environment(environment)
+        self._instruction = agreed_instruction(policy, environment, self.job.config.language_instruction)
         return policy
 
     def _policy_of(self, env_id: int) -> PolicyBase:
         if self.acts_together:
             return self.policy
         if env_id not in self._policies:
-            self._policies[env_id] = self._built(1)
+            self._policies[env_id] = self._built(self.environment)
         return self._policies[env_id]
 
     def _asked(
@@ -188,9 +203,10 @@ class HostedPolicy:
 
 def _planned(policy: PolicyBase, env_id: int, action: np.ndarray) -> np.ndarray:
     """Return an action and those that follow it for certain. Shape: (n, action_dim)."""
-    if not isinstance(policy, PlaysChunks):
+    plans = plans_of(policy)
+    if plans is None:
         return action[None]
-    return np.concatenate((action[None], policy.planned(env_id).cpu().numpy().astype(np.float32)))
+    return np.concatenate((action[None], plans.planned(env_id).cpu().numpy().astype(np.float32)))
 
 
 def _answer(planned: np.ndarray, *, looks_next: bool) -> SlotAnswer | PolicyError:

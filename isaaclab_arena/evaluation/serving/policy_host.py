@@ -67,7 +67,8 @@ class PolicyHost:
     """Asks a policy for sessions, each of which has an env slot of its own.
 
     One thread asks the policy. It waits a moment for the sessions whose episode is under way, so that their queries
-    share a call. A session has one query at a time, so no more than one query of each env slot ever waits.
+    share a call. Where each env slot has a policy of its own, a call is one query, and nothing waits for others. A
+    session has one query at a time, so no more than one query of each env slot ever waits.
 
     Args:
         policy: The policy; the host closes it.
@@ -81,7 +82,7 @@ class PolicyHost:
 
     def __init__(self, policy: HostedPolicy, *, max_batch: int = 64, max_wait_s: float = 0.005) -> None:
         self.policy = policy
-        self._max_batch, self._max_wait_s = max_batch, max_wait_s
+        self._max_batch, self._max_wait_s = max_batch if policy.acts_together else 1, max_wait_s
         self._changed = threading.Condition()
         self._free = list(range(policy.num_slots))
         self._playing: set[int] = set()

@@ -70,6 +70,9 @@ class ServerUsage:
         call_entries: Batch entries in those calls, with copies that fill them up; shared out in the same way.
         queue_s: Time from the arrival of a query to the first call for it [s].
         busy_s: Time of the calls [s], shared out in the same way.
+        seen_s: Time between the rank's first answer and its last [s].
+        seen_busy_s: Time of all calls of the server in that time [s], whoever asked.
+        seen_entries: Batch entries that the server answered in that time, whoever asked.
     """
 
     queries: int = 0
@@ -78,6 +81,9 @@ class ServerUsage:
     call_entries: float = 0.0
     queue_s: float = 0.0
     busy_s: float = 0.0
+    seen_s: float = 0.0
+    seen_busy_s: float = 0.0
+    seen_entries: int = 0
 
     def __add__(self, other: "ServerUsage") -> "ServerUsage":
         return ServerUsage(**{name: value + getattr(other, name) for name, value in vars(self).items()})

@@ -38,6 +38,25 @@ def test_a_network_elsewhere_answers_as_one_here(place):
     serving.close()
 
 
+def test_a_rank_sees_what_the_server_does_for_others_while_it_asks_and_nothing_of_before(place):
+    serving = place.serve(random=RandomNetwork)
+    network, other = (ServedNetwork(place.address, "random") for _ in range(2))
+    answer_of(other)
+    answer_of(network)
+    assert (network.usage.seen_entries, network.usage.seen_s) == (0, 0.0)
+    answer_of(other)
+    answer_of(network)
+    usage = network.usage
+    assert (usage.queries, usage.entries, usage.seen_entries) == (2, 6, 6)
+    assert 0 < usage.seen_busy_s <= usage.seen_s
+    network.look_away()
+    answer_of(network)
+    assert network.usage.seen_entries == 6
+    for each in (network, other):
+        each.close()
+    serving.close()
+
+
 def test_a_server_that_was_lost_and_came_back_goes_on_exactly(place):
     serving = place.serve(random=RandomNetwork)
     network = ServedNetwork(place.address, "random")
