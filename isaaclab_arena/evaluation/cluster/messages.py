@@ -132,6 +132,19 @@ class LifeEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How often a rank may speak to the keeper, so that all ranks together do not speak too often.
+
+    Attributes:
+        delivery_s: Time between two deliveries of something [s].
+        beat_s: After how much silence a rank says that it lives [s].
+    """
+
+    delivery_s: float = 0.25
+    beat_s: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClaimAnswer:
     """What the keeper says to a `ClaimQuestion`.
 
@@ -142,6 +155,7 @@ class ClaimAnswer:
         num_unfinished_jobs: Jobs with pieces that are free or under way.
         pieces_of_others: Pieces that other ranks work on.
         settled: What the job's file ``settled.json`` holds, None as long as there is none.
+        rest_s: When a rank that got nothing may ask again [s].
     """
 
     is_gone: bool = False
@@ -150,6 +164,7 @@ class ClaimAnswer:
     num_unfinished_jobs: int = 0
     pieces_of_others: int = 0
     settled: str | None = None
+    rest_s: float = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,11 +238,13 @@ class DeliveryAnswer:
         is_gone: Whether the rank was taken for dead: nothing of the delivery was kept, and the rank has to end.
         stop_signal: The signal that asks the run to stop, None if none does.
         jobs_over: Names of the jobs of which no further episode is needed.
+        pace: How often to speak from now on.
     """
 
     is_gone: bool = False
     stop_signal: int | None = None
     jobs_over: tuple[str, ...] = ()
+    pace: Pace = Pace()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,6 +148,7 @@ class _ClusterRank:
             stop_requested=self._must_stop,
             is_over=lambda job: job in self._sender.jobs_over,
             begins=claims.begin,
+            pause=lambda _: claims.rest(self._must_stop),
         )
         total = sum(sum(divided.num_episodes) for divided in jobs)
         return RankWork(

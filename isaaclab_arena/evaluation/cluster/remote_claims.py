@@ -21,6 +21,7 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.layout import SETTLED_FILE, job_directory
 
 _REFRESH_INTERVAL_S = 1.0
+_NAP_S = 0.5
 
 
 class RemoteClaims:
@@ -61,16 +62,25 @@ class RemoteClaims:
         self._open: set[int] = set()
         self._said = ClaimAnswer()
         self._refreshed_at: float | None = None
+        self._was_refused = self._refusal_stands = False
 
     def refresh(self, *, now: bool = False) -> None:
-        """Ask which pieces of the current job are open; unless asked for now, at most once a second."""
+        """Ask which pieces of the current job are open; unless asked for now, at most once a second.
+
+        Where the keeper has just said that nothing is free, that is how things are now.
+        """
+        self._refusal_stands = now and self._was_refused
         is_fresh = self._refreshed_at is not None and self._clock() - self._refreshed_at < _REFRESH_INTERVAL_S
         if self._current is not None and (now or not is_fresh):
             self._hear(self._current, ClaimQuestion(life=self._life, job_index=self._current))
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the job that comes next; None if nothing is free, or this rank has to end."""
+        if self._refusal_stands:
+            self._refusal_stands = self._was_refused = False
+            return None
         answer = self._hear(None, ClaimQuestion(life=self._life, built_environment=built_environment))
+        self._was_refused = answer.given is None
         if answer.given is None:
             return None
         divided = self._jobs[answer.given.job_index]
@@ -130,6 +140,18 @@ class RemoteClaims:
     def pieces_of_others(self) -> int:
         """Return how many pieces other ranks work on; none for a rank that has to end."""
         return 0 if self._sender.is_gone else self._said.pieces_of_others
+
+    def rest(self, must_end: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> None:
+        """Wait, after nothing was free, as long as the keeper wants; not longer than a moment once this rank must end.
+
+        Args:
+            must_end: Whether it must.
+            pause: Waits for a number of seconds.
+        """
+        left_s = self._said.rest_s
+        while left_s > 0 and not must_end():
+            pause(min(left_s, _NAP_S))
+            left_s -= _NAP_S
 
     def _hear(self, job_index: int | None, question: ClaimQuestion) -> ClaimAnswer:
         self._said = answer = self._ask(question)

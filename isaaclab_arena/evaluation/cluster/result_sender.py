@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from isaaclab_arena.evaluation.cluster.messages import (
     DeliveryAnswer,
     FinishedPiece,
     Life,
+    Pace,
     SentEpisode,
     SentFile,
 )
@@ -67,10 +69,11 @@ class _Parcel:
 
 
 class ResultSender:
-    """Delivers to the keeper of the run what a rank has done, several times a second. A context manager.
+    """Delivers to the keeper of the run what a rank has done, as soon as there is something. A context manager.
 
     The rank writes files as ever, and never waits. A file that has arrived is removed here. Each delivery is a
-    heartbeat too. On leaving, everything is delivered that was written until then.
+    heartbeat too, and where there is nothing to deliver there is a heartbeat once in a while; the keeper says how
+    often. On leaving, everything is delivered that was written until then.
 
     Args:
         life: This rank.
@@ -78,7 +81,8 @@ class ResultSender:
         deliver: Delivers to the keeper.
         stop: Is told the signal that asks this rank to stop.
         sends_files: Whether the rank writes elsewhere than in the run's directory.
-        interval_s: Time between two deliveries [s].
+        look_s: Time between two looks for something to deliver [s].
+        clock: Monotonic time [s].
 
     Attributes:
         is_gone: Whether this rank was taken for dead, and has to end.
@@ -94,7 +98,8 @@ class ResultSender:
         *,
         stop: Callable[[int], None] = lambda _: None,
         sends_files: bool = True,
-        interval_s: float = 0.25,
+        look_s: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_gone = False
         self.jobs_over: frozenset[str] = frozenset()
@@ -105,7 +110,10 @@ class ResultSender:
         self._deliver = deliver
         self._stop = stop
         self._sends_files = sends_files
-        self._interval_s = interval_s
+        self._look_s = look_s
+        self._clock = clock
+        self._pace = Pace()
+        self._sent_at: float | None = None
         self._jobs: list[str] = []
         self._finished: list[FinishedPiece] = []
         self._failed: list[int] = []
@@ -147,10 +155,28 @@ class ResultSender:
         while not self.is_gone and self._send_once():
             pass
 
+    def is_due(self) -> bool:
+        """Whether to deliver now: there is something, or nothing was said for long."""
+        if self._sent_at is None:
+            return True
+        since_s = self._clock() - self._sent_at
+        return since_s >= self._pace.beat_s or (since_s >= self._pace.delivery_s and self._has_something())
+
+    def _has_something(self) -> bool:
+        if self._finished or self._failed:
+            return True
+        return self._sends_files and any(
+            path.stat().st_size > self._read_to.get(path, 0) for job in tuple(self._jobs) for path in self._commits(job)
+        )
+
+    def _commits(self, job: str) -> list[Path]:
+        return sorted(job_directory(self._directory, job).glob(COMMIT_FILE_PATTERN))
+
     def _send_until_closed(self) -> None:
         try:
-            while not (self.is_gone or self._closing.wait(self._interval_s)):
-                self.send()
+            while not (self.is_gone or self._closing.wait(self._look_s)):
+                if self.is_due():
+                    self.send()
         except Exception as error:  # noqa: BLE001  whatever it is, the rank has to end, and says why
             self.failure = error
             self.leave()
@@ -173,6 +199,7 @@ class ResultSender:
             finished=finished,
             failed=failed,
         )
+        self._sent_at = self._clock()
         answer = self._deliver(delivery, b"".join(parcel.contents))
         if answer.is_gone:
             self.leave()
@@ -182,6 +209,7 @@ class ResultSender:
         self._kept.update(parcel.kept)
         for path in parcel.sent:
             path.unlink(missing_ok=True)
+        self._pace = answer.pace
         self.jobs_over = frozenset(answer.jobs_over)
         if answer.stop_signal is not None:
             self._stop(answer.stop_signal)
@@ -196,7 +224,7 @@ class ResultSender:
     def _put_in(self, parcel: _Parcel) -> None:
         jobs = tuple(self._jobs)
         for job in jobs:
-            for path in sorted(job_directory(self._directory, job).glob(COMMIT_FILE_PATTERN)):
+            for path in self._commits(job):
                 self._put_in_episodes(parcel, job, path)
         if parcel.is_full:
             return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.clock import now
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankWatch
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankReport, RankWatch
 from isaaclab_arena.evaluation.scheduling.claim import Claim, claim_name, is_taken_over, job_name, piece_name
 from isaaclab_arena.evaluation.scheduling.cost import (
     Measured,
@@ -64,11 +64,12 @@ class ClaimTable:
     itself, by its own monotonic clock. A process that was stopped or busy gives everybody a whole lease from then on.
 
     One process may keep the table for several ranks. It names the rank in each call, and `give_back` tells of its end.
+    If it is the only one that makes claims there, it knows all of them, and need not look.
 
     Args:
         jobs: The jobs of this attempt.
         directory: Where the claims of this attempt lie, on a disk that all ranks share; it is made if need be.
-        watch: Looks at the ranks; used by nobody else.
+        watch: Looks at the ranks; used by nobody else. None where nobody but this table makes claims in that directory.
         rank: This rank.
         run_id: Which start of the program.
         lease_s: How long a rank may be silent [s].
@@ -83,7 +84,7 @@ class ClaimTable:
         self,
         jobs: Sequence[DividedJob],
         directory: Path,
-        watch: RankWatch,
+        watch: RankWatch | None,
         *,
         rank: int,
         run_id: str,
@@ -125,8 +126,9 @@ class ClaimTable:
         if since is None or since > _BLIND_AFTER_S:
             self._watching_since = at
         self._refreshed_at = at
-        self._read_names(at)
-        self._find_lapsed(at)
+        if self._watch is not None:
+            self._read_names(at)
+            self._find_lapsed(at, self._watch.look())
         self._order = None
 
     def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
@@ -186,13 +188,17 @@ class ClaimTable:
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Say that a piece is finished, unless it was taken over; its new owner will say so."""
-        claimed = self._claimed.get((claim.divided.index, claim.piece))
+        key = claim.divided.index, claim.piece
+        claimed = self._claimed.get(key)
         rank = self._rank if claimed is None or claimed.owner is None else claimed.owner
         if claimed is not None:
             claimed.is_held = False
         if self.holds(claim):
             content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
             self._create(f"{piece_name(claim)}.done", content)
+            if self._watch is None:
+                self._close(key)
+                self._measurements.add(key[0], measured)
 
     def give_up(self, job_index: int) -> None:
         """Say that a job has failed, so that no rank claims more of it."""
@@ -304,10 +310,13 @@ class ClaimTable:
             self._claimed[key] = _Claimed(generation=generation, first_seen_s=at)
             self._open[key[0]].discard(key[1])
 
-    def _note_done(self, key: tuple[int, int], name: str) -> None:
+    def _close(self, key: tuple[int, int]) -> None:
         self._done.add(key)
         self._claimed.pop(key, None)
         self._open[key[0]].discard(key[1])
+
+    def _note_done(self, key: tuple[int, int], name: str) -> None:
+        self._close(key)
         content = self._read(name)
         try:
             measured = Measured(
@@ -319,12 +328,12 @@ class ClaimTable:
             return
         self._measurements.add(key[0], measured)
 
-    def _find_lapsed(self, at: float) -> None:
+    def _find_lapsed(self, at: float, reports: Sequence[RankReport]) -> None:
         """Find the claims whose owners have lost them. Only claims under way are read, each of them once."""
         watched_s = at - self._watching_since
         lost = {
             report.rank
-            for report in self._watch.look()
+            for report in reports
             if report.fate is not RankFate.WORKING or min(report.silent_s, watched_s) >= self._lease_s
         }
         for key, claimed in self._claimed.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 from isaaclab_arena.episode_ranges import as_ranges
 from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, error_line, failed_report
 from isaaclab_arena.evaluation.cluster.keeper.committed_files import CommittedFiles
+from isaaclab_arena.evaluation.cluster.keeper.pace import pace_of, rest_of
 from isaaclab_arena.evaluation.cluster.messages import (
     BegunEpisodes,
     ClaimAnswer,
@@ -19,7 +20,6 @@ from isaaclab_arena.evaluation.cluster.messages import (
     Life,
     LifeEnd,
 )
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.plan.answered import answer_watch
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.scheduling.claim import Claim
@@ -73,8 +73,8 @@ class ClaimKeeper:
         self._table = ClaimTable(
             jobs,
             claims_directory(output_directory, attempt),
-            # Nobody's silence is judged here: whoever drives the run says which ranks have died.
-            RankWatch(output_directory, world_size=0, run_id=attempt.run_id),
+            # No rank makes claims itself, and whoever drives the run says which of them have died.
+            None,
             rank=0,
             run_id=attempt.run_id,
             lease_s=request.options.lease_s,
@@ -86,6 +86,7 @@ class ClaimKeeper:
         self._known_machines: set[str] = set()
         self._lives: dict[int, int] = {}
         self._fruitful: set[int] = set()
+        self._idle: set[int] = set()
         self._heard_at: dict[int, float] = {}
         self._looked_at = clock()
         self._stop_signal: int | None = None
@@ -98,26 +99,28 @@ class ClaimKeeper:
             return ClaimAnswer(is_gone=True)
         self._table.refresh()
         claim = self._claim(question)
-        if claim is None and question.job_index is None:
-            # Whether anything is left has to be known now, not as of a second ago.
-            self._table.refresh(now=True)
-            claim = self._claim(question)
         job_index = question.job_index if claim is None else claim.divided.index
+        is_idle = job_index is None
+        (self._idle.add if is_idle else self._idle.discard)(question.life.rank)
         answer = ClaimAnswer(
             given=None if claim is None else self._given(claim),
             open_pieces=() if job_index is None else as_ranges(self._open_pieces(job_index)),
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
-            pieces_of_others=self._table.pieces_of_others(question.life.rank),
+            # Nobody else looks at it, and it takes a look at every claim.
+            pieces_of_others=self._table.pieces_of_others(question.life.rank) if is_idle else 0,
             settled=None if claim is None or question.job_index is not None else self._settled(claim.divided),
+            rest_s=rest_of(len(self._idle)),
         )
         self._count(began_s)
         return answer
 
     def begin(self, begun: BegunEpisodes) -> bool:
         """Take note of what a rank is about to play; return whether the rank was taken for dead."""
+        began_s = self._clock()
         if not self._is_current(begun.life):
             return True
         self._casualties.begin(begun)
+        self._count(began_s)
         return False
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
@@ -136,7 +139,7 @@ class ClaimKeeper:
             self._table.give_up(job_index)
         over = self._jobs_over() if self._asks_questions else ()
         self._count(began_s)
-        return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over)
+        return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over, pace=pace_of(len(self._heard_at)))
 
     def end(self, life: Life, reason: str = "") -> LifeEnd:
         """Take note that a rank has ended; others take over what it has not finished.
@@ -149,6 +152,7 @@ class ClaimKeeper:
             return LifeEnd()
         self._lives[life.rank] = life.number + 1
         self._heard_at.pop(life.rank, None)
+        self._idle.discard(life.rank)
         pieces = self._table.give_back(life.rank)
         was_fruitful = life.rank in self._fruitful
         self._fruitful.discard(life.rank)

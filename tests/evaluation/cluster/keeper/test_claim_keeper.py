@@ -1,8 +1,9 @@
 """The keeper of a run on a cluster, asked by ranks that write in directories of their own."""
 
 import json
+import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import pytest
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
-from isaaclab_arena.evaluation.cluster.messages import ClaimQuestion, Delivery, Life, SentEpisode, SentFile
+from isaaclab_arena.evaluation.cluster.messages import ClaimAnswer, ClaimQuestion, Delivery, Life, SentEpisode, SentFile
 from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
 from isaaclab_arena.evaluation.cluster.result_sender import ResultSender
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.scheduling.cost import Measured
 from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
+from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.provenance import Node
@@ -67,17 +69,29 @@ class Rank:
     """A rank as the keeper sees it; its node shares no directory with the run."""
 
     def __init__(
-        self, keeper: ClaimKeeper, directory: Path, rank: int, life: int = 0, request: RunRequest = REQUEST
+        self,
+        keeper: ClaimKeeper,
+        directory: Path,
+        rank: int,
+        life: int = 0,
+        request: RunRequest = REQUEST,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.life = Life(rank=rank, number=life)
         self.directory = directory
         (directory / "coins").mkdir(parents=True)
         (directory / "logs").mkdir()
         self.stopped_by: list[int] = []
-        self.sender = ResultSender(self.life, directory, keeper.deliver, stop=self.stopped_by.append)
+        self.sender = ResultSender(self.life, directory, keeper.deliver, stop=self.stopped_by.append, clock=clock)
         self.sender.follow("coins")
         jobs = divided_jobs(request.jobs, ATTEMPT)
-        self.claims = RemoteClaims(jobs, self.life, keeper.claim, keeper.begin, self.sender, output_directory=directory)
+        self.asked: list[ClaimQuestion] = []
+
+        def ask(question: ClaimQuestion) -> ClaimAnswer:
+            self.asked.append(question)
+            return keeper.claim(question)
+
+        self.claims = RemoteClaims(jobs, self.life, ask, keeper.begin, self.sender, output_directory=directory)
         self.commits = CommitWriter(directory / "coins", rank)
 
     def claim(self):
@@ -161,6 +175,65 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     again.finish(again.claim())
     again.sender.send()
     assert len(committed(home)) == 1
+
+
+def test_a_rank_with_nothing_to_deliver_speaks_once_in_a_while_and_with_something_at_once(tmp_path, keeper):
+    clock_s = [0.0]
+    rank = Rank(keeper, tmp_path / "node", 0, clock=lambda: clock_s[0])
+    assert rank.sender.is_due()
+    claim = rank.claim()
+    rank.sender.send()
+    clock_s[0] = 0.3
+    assert not rank.sender.is_due()
+    rank.play(claim)
+    assert rank.sender.is_due()
+    rank.sender.send()
+    assert not rank.sender.is_due()
+    rank.claims.finish(claim, MEASURED)
+    assert not rank.sender.is_due(), "it has just delivered"
+    clock_s[0] = 0.6
+    assert rank.sender.is_due()
+    rank.sender.send()
+    clock_s[0] = 1.2
+    assert rank.sender.is_due(), "it says that it lives"
+
+
+def test_ranks_speak_the_less_often_the_more_of_them_there_are(tmp_path, keeper):
+    for number in range(1000):
+        keeper.claim(ClaimQuestion(life=Life(rank=number)))
+    rank = Rank(keeper, tmp_path / "node", 1000)
+    assert rank.claims.claim_next(None) is None
+    rested = []
+    rank.claims.rest(lambda: False, rested.append)
+    assert sum(rested) == pytest.approx(992 / 200, abs=0.6)
+    rank.claims.rest(lambda: True, rested.append)
+    assert sum(rested) == pytest.approx(992 / 200, abs=0.6), "a rank that has to end rests no more"
+    answer = keeper.deliver(Delivery(life=rank.life), b"")
+    assert (answer.pace.beat_s, answer.pace.delivery_s) == (1001 / 200, 1001 / 400)
+
+
+def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, keeper):
+    rank, other = (Rank(keeper, tmp_path / f"node{number}", number) for number in range(2))
+    for _ in range(8):
+        other.claim()
+    rests: list[float] = []
+    queue = DynamicQueue(rank.claims, home, ATTEMPT, stop_requested=lambda: len(rests) == 3, pause=rests.append)
+    assert queue.next_job() is None
+    assert len(rank.asked) == len(rests)
+
+
+def test_the_keeper_reads_no_list_of_its_claims(tmp_path, home, keeper):
+    rank = Rank(keeper, tmp_path / "node", 0)
+    for _ in range(4):
+        rank.finish(rank.claim())
+        rank.sender.send()
+    # What others put there is not looked at: nobody else makes claims.
+    (home / "claims" / "attempt_1" / "j000000.failed").touch()
+    for _ in range(4):
+        rank.finish(rank.claim())
+    rank.sender.send()
+    assert rank.claims.claim_next(None) is None
+    assert (committed(home), keeper.state().num_unfinished_jobs) == (list(range(8)), 0)
 
 
 def test_silence_is_what_the_keeper_could_have_heard(tmp_path, home):
