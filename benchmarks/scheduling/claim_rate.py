@@ -1,10 +1,12 @@
-"""Measure how many episodes a second the keeper of a run on Ray claims out and commits, and what memory that takes.
+"""Measure how many episodes a second the keeper of a run on Ray claims out and commits, and what that takes.
 
 The keeper is the real one, an actor of a Ray cluster on this machine. Ranks are actors of this program that ask it as
 ranks do, but simulate nothing: an episode is the toss of a coin and its line. The run is cut into pieces as for a
-thousand ranks, so that there are as many claims.
+thousand ranks, so that there are as many claims. Then crowds of ranks that have nothing to do are pretended: each says
+that it lives, and asks for work, as often as the keeper lets it.
 """
 
+import heapq
 import shutil
 import tempfile
 import time
@@ -17,11 +19,21 @@ import ray
 
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
+from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.messages import KeeperState, Life, RunOrders
+from isaaclab_arena.evaluation.cluster.keeper.pace import pace_of, rest_of
+from isaaclab_arena.evaluation.cluster.messages import (
+    ClaimAnswer,
+    ClaimQuestion,
+    Delivery,
+    DeliveryAnswer,
+    KeeperState,
+    Life,
+    RunOrders,
+)
 from isaaclab_arena.evaluation.cluster.node_check import request_of
 from isaaclab_arena.evaluation.cluster.ray_actors import KEEPER_OPTIONS, KeeperActor, RemoteKeeper
 from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
@@ -37,6 +49,8 @@ from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter, read_co
 
 JOB = "coins"
 POLLS_PER_S = 5
+STATUS = "x" * 900
+"""As long as what a rank says of itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +60,16 @@ class Options(PageOptions):
     episodes: int = 100_000  # Episodes of the run.
     ranks: int = 1000  # For how many ranks the run is cut into pieces.
     players: int = 2  # How many actors claim and commit.
+    crowds: tuple[int, ...] = (100, 300, 1000)  # How many ranks with nothing to do are pretended.
+    crowd_s: float = 20.0  # For how long each [s].
 
 
 class MeasuredKeeper(KeeperActor):
-    """The keeper, which says how much memory its process has."""
+    """The keeper, which says how much memory its process has, and how much time of a processor it has had."""
+
+    def cpu_s(self) -> float:
+        """Return the time of processors that all its threads have had [s]."""
+        return time.process_time()
 
     def memory_mb(self) -> float:
         """Return the memory that is resident [MB]."""
@@ -97,6 +117,54 @@ class Player:
         return num_pieces
 
 
+class Crowd:
+    """Ranks that have nothing to do, in one process.
+
+    Args:
+        keeper: The keeper.
+        num_ranks: How many ranks.
+    """
+
+    def __init__(self, keeper: Any, num_ranks: int) -> None:
+        self._keeper = keeper
+        beat_s, rest_s = pace_of(num_ranks).beat_s, rest_of(num_ranks)
+        generator = np.random.default_rng(0)
+        self._due = [
+            (generator.random() * every_s, rank, speak)
+            for rank in range(num_ranks)
+            for speak, every_s in ((0, beat_s), (1, rest_s))
+        ]
+        heapq.heapify(self._due)
+
+    def speak(self, seconds: float) -> list[float]:
+        """Say and ask what such ranks do, and return how long each answer took [s]."""
+        began, sent, took = time.perf_counter(), {}, []
+        while (at := time.perf_counter() - began) < seconds:
+            while self._due and self._due[0][0] <= at:
+                _, rank, kind = heapq.heappop(self._due)
+                sent[self._question(Life(rank=rank), kind)] = rank, kind, at
+            if not sent:
+                time.sleep(0.002)
+                continue
+            ready, _ = ray.wait(list(sent), num_returns=len(sent), timeout=0.002)
+            for reference in ready:
+                rank, kind, asked_at = sent.pop(reference)
+                at = time.perf_counter() - began
+                took.append(at - asked_at)
+                heapq.heappush(self._due, (at + self._rest_s(kind, ray.get(reference)), rank, kind))
+        return took
+
+    def _question(self, life: Life, kind: int) -> Any:
+        if kind:
+            return self._keeper.claim.remote(json_line(ClaimQuestion(life=life)))
+        return self._keeper.deliver.remote(json_line(Delivery(life=life, status=STATUS)), b"")
+
+    def _rest_s(self, kind: int, answer: str) -> float:
+        if kind:
+            return adapter(ClaimAnswer).validate_json(answer).rest_s
+        return adapter(DeliveryAnswer).validate_json(answer).pace.beat_s
+
+
 def _coins() -> np.random.Generator:
     return np.random.default_rng(0)
 
@@ -130,17 +198,17 @@ class Moment:
     head_mb: float  # That of Ray's own processes on the head, without the dashboard and the workers [MB].
 
 
-def measure(options: Options, place: Path) -> tuple[list[Moment], int]:
-    """Play the run, and return how it stood a few times a second, and how many claims there were."""
+def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
+    """Begin a run, and return its orders and its directory."""
     jobs = place / "jobs.json"
     # Nobody builds the environment. Its plan is all that a keeper knows of it.
     job = {"name": JOB, "arena_env_args": {"environment": "reach"}, "policy_type": "random_action"}
-    jobs.write_text(json_text({"jobs": [{**job, "num_episodes": options.episodes}]}), encoding="utf-8")
+    jobs.write_text(json_text({"jobs": [{**job, "num_episodes": num_episodes}]}), encoding="utf-8")
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(place / "out"), "--cluster", "ray")
     request = asked_for(words, may_import=True)
     needs = needs_of(request, ClusterOptions(cluster="ray"), working_directory=str(place))
-    context = DistributedContext(world_size=options.ranks, local_world_size=options.ranks)
-    started = start_run_alone(request, context, ["cpu"] * options.ranks)
+    context = DistributedContext(world_size=num_ranks, local_world_size=num_ranks)
+    started = start_run_alone(request, context, ["cpu"] * num_ranks)
     assert started.attempt is not None
     orders = json_line(
         RunOrders(
@@ -149,15 +217,22 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int]:
             config_hash=started.plan.config_hash,
             output_directory=str(started.output_directory),
             attempt=started.attempt,
-            num_ranks=options.ranks,
+            num_ranks=num_ranks,
             node_directory=None,
         )
     )
+    return orders, started.output_directory
+
+
+def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
+    """Play the run; return how it stood a few times a second, its claims, and the keeper's processor time [s]."""
+    orders, output_directory = begin(place, options.episodes, options.ranks)
     remote: Any = ray.remote
     keeper = remote(**KEEPER_OPTIONS)(MeasuredKeeper).remote(orders)
     players = [remote(num_cpus=0)(Player).remote(orders, rank, keeper) for rank in range(options.players)]
     ray.get([player.ready.remote() for player in players])
     ray.get(keeper.state.remote())
+    cpu_s = ray.get(keeper.cpu_s.remote())
     began, moments = time.perf_counter(), []
     playing = [player.play.remote() for player in players]
     while not moments or moments[-1].state.num_episodes < options.episodes:
@@ -167,9 +242,53 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int]:
         read = adapter(KeeperState).validate_json(state)
         moments.append(Moment(at_s=at_s, state=read, keeper_mb=keeper_mb, head_mb=_head_mb()))
     num_claims = sum(ray.get(playing))
-    lines = read_commits(job_directory(started.output_directory, JOB), JOB).lines
+    cpu_s = ray.get(keeper.cpu_s.remote()) - cpu_s
+    lines = read_commits(job_directory(output_directory, JOB), JOB).lines
     assert sorted(line.episode_index for line in lines) == list(range(options.episodes)), "not every episode once"
-    return moments, num_claims
+    return moments, num_claims, cpu_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What a crowd came to.
+
+    Attributes:
+        num_ranks: How many ranks it pretended.
+        took_s: How long each answer took [s].
+        busy_s: How long the keeper was at work on answers [s].
+        cpu_s: How much time of processors its process had [s].
+        wall_s: How long all that took [s].
+    """
+
+    num_ranks: int
+    took_s: list[float]
+    busy_s: float
+    cpu_s: float
+    wall_s: float
+
+    @property
+    def word_ms(self) -> float:
+        """Processor time for one thing that a rank said [ms]."""
+        return 1000 * self.cpu_s / len(self.took_s)
+
+
+def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
+    """Let a crowd speak to a keeper of its own, all of whose work is done by a rank that does not end."""
+    orders, _ = begin(place, 1, num_ranks + 1)
+    remote: Any = ray.remote
+    keeper = remote(**KEEPER_OPTIONS)(MeasuredKeeper).remote(orders)
+    assert RemoteKeeper(keeper).claim(ClaimQuestion(life=Life(rank=num_ranks))).given is not None
+    crowd = remote(num_cpus=0)(Crowd).remote(keeper, num_ranks)
+    ray.get(crowd.speak.remote(pace_of(num_ranks).beat_s))
+    before, cpu_s = ray.get([keeper.state.remote(), keeper.cpu_s.remote()])
+    began = time.perf_counter()
+    took_s = ray.get(crowd.speak.remote(seconds))
+    wall_s = time.perf_counter() - began
+    after, cpu_after_s = ray.get([keeper.state.remote(), keeper.cpu_s.remote()])
+    ray.kill(crowd)
+    ray.kill(keeper)
+    busy_s = adapter(KeeperState).validate_json(after).busy_s - adapter(KeeperState).validate_json(before).busy_s
+    return Heard(num_ranks=num_ranks, took_s=took_s, busy_s=busy_s, cpu_s=cpu_after_s - cpu_s, wall_s=wall_s)
 
 
 def _resident_mb(process: Path) -> float:
@@ -193,21 +312,25 @@ def _head_mb() -> float:
 
 def main(options: Options) -> None:
     """Measure, and write the page."""
-    page = Page("claim_rate", "Claims and commits of a run on a Ray cluster", options, "ray")
+    page = Page(PAGE, "Claims and commits of a run on a Ray cluster", options, "ray")
     ray.init(address="local", include_dashboard=False, num_cpus=options.players, log_to_driver=False)
     with tempfile.TemporaryDirectory(prefix="claim_rate_") as name:
-        moments, num_claims = measure(options, Path(name))
+        moments, num_claims, cpu_s = measure(options, Path(name))
+    crowds = []
+    for num_ranks in options.crowds:
+        with tempfile.TemporaryDirectory(prefix="claim_rate_") as name:
+            crowds.append(listen(num_ranks, options.crowd_s, Path(name)))
     ray.shutdown()
     last = moments[-1]
     early = next(each for each in moments if each.state.num_episodes >= options.episodes / 10)
-    per_episode_ms = 1000 * last.state.busy_s / options.episodes
     table = Table("measure", "figure")
     for measure_of, figure in {
         "episodes claimed and committed per second": f"{options.episodes / last.at_s:,.0f}",
         "claims": f"{num_claims:,}",
         "answers of the keeper": f"{last.state.num_answers:,}",
         "the keeper at work, of the time": f"{100 * last.state.busy_s / last.at_s:.0f} %",
-        "the keeper at work on an episode": f"{per_episode_ms:.2f} ms",
+        ON_AN_EPISODE: f"{1000 * cpu_s / options.episodes:.2f} ms",
+        ON_A_WORD: f"{max(heard.word_ms for heard in crowds):.2f} ms",
         "memory of the keeper after a tenth of the episodes": f"{early.keeper_mb:.0f} MB",
         "memory of the keeper at the end": f"{last.keeper_mb:.0f} MB",
         "memory of Ray's head (gcs_server, raylet) after a tenth": f"{early.head_mb:.0f} MB",
@@ -217,7 +340,25 @@ def main(options: Options) -> None:
     text = f"""\
 {options.episodes:,} episodes that only toss a coin, in pieces as for {options.ranks:,} ranks, claimed and committed by
 {options.players} actors, which share the machine's cores with the keeper. Episodes have no recordings."""
-    page.write(text, table)
+    crowd_table = Table(
+        "ranks with nothing to do",
+        "heard a second",
+        "answer ms, median",
+        "99 of 100",
+        "keeper at work %",
+        "processor %",
+    )
+    for heard in crowds:
+        median_ms, slow_ms = 1000 * np.quantile(heard.took_s, (0.5, 0.99))
+        at_work, processor = (100 * seconds / heard.wall_s for seconds in (heard.busy_s, heard.cpu_s))
+        rate = len(heard.took_s) / heard.wall_s
+        crowd_table.add(
+            heard.num_ranks, f"{rate:.0f}", f"{median_ms:.1f}", f"{slow_ms:.1f}", f"{at_work:.1f}", f"{processor:.1f}"
+        )
+    crowd_text = f"""\
+Ranks that have nothing to do say that they live and ask for work, for {options.crowd_s:g} s, as often as the keeper
+lets them. Its process's share of one processor holds what Ray does in it for each call."""
+    page.write(text, table, crowd_text, crowd_table)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.scheduling.simulated_claims import Jobs, Piece, SimulatedClaims
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
+from isaaclab_arena.evaluation.cluster.keeper.pace import pace_of, rest_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class ClusterOptions:
         replaced_after_s: When another node joins in place of one that failed [s].
         give_back_s: How long after a failure the unfinished episodes of its ranks are free again [s].
         service_s: How long the claim table is busy with an episode, its commit and its share of a claim [s].
+        word_s: How long it is busy with a heartbeat, or with the question of a rank that has nothing to do [s].
     """
 
     num_ranks: int = 1000
@@ -39,6 +41,15 @@ class ClusterOptions:
     replaced_after_s: float = 600.0
     give_back_s: float = 30.0
     service_s: float = 0.0005
+    word_s: float = 0.0
+
+    @property
+    def busy_with_words(self) -> float:
+        """Share of the time in which the claim table is busy though nobody has finished anything.
+
+        It is that of ranks all of which say that they live, and all of which find nothing to do, the whole time.
+        """
+        return self.num_ranks * self.word_s * (1 / pace_of(self.num_ranks).beat_s + 1 / rest_of(self.num_ranks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +59,7 @@ class ClusterOutcome:
     Attributes:
         makespan_s: When the last episode was committed [s].
         lower_bound_s: What no order of the work can beat [s]; see `lower_bound_s`.
+        begun_by_s: When the last episode began [s].
         num_failures: How many nodes failed.
         num_episodes_lost: Episodes under way that a failure ended; they ran again.
         longest_wait_s: Longest time that a rank waited for the claim table [s].
@@ -58,6 +70,7 @@ class ClusterOutcome:
 
     makespan_s: float
     lower_bound_s: float
+    begun_by_s: float
     num_failures: int
     num_episodes_lost: int
     longest_wait_s: float
@@ -107,6 +120,7 @@ class _Cluster:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._table_free_at = self._table_busy_s = self._longest_wait_s = self._makespan_s = 0.0
+        self._begun_by_s = self._lost_s = 0.0
         self._presences: list[tuple[float, float]] = []
         self._num_failures = self._num_lost = self._num_committed = 0
 
@@ -123,11 +137,14 @@ class _Cluster:
         present = [(rank.present_since, np.inf) for rank in self._ranks if rank.present_since is not None]
         return ClusterOutcome(
             makespan_s=self._makespan_s,
-            lower_bound_s=lower_bound_s(self._jobs, [*self._presences, *present], build_s=options.build_s),
+            lower_bound_s=lower_bound_s(
+                self._jobs, [*self._presences, *present], build_s=options.build_s, lost_s=self._lost_s
+            ),
+            begun_by_s=self._begun_by_s,
             num_failures=self._num_failures,
             num_episodes_lost=self._num_lost,
             longest_wait_s=self._longest_wait_s,
-            table_busy=self._table_busy_s / self._makespan_s,
+            table_busy=self._table_busy_s / self._makespan_s + options.busy_with_words,
             num_builds=self._claims.num_builds,
             num_committed=self._num_committed,
         )
@@ -159,10 +176,11 @@ class _Cluster:
 
     def _ask(self, now_s: float, rank: int, *, num_episodes: int) -> None:
         """Let the claim table take the commits of a rank and answer its claim, after those who asked before."""
-        service_s = self._options.service_s * num_episodes
+        # What ranks say besides takes its share of the time, so everything else takes longer.
+        service_s = self._options.service_s * num_episodes / max(0.01, 1 - self._options.busy_with_words)
         answered_at = max(now_s, self._table_free_at) + service_s
         self._table_free_at = answered_at
-        self._table_busy_s += service_s
+        self._table_busy_s += self._options.service_s * num_episodes
         self._longest_wait_s = max(self._longest_wait_s, answered_at - now_s)
         built = self._claims.built_environment(rank)
         piece = self._claims.next_piece(rank)
@@ -173,7 +191,10 @@ class _Cluster:
             return
         builds = self._claims.built_environment(rank) != built
         state.begun_at = answered_at + self._options.build_s * builds
-        self._in_life(rank, state.begun_at + self._jobs[piece.job_index].seconds(piece.episodes), self._end)
+        last = self._jobs[piece.job_index].episode_s[piece.episodes[-1][1] - 1]
+        ends_at = state.begun_at + self._jobs[piece.job_index].seconds(piece.episodes)
+        self._begun_by_s = max(self._begun_by_s, ends_at - float(last))
+        self._in_life(rank, ends_at, self._end)
 
     def _end(self, now_s: float, rank: int) -> None:
         state = self._ranks[rank]
@@ -222,6 +243,7 @@ class _Cluster:
             ended = tuple((index, index + 1) for index in indices[:num_ended])
             self._commit(now_s, piece.job_index, ended, float(episode_s[:num_ended].sum()))
         self._num_lost += ran_s > 0
+        self._lost_s += max(0.0, ran_s - float(episode_s[:num_ended].sum()))
         rest = Piece(job_index=piece.job_index, episodes=tuple((index, index + 1) for index in indices[num_ended:]))
         if rest.episodes:
             self._at(now_s + self._options.give_back_s, lambda at_s: self._give_back(at_s, rest))
@@ -232,17 +254,18 @@ class _Cluster:
             self._ask(now_s, self._idle.pop(), num_episodes=1)
 
 
-def lower_bound_s(jobs: Jobs, presences: list[tuple[float, float]], *, build_s: float) -> float:
+def lower_bound_s(jobs: Jobs, presences: list[tuple[float, float]], *, build_s: float, lost_s: float = 0.0) -> float:
     """Return what no order of the work can beat [s]: ranks that are there build once and never wait.
 
     Args:
         jobs: The jobs.
         presences: From when to when each rank was there [s]; one that died and came back is there twice.
         build_s: What each has to spend on an environment before its first episode [s].
+        lost_s: What ranks had done of episodes that failures ended [s]; it is work that has to be done again.
     """
     begins = np.array([begin for begin, _ in presences]) + build_s
     ends = np.array([end for _, end in presences])
-    work_s = sum(job.total_s for job in jobs)
+    work_s = sum(job.total_s for job in jobs) + lost_s
     # What the ranks can do by a time grows by a straight line between any two of these.
     low_s, high_s = float(begins.min()), float(begins.max()) + work_s
     while high_s - low_s > 1e-6 * high_s:

@@ -121,6 +121,7 @@ class SimulatedClaims:
                 OpenWork(
                     job_index=index,
                     expected_s=expected_s(self._measurements.of(index), episodes=self._num_open[index]),
+                    piece_s=expected_s(self._measurements.of(index), episodes=count_episodes(pieces[0])),
                     num_ranks=self._num_ranks_at[index],
                     environment_key=self._jobs[index].environment,
                 )

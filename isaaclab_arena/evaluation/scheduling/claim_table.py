@@ -280,9 +280,11 @@ class ClaimTable:
             elif divided.pieces[0] is None:
                 # Only the policy knows how much it is; an episode in every env slot is a guess.
                 episodes = config.num_envs
+            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(self._open_pieces(job_index))]
             yield OpenWork(
                 job_index=job_index,
-                expected_s=expected_s(self._measurements.of(job_index), episodes=episodes, env_steps=env_steps),
+                expected_s=expected_s(known, episodes=episodes, env_steps=env_steps),
+                piece_s=expected_s(known, episodes=of_piece or episodes, env_steps=env_steps),
                 num_ranks=len(ranks_at.get(job_index, ())),
                 environment_key=divided.environment_key,
             )

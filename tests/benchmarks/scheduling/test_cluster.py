@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.scheduling.cluster import ClusterOptions, lower_bound_s, simulate
+from benchmarks.scheduling.scale import AIM, KINDS, Options, outcomes
 from benchmarks.scheduling.simulated_claims import SimulatedJob
 from isaaclab_arena.episode_ranges import count_episodes
 
@@ -37,6 +38,22 @@ def test_ranks_that_come_and_go_stay_close_to_the_bound():
     assert max(simulate(jobs(), cluster, np.random.default_rng(seed)).over_bound for seed in range(5)) < 1.08
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tenth_of_the_ranks_of_the_page_keep_to_its_aim(kind):
+    # A tenth of the ranks have a tenth of the work, so it ends as it does for a thousand, with more of it by chance.
+    options = Options(ranks=100, draws=3, service_ms=0.4, word_ms=0.4)
+    over = [each.over_bound for each in outcomes(kind, "RSC-1, jobs of 1,024 GPUs", options)]
+    assert np.mean(over) <= AIM
+
+
+def test_ranks_that_only_speak_keep_the_claim_table_from_its_work():
+    quiet, talkative = (dataclasses.replace(CLUSTER, word_s=word_s) for word_s in (0.0, 0.005))
+    assert quiet.busy_with_words == 0.0
+    assert talkative.busy_with_words == pytest.approx(40 * 0.005 * (2 + 2))
+    ended = simulate(jobs(), talkative, np.random.default_rng(1))
+    assert ended.longest_wait_s > simulate(jobs(), quiet, np.random.default_rng(1)).longest_wait_s
+
+
 def test_a_slow_claim_table_is_seen_in_the_makespan():
     quick, slow = (
         simulate(jobs(), dataclasses.replace(CLUSTER, service_s=service_s), np.random.default_rng(1))
@@ -52,5 +69,6 @@ def test_the_bound_counts_what_ranks_can_do_while_they_are_there():
     assert lower_bound_s([job], [(0.0, np.inf), (0.0, np.inf)], build_s=2.0) == pytest.approx(17.0)
     # The second rank was there for 8 s, 2 s of which it was building.
     assert lower_bound_s([job], [(0.0, np.inf), (4.0, 12.0)], build_s=2.0) == pytest.approx(26.0)
+    assert lower_bound_s([job], [(0.0, np.inf), (0.0, np.inf)], build_s=2.0, lost_s=4.0) == pytest.approx(19.0)
     # Many ranks do not cut an episode.
     assert lower_bound_s([job], [(float(rank), np.inf) for rank in range(90)], build_s=0.0) > 1.0

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from isaaclab_arena.evaluation.scheduling.cost import (
@@ -26,6 +28,14 @@ def test_the_longest_job_comes_first_and_equal_ones_in_order_of_the_file():
 def test_a_job_that_others_work_on_counts_for_what_would_be_left_to_each():
     order = order_of_work([work(0, 100.0, num_ranks=3), work(1, 30.0), work(2, 20.0)])
     assert indices(order) == [1, 0, 2]
+
+
+def test_in_the_end_long_pieces_come_first_and_before_that_they_do_not():
+    long, short = work(0, 400.0, num_ranks=10), work(1, 2000.0, num_ranks=10)
+    assert indices(order_of_work([replace(long, piece_s=100.0), replace(short, piece_s=10.0)])) == [0, 1]
+    much_left = work(2, 40_000.0, num_ranks=10)
+    far_from_the_end = order_of_work([replace(long, piece_s=100.0), replace(short, piece_s=10.0), much_left])
+    assert indices(far_from_the_end) == [2, 1, 0]
 
 
 def test_a_rank_keeps_its_environment_if_that_serves_one_of_the_longer_jobs():
