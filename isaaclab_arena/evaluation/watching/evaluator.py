@@ -9,6 +9,7 @@ from typing import Any
 
 from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
+from isaaclab_arena.evaluation.watching.other_episodes import take_unused_conditions, with_shifted_seed
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
@@ -29,7 +30,8 @@ class Evaluator:
         pattern: Glob of the checkpoints below it, None for the usual names.
         options: Options of the runner, such as ``--device`` and its value.
         nice: How much less of the processor the evaluation gets than the training, 0 to 19.
-        seed_offset: What is added to the seed of every job.
+        seed_offset: What is added to every seed; then saved conditions are others too, where there are enough.
+        directory: What relative paths of saved conditions in the job file start from.
     """
 
     document: Mapping[str, Any]
@@ -38,13 +40,14 @@ class Evaluator:
     options: Sequence[str] = ()
     nice: int = 0
     seed_offset: int = 0
+    directory: Path = Path()
 
     def __call__(self, checkpoint: Checkpoint, directory: Path) -> Outcome:
         """Evaluate a checkpoint in a directory, or go on with what was begun there.
 
         Raises:
-            ConfigError: If the job file cannot be that of a checkpoint.
-            StorageError: If the job file of the checkpoint cannot be written.
+            ConfigError: If the job file cannot be that of a checkpoint, or saved conditions cannot be read.
+            StorageError: If the job file of the checkpoint, or conditions, cannot be written.
         """
         jobs = jobs_of_checkpoint(
             self.document,
@@ -52,9 +55,12 @@ class Evaluator:
             training=self.training,
             pattern=self.pattern,
             seed_offset=self.seed_offset,
+            directory=self.directory,
         )
         job_file = directory.parent / "watch" / directory.name / "jobs.json"
         job_file.parent.mkdir(parents=True, exist_ok=True)
+        if self.seed_offset:
+            take_unused_conditions(jobs, job_file.parent)
         write_text(job_file, json_text(jobs), overwrite=True)
         exit_code = subprocess.run(self._command(job_file, directory), check=False).returncode  # noqa: S603 - our own program
         if exit_code in _INTERRUPTED:
@@ -75,4 +81,11 @@ class Evaluator:
         begun = (directory / RUN_PLAN_FILE).is_file()
         place = ["--resume", str(directory), "--retry_errors"] if begun else ["--output_dir", str(directory)]
         nice = ["nice", "-n", str(self.nice)] if self.nice else []
-        return [*nice, *self.runner(), "--eval_jobs_config", str(job_file), *place, *self.options]
+        return [
+            *nice,
+            *self.runner(),
+            "--eval_jobs_config",
+            str(job_file),
+            *place,
+            *with_shifted_seed(self.options, self.seed_offset),
+        ]

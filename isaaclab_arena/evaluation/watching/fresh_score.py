@@ -8,6 +8,7 @@ from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.evaluation.watching.best import Score, scores_of
 from isaaclab_arena.evaluation.watching.curve.learning_curve import points_of
 from isaaclab_arena.evaluation.watching.ledger import Ledger
+from isaaclab_arena.evaluation.watching.other_episodes import count_alike
 from isaaclab_arena.evaluation.watching.watcher import Evaluate, Outcome, Verdict
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
@@ -23,12 +24,24 @@ class Best:
     Attributes:
         chosen: Its score in the episodes that it was chosen by, in which the best of many looks too good.
         fresh: Its score in other episodes.
+        alike: How many of these began from initial conditions by which it was chosen, because they come from a file or
+            a benchmark's fixed list.
         schema_version: Version of the format.
     """
 
     chosen: Score
     fresh: Score
+    alike: int = 0
     schema_version: int = _SCHEMA_VERSION
+
+    @property
+    def in_words(self) -> str:
+        """In which episodes it was scored again."""
+        if self.alike == 0:
+            return "in other episodes"
+        if self.alike >= self.fresh.scored:
+            return "once more, from the same initial conditions"
+        return f"in other episodes, {self.alike} of them from the same initial conditions"
 
 
 def fresh_run(directory: Path, step: int) -> Path:
@@ -83,5 +96,6 @@ def _scored(
     fresh = scores_of(points_of(directory, chosen.step)).get(chosen.step)
     if fresh is None:
         return Outcome(verdict=Verdict.FAILED, reason="of no episode is known whether it succeeded")
-    write_text(ledger.directory / _BEST, json_text(Best(chosen=chosen, fresh=fresh)), overwrite=True)
+    alike = count_alike(directory, ledger.run_directory(chosen.step))
+    write_text(ledger.directory / _BEST, json_text(Best(chosen=chosen, fresh=fresh, alike=alike)), overwrite=True)
     return outcome

@@ -11,9 +11,7 @@ from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
 from isaaclab_arena.config.job_blocks import modernised
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem
-
-OTHER_SEED = 1_000_003
-"""What is added to the seeds of jobs that score the best checkpoint on episodes by which nothing was chosen."""
+from isaaclab_arena.evaluation.watching.other_episodes import CONDITIONS, change, shift_seeds
 
 
 def option_of(checkpoint: Checkpoint) -> str:
@@ -49,6 +47,7 @@ def jobs_of_checkpoint(
     training: Path,
     pattern: str | None = None,
     seed_offset: int = 0,
+    directory: Path = Path(),
 ) -> dict[str, Any]:
     """Return the jobs of a watch for one checkpoint; a job that says ``checkpoints: null`` stays as it is.
 
@@ -57,7 +56,8 @@ def jobs_of_checkpoint(
         checkpoint: The checkpoint, below the directory of its training.
         training: That directory.
         pattern: Glob by which the checkpoint was found, None for the usual names.
-        seed_offset: What is added to the seed of every job.
+        seed_offset: What is added to every seed.
+        directory: What relative paths of saved conditions start from.
 
     Raises:
         ConfigError: If the document lists no jobs, or a job's options are no mapping.
@@ -74,9 +74,18 @@ def jobs_of_checkpoint(
         known = [name for name in OPTIONS if name in options or name in (defaults.get("policy_config_dict") or {})]
         options[known[0] if known else option_of(checkpoint)] = str(training)
         job[KEY] = {"steps": [checkpoint.step], "pattern": pattern}
-        if seed_offset:
-            job["seed"] = job.get("seed", defaults.get("seed") or 0) + seed_offset
-    return {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
+    made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
+    for block in (made, defaults, *jobs):
+        change(block, CONDITIONS, lambda reference: _rooted(reference, directory))
+    if seed_offset:
+        shift_seeds(made, seed_offset)
+    return made
+
+
+def _rooted(reference: Any, directory: Path) -> Any:
+    """Return where saved conditions lie, from wherever they are looked for; an interpolation says it itself."""
+    is_path = isinstance(reference, str) and "${" not in reference
+    return str(directory.absolute() / reference) if is_path else reference
 
 
 def _modern(block: Any) -> dict[str, Any]:

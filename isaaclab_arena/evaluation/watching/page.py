@@ -42,10 +42,17 @@ class ScoreOnPage:
 
 @dataclass(frozen=True, kw_only=True)
 class BestOnPage:
-    """The best checkpoint: its step, and its scores, the second of them as soon as it was scored again."""
+    """The best checkpoint.
+
+    Attributes:
+        step: Its step.
+        scores: Its scores, the second of them as soon as it was scored again.
+        is_fresh: Whether that is of episodes none of which began as one by which it was chosen.
+    """
 
     step: str
     scores: tuple[ScoreOnPage, ...]
+    is_fresh: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +153,10 @@ def _best(directory: Path, points: Sequence[Point], links_from: Path | None) -> 
     runs = {"in the episodes that it was chosen by": (chosen, Ledger(directory).run_directory(chosen.step))}
     best = best_of_watch(directory, chosen)
     if best is not None:
-        runs["in other episodes"] = (best.fresh, fresh_run(directory, chosen.step))
+        runs[best.in_words] = (best.fresh, fresh_run(directory, chosen.step))
     scores = (_score(name, score, run if links_from else None) for name, (score, run) in runs.items())
-    return BestOnPage(step=str(chosen.step), scores=tuple(scores))
+    is_fresh = best is not None and best.alike == 0
+    return BestOnPage(step=str(chosen.step), scores=tuple(scores), is_fresh=is_fresh)
 
 
 def _score(name: str, score: Score, run: Path | None) -> ScoreOnPage:

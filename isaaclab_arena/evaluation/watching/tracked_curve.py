@@ -55,7 +55,8 @@ class TrackedCurve:
         best = None if chosen is None else best_of_watch(self._directory, chosen)
         measures = [_measures(point.job, point.step, _values(point)) for point in points]
         if best is not None:
-            fresh = {f"fresh_{name}": value for name, value in _values_of_score(best.fresh).items()}
+            again = "again" if best.alike else "fresh"
+            fresh = {f"{again}_{name}": value for name, value in _values_of_score(best.fresh).items()}
             measures.append(_measures(best_name, best.chosen.step, _values_of_score(best.chosen) | fresh))
         run = TrackedRun(
             run_id="",

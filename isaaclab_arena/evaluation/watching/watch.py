@@ -12,8 +12,8 @@ from isaaclab_arena.evaluation.watching.curve.learning_curve import points_of, w
 from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator
 from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, score_again
-from isaaclab_arena.evaluation.watching.job_document import OTHER_SEED
 from isaaclab_arena.evaluation.watching.ledger import Ledger
+from isaaclab_arena.evaluation.watching.other_episodes import OTHER_SEED
 from isaaclab_arena.evaluation.watching.page import write_watch_page
 from isaaclab_arena.evaluation.watching.tracked_curve import TrackedCurve
 from isaaclab_arena.evaluation.watching.watcher import Evaluate, Pass, Verdict, Watched, Watcher
@@ -163,7 +163,10 @@ def _scored_again(
         return False
     best = best_of_watch(ledger.directory, chosen)
     say(f"the best is step {chosen.step}: {_in_words(chosen)} in the episodes that it was chosen by")
-    say(f"  in others: {_in_words(best.fresh)}" if best else f"  in others it could not be scored: {outcome.reason}")
+    if best is None:
+        say(f"  in others it could not be scored: {outcome.reason}")
+    else:
+        say(f"  {best.in_words}: {_in_words(best.fresh)}")
     return True
 
 

@@ -22,7 +22,16 @@ def point(step: int, successes: int, scored: int = 100, job: str = "reach", *, i
     )
 
 
-def write_run_of_checkpoint(directory: Path, step: int, jobs: dict[str, str]) -> None:
-    """Write the run of a checkpoint: job, as the watch calls it, to the outcomes of its episodes."""
+def write_run_of_checkpoint(
+    directory: Path, step: int, jobs: dict[str, str], *, moved: dict[int, float] | None = None
+) -> None:
+    """Write the run of a checkpoint: job, as the watch calls it, to the outcomes of its episodes.
+
+    Args:
+        directory: Where to.
+        step: Its step.
+        jobs: The jobs.
+        moved: Episodes that start from another place than all others, to that place.
+    """
     named = {f"{job}-{step}": outcomes for job, outcomes in jobs.items()}
-    write_run(directory, named, swept={"checkpoint_step": step})
+    write_run(directory, named, swept={"checkpoint_step": step}, moved=moved)

@@ -18,14 +18,15 @@ CHOSEN = scores_of([point(50, 90)])[50]
 @pytest.fixture
 def checkpoint(tmp_path) -> Checkpoint:
     save(tmp_path / "training", 50)
-    (tmp_path / "watch").mkdir()
+    write_run_of_checkpoint(tmp_path / "watch" / "step_50", 50, {"reach": "ssss"})
     return Checkpoint(step=50, path=tmp_path / "training" / "model_50.pt")
 
 
-def scoring(*outcomes: Outcome) -> Evaluations:
+def scoring(*outcomes: Outcome, num_moved: int = 4) -> Evaluations:
     def play(checkpoint, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
-        write_run_of_checkpoint(directory, checkpoint.step, {"reach": "sssf"})
+        moved = dict.fromkeys(range(num_moved), 0.1)
+        write_run_of_checkpoint(directory, checkpoint.step, {"reach": "sssf"}, moved=moved)
 
     return Evaluations(before=play, outcomes=outcomes)
 
@@ -42,6 +43,23 @@ def test_both_scores_are_remembered_and_nothing_is_scored_twice(tmp_path, checkp
     best = best_of_watch(tmp_path / "watch", CHOSEN)
     assert best is not None
     assert (best.chosen, best.fresh.success_rate, best.fresh.scored) == (CHOSEN, 0.75, 4)
+
+
+@pytest.mark.parametrize(
+    ("num_moved", "in_words"),
+    [
+        (4, "in other episodes"),
+        (1, "in other episodes, 3 of them from the same initial conditions"),
+        (0, "once more, from the same initial conditions"),
+    ],
+)
+def test_episodes_that_begin_as_those_that_it_was_chosen_by_are_not_called_others(
+    tmp_path, checkpoint, num_moved, in_words
+):
+    scored(tmp_path, checkpoint, scoring(num_moved=num_moved))
+    best = best_of_watch(tmp_path / "watch", CHOSEN)
+    assert best is not None
+    assert (best.alike, best.in_words) == (4 - num_moved, in_words)
 
 
 def test_a_score_of_an_earlier_best_is_not_that_of_this_one(tmp_path, checkpoint):

@@ -3,7 +3,8 @@ import pytest
 from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.watching.job_document import OTHER_SEED, jobs_of_checkpoint
+from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
+from isaaclab_arena.evaluation.watching.other_episodes import OTHER_SEED
 from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.trainings import save
 
@@ -55,6 +56,14 @@ def test_a_pattern_finds_it_again(training):
 def test_other_episodes_are_those_of_another_seed(training):
     first, second = jobs_of(training, REACH, {**REACH, "name": "seeded", "seed": 7}, seed_offset=OTHER_SEED)
     assert (first.seed, second.seed) == (OTHER_SEED, OTHER_SEED + 7)
+
+
+def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training):
+    asked = {**REACH, "conditions": "saved.json#reach"}
+    (job,) = jobs_of(training, asked, directory=training)
+    assert job.conditions == f"{training / 'saved.json'}#reach"
+    (job,) = jobs_of(training, {**asked, "conditions": "/saved/all.json"}, directory=training)
+    assert job.conditions == "/saved/all.json"
 
 
 @pytest.mark.parametrize(

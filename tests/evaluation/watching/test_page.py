@@ -50,12 +50,20 @@ def test_each_point_of_the_curve_leads_to_the_page_of_its_run(watch):
     assert "Step 100 was not evaluated: &lt;it&gt; was refused" in html
 
 
-def test_both_scores_of_the_best_are_shown_as_soon_as_there_are_two(watch, tmp_path):
+@pytest.mark.parametrize(
+    ("moved", "name", "advice"),
+    [
+        (dict.fromkeys(range(4), 0.1), "in other episodes", "Quote the score in other episodes."),
+        ({}, "once more, from the same initial conditions", "it may look too good as well"),
+    ],
+    ids=["other episodes", "the same starts"],
+)
+def test_both_scores_of_the_best_are_shown_as_soon_as_there_are_two(watch, tmp_path, moved, name, advice):
     assert "62.5 % [30.6, 86.3]" in watch.page()
-    assert "in other episodes" not in watch.page()
+    assert name not in watch.page()
 
     def play(checkpoint: Checkpoint, directory: Path) -> None:
-        write_run_of_checkpoint(directory, 50, {"go1": "ssff", "flat": "sfff"})
+        write_run_of_checkpoint(directory, 50, {"go1": "ssff", "flat": "sfff"}, moved=moved)
 
     chosen = scores_of(points_of_watch(watch.directory))[50]
     (tmp_path / "model_50.pt").touch()
@@ -63,7 +71,8 @@ def test_both_scores_of_the_best_are_shown_as_soon_as_there_are_two(watch, tmp_p
     score_again(Ledger(watch.directory), chosen, best, Evaluations(before=play), wait=lambda: None)
     html = watch.page()
     assert "62.5 % [30.6, 86.3]" in html
-    assert re.search(r"in other episodes.*?37.5 % \[13.7, 69.4\]", html, re.DOTALL)
+    assert re.search(rf"{name}.*?37.5 % \[13.7, 69.4\]", html, re.DOTALL)
+    assert advice in html
 
 
 def test_a_page_elsewhere_has_no_links_that_lead_nowhere(watch, tmp_path):

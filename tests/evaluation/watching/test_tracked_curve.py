@@ -19,12 +19,12 @@ def test_each_job_is_a_series_over_the_steps_of_the_checkpoints_and_the_best_is_
         return told
 
     def play(checkpoint: Checkpoint, directory: Path) -> None:
-        write_run_of_checkpoint(directory, checkpoint.step, {"go1": "sssf"})
+        write_run_of_checkpoint(directory, checkpoint.step, {"go1": "sssf"}, moved=dict.fromkeys(range(4), 0.1))
 
     points = [point(step, successes, job=job) for step, successes in ((50, 90), (0, 10)) for job in ("go1", "best")]
     save(tmp_path / "training", 50)
     best = Checkpoint(step=50, path=tmp_path / "training" / "model_50.pt")
-    (tmp_path / "watch_go1").mkdir()
+    write_run_of_checkpoint(ledger.run_directory(50), 50, {"go1": "ssss"})
     score_again(ledger, scores_of(points)[50], best, Evaluations(before=play), wait=lambda: None)
     TrackedCurve(["wandb"], ledger, Path("training"), open_tracker).tell(points)
     [(name, run)] = runs

@@ -12,7 +12,8 @@ from PIL import Image
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
-from isaaclab_arena.evaluation.watching.job_document import OTHER_SEED, jobs_of_checkpoint
+from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
+from isaaclab_arena.evaluation.watching.other_episodes import OTHER_SEED
 from isaaclab_arena.evaluation.watching.watch import WatchSettings, watch
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict, Watched
 from tests.evaluation.watching.trainings import DONE, FAILED, HEADS, CalledBuilder, Evaluations, save
@@ -83,7 +84,19 @@ def test_the_best_is_scored_again_in_episodes_by_which_it_was_not_chosen(setting
     assert again.asked == [100], "what was scored again is not scored once more"
     assert said[-2].startswith("the best is step 100: ")
     assert said[-2].endswith("in the episodes that it was chosen by")
-    assert said[-1].startswith("  in others: ")
+    assert said[-1].startswith("  in other episodes: ")
+
+
+def test_a_best_that_is_scored_in_the_same_episodes_is_not_said_to_be_scored_in_others(settings):
+    _, said = watched(settings, tossing(), tossing())
+    assert said[-1].startswith("  once more, from the same initial conditions: ")
+
+
+@pytest.mark.parametrize("key", [{"seed": 3}, {"arena_env_args": {**COINS, "placement_seed": 3}}], ids=str)
+def test_seeds_of_the_job_file_do_not_make_the_episodes_the_same(settings, key):
+    job = {**JOB, **key}
+    _, said = watched(settings, tossing(jobs=[job]), tossing(jobs=[job], seed_offset=OTHER_SEED))
+    assert said[-1].startswith("  in other episodes: ")
 
 
 def test_a_bar_promotes_what_reaches_it_and_tells_the_training_to_stop(settings):

@@ -89,6 +89,7 @@ def main(argv: Sequence[str]) -> int:
         pattern=options.pattern,
         options=others,
         nice=options.nice,
+        directory=options.eval_jobs_config.parent,
     )
     try:
         return watch(_settings(options, tracking), *evaluators(evaluator))
