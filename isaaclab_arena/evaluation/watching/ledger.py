@@ -26,6 +26,8 @@ class Evaluated:
         step: Its step.
         path: The checkpoint, as it was found.
         fingerprint: Its files when they were found complete; see `Look`.
+        content: Hash of what was evaluated, with what it takes to load it; None as long as that is not done, or where
+            it was gone by then.
         is_done: Whether every job has all its episodes.
         tries: How often it was evaluated without becoming done.
         reason: Why the last try failed; None where none did.
@@ -35,6 +37,7 @@ class Evaluated:
     step: int
     path: str
     fingerprint: str
+    content: str | None = None
     is_done: bool = False
     tries: int = 0
     reason: str | None = None

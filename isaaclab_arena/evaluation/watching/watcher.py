@@ -11,7 +11,9 @@ from typing import Protocol
 
 from isaaclab_arena.checkpoints.finding import Checkpoint, find_checkpoints
 from isaaclab_arena.checkpoints.readiness import Readiness
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.watching.ledger import Evaluated, Ledger, step_name
+from isaaclab_arena.evaluation.watching.promotion import content_of
 from isaaclab_arena.evaluation.watching.training_end import last_checkpoint
 
 _LOG = logging.getLogger(__name__)
@@ -179,17 +181,27 @@ class Watcher:
         outcome = self.evaluate(checkpoint, self.ledger.run_directory(checkpoint.step))
         if outcome.verdict is Verdict.INTERRUPTED:
             return outcome
-        self._readiness.why_not(checkpoint.path)
-        if self._readiness.fingerprint(checkpoint.path) not in (fingerprint, ""):
+        content, now = self._content_and_fingerprint(checkpoint.path)
+        if now not in (fingerprint, ""):
             outcome = Outcome(verdict=Verdict.FAILED, reason="it changed while it was evaluated")
         if outcome.verdict is Verdict.DONE:
-            self.ledger.write(replace(record, is_done=True))
+            self.ledger.write(replace(record, is_done=True, content=content))
             return outcome
         self.ledger.write(replace(record, tries=tries + 1, reason=outcome.reason))
         wait_s = min(self.watched.retry_s * 2**tries, _LONGEST_WAIT_S)
         self._not_before[checkpoint.step] = self.now() + wait_s
         _LOG.warning("%s failed: %s; it is tried again in %.0f s", checkpoint.path, outcome.reason, wait_s)
         return outcome
+
+    def _content_and_fingerprint(self, path: Path) -> tuple[str | None, str]:
+        """Return the content of a checkpoint, None where it is gone, and how it looked after it was read."""
+        try:
+            content = content_of(path)
+        except StorageError:
+            content = None
+        self._readiness.why_not(path)
+        fingerprint = self._readiness.fingerprint(path)
+        return content if fingerprint else None, fingerprint
 
     def _tell(self, step: int, message: str) -> None:
         """Log what is waited for, once as long as it stays the same but for its numbers."""

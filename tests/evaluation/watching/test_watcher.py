@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from isaaclab_arena.evaluation.watching.promotion import content_of
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Pass, Verdict
 from tests.evaluation.watching.trainings import ARCHIVE, DONE, FAILED, Clock, Evaluations, KilledError, save, watcher_of
 
@@ -96,7 +97,13 @@ def test_a_checkpoint_that_is_removed_while_it_is_evaluated_was_evaluated(tmp_pa
     evaluations = Evaluations(before=lambda checkpoint, directory: checkpoint.path.unlink())
     watcher = watcher_of(tmp_path, evaluations)
     passes(watcher)
-    assert [record.step for record in watcher.done()] == [0, 50, 100]
+    assert [(record.step, record.content) for record in watcher.done()] == [(0, None), (50, None), (100, None)]
+
+
+def test_what_was_evaluated_is_known_by_its_content(tmp_path, training):
+    watcher = watcher_of(tmp_path, Evaluations())
+    passes(watcher)
+    assert {record.content for record in watcher.done()} == {content_of(training / "model_50.pt")}
 
 
 def test_only_multiples_up_to_the_last_step_are_evaluated_and_then_the_watch_ends(tmp_path, training):
