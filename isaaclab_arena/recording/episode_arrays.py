@@ -20,7 +20,8 @@ from isaaclab_arena.storage import layout
 _PARTS = "parts"
 
 HELD_STEPS = 32
-"""Control steps whose tensors are copied from a GPU at once where nothing else changes them: each copy waits for it."""
+"""Control steps whose tensors are copied at once where nothing else changes them: each copy from a GPU waits for it,
+and on a CPU NumPy takes more time to be shown a tensor than to copy it."""
 
 HELD_OBJECTS = 350
 """Fewer steps are copied at once where they have more objects: Python looks for garbage after 700 new ones, and now and
@@ -71,6 +72,9 @@ class EpisodeArrays:
         self._host_parts = [part.numpy() for part in self._state_parts if part.is_cpu]
         self._held: list[list[torch.Tensor]] = []
         self._max_held = 1
+        self._places: list[tuple[int, slice]] = []
+        self._staging: list[torch.Tensor] = []
+        self._parts_pack, self._parts_columns = 0, slice(0)
         self._written_at_once = False
         self._not_flat: list[int] = []
         self._widths: list[tuple[int, np.dtype]] = []
@@ -98,8 +102,12 @@ class EpisodeArrays:
             self._lay_out(transition)
         tensors = self._tensors(transition)
         if self._written_at_once:
-            self._write(tensors)
-            return
+            if self._max_held == 1:
+                self._write(tensors)
+                return
+            # The environment changes the parts of its state, and nothing else.
+            place = self._ring.next_places(self._widths)[self._parts_pack]
+            np.concatenate(self._host_parts, axis=1, out=place[:, self._parts_columns])
         self._held.append(tensors)
         if len(self._held) >= self._max_held:
             self._copy_held()
@@ -125,7 +133,9 @@ class EpisodeArrays:
         return arrays
 
     def _copy_held(self) -> None:
-        if self._held:
+        if self._held and self._written_at_once:
+            self._write_held()
+        elif self._held:
             packs = [[tensors[number] for tensors in self._held for number in numbers] for numbers in self._packs]
             self._ring.append(packs, len(self._held))
             self._held.clear()
@@ -145,6 +155,18 @@ class EpisodeArrays:
             return
         for numbers, place in zip(self._packs, places, strict=True):
             np.concatenate([flat[number] for number in numbers], axis=1, out=place)
+
+    def _write_held(self) -> None:
+        """Write what was held of the steps beside the parts of their states.
+
+        No memory is asked for, because a request for a kilobyte has the C library tidy up all that was freed before it.
+        """
+        num_steps, num_envs = len(self._held), self._environment.num_envs
+        for number, ((pack, columns), steps) in enumerate(zip(self._places, self._staging, strict=True)):
+            together = steps[: num_steps * num_envs]
+            torch.cat([tensors[number] for tensors in self._held], out=together)
+            self._ring.fill(pack, columns, together.numpy().reshape(num_steps, num_envs, -1))
+        self._held.clear()
 
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
@@ -213,18 +235,28 @@ class EpisodeArrays:
             dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
             key = self._pack_of(dtype) if tensor.ndim <= 2 else number
             pack = packs.setdefault(key, _Pack(dtype=key if isinstance(key, np.dtype) else dtype))
+            begin = pack.width
             pack.add([number], {name: tuple(array.shape[1:]) for name, array in arrays.items()}, dtype)
+            self._places.append((list(packs).index(key), slice(begin, pack.width)))
         if self._host_parts:
             own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
             numbers = range(len(tensors), len(tensors) + len(self._host_parts))
-            packs.setdefault(own, _Pack(dtype=own)).add(numbers, {_PARTS: (width,)}, own)
+            pack = packs.setdefault(own, _Pack(dtype=own))
+            begin = pack.width
+            pack.add(numbers, {_PARTS: (width,)}, own)
+            self._parts_pack, self._parts_columns = list(packs).index(own), slice(begin, pack.width)
         self._not_flat = [number for number, tensor in enumerate(tensors) if tensor.ndim != 2]
         self._packs = [tuple(pack.numbers) for pack in packs.values()]
         self._columns = [pack.columns for pack in packs.values()]
         self._widths = [(pack.width, pack.dtype) for pack in packs.values()]
-        if self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors):
+        can_hold = self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors)
+        if can_hold and (self._host_parts or not self._written_at_once):
             step_bytes = sum(tensor.nbytes for tensor in tensors)
             self._max_held = max(1, min(HELD_STEPS, HELD_OBJECTS // (len(tensors) + 1), HELD_BYTES // step_bytes))
+        if self._written_at_once and self._max_held > 1:
+            self._staging = [
+                torch.empty((self._max_held * len(each), *each.shape[1:]), dtype=each.dtype) for each in tensors
+            ]
 
     def _pack_of(self, dtype: np.dtype) -> np.dtype:
         """Return the type in which vectors are kept: that of the state where it holds the same numbers."""

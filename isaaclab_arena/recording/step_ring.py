@@ -55,6 +55,20 @@ class StepRing:
         self._next += 1
         return self._each_step[position]
 
+    def fill(self, pack: int, columns: slice, steps: np.ndarray) -> None:
+        """Write columns of the steps that were begun last.
+
+        Args:
+            pack: Number of the pack.
+            columns: Where in it.
+            steps: What stands there. Shape: (num_steps, num_envs, width).
+        """
+        array, position = self._packs[pack].array, (self._next - len(steps) - self._origin) % self.capacity
+        before_the_end = array[position : position + len(steps), :, columns]
+        before_the_end[:] = steps[: len(before_the_end)]
+        if len(before_the_end) < len(steps):
+            array[: len(steps) - len(before_the_end), :, columns] = steps[len(before_the_end) :]
+
     def append(self, packs: Sequence[Sequence[torch.Tensor]], num_steps: int = 1) -> None:
         """Keep control steps.
 

@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import SideBySide, Step
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
+from isaaclab_arena.recording.episode_arrays import HELD_STEPS, EpisodeArrays, RecordedObservations
 from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
 
 
@@ -68,6 +68,31 @@ class TogetherEnvironment(OwnPartsEnvironment):
         terms = {name: term.reshape(self.num_envs, -1).float() for name, term in step.observation["policy"].items()}
         together = SideBySide(torch.cat(list(terms.values()), dim=1), {name: t.shape[1] for name, t in terms.items()})
         return replace(step, observation={**step.observation, "policy": together})
+
+
+@pytest.mark.parametrize("num_steps", [2, HELD_STEPS, 2 * HELD_STEPS + 3])
+def test_what_is_held_of_steps_is_recorded_as_what_is_written_at_once(num_steps):
+    class KeepsNothing(OwnPartsEnvironment):
+        returns_own_tensors = False
+
+    recordings = []
+    for made in (KeepsNothing, OwnPartsEnvironment):
+        torch.manual_seed(0)
+        environment = made(2)
+        environment.max_episode_length = 20
+        arrays = begun(environment)
+        for step in range(num_steps):
+            if step == num_steps // 2:
+                arrays.take(1)
+                arrays.start([1])
+            arrays.append(transition(environment))
+        recordings.append([arrays.take(0), arrays.take(1)])
+    for at_once, held in zip(*recordings, strict=True):
+        assert len(held["actions"]) in (num_steps, num_steps - num_steps // 2)
+        assert at_once.keys() == held.keys()
+        for name, array in at_once.items():
+            assert array.dtype == held[name].dtype
+            np.testing.assert_array_equal(array, held[name], err_msg=name)
 
 
 def test_terms_that_lie_side_by_side_are_recorded_as_those_that_do_not():

@@ -147,3 +147,25 @@ def test_memory_is_not_touched_in_deterministic_runs_either(capacity, num_steps,
     step_bytes = 64 * 250 * 4
     assert found == room_for
     assert touched < num_steps * step_bytes + 30e6 < room_for * step_bytes
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 64])
+def test_columns_that_are_filled_later_stand_beside_those_that_were_written(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(2, capacity)
+    ring.start([0, 1])
+    first = num_unfilled = 0
+    for step in range(200):
+        [place] = ring.next_places([(3, np.dtype(np.float64))])
+        place[:, 2] = step
+        num_unfilled += 1
+        if generator.random() < 0.3:
+            steps = np.arange(step + 1 - num_unfilled, step + 1)
+            ring.fill(0, slice(0, 2), np.stack([10 * steps, 10 * steps + 1], axis=1)[..., None].repeat(2, axis=2))
+            num_unfilled = 0
+            if generator.random() < 0.3:
+                [taken] = ring.take(1)
+                steps = np.arange(first, step + 1)
+                np.testing.assert_array_equal(taken, np.stack([10 * steps + 1, 10 * steps + 1, steps], axis=1))
+                ring.start([0, 1])
+                first = step + 1
