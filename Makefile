@@ -170,10 +170,10 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.training.watching
 	$(BIN)/python -m benchmarks.runs.slot_occupancy
 	$(BIN)/python -m benchmarks.scheduling.makespan
-	$(BIN)/python -m benchmarks.scheduling.scale
 	$(BIN)/python -m benchmarks.scheduling.on_ray
-	$(BIN)/python -m benchmarks.scheduling.on_ray --starts_with_the_run
 	$(BIN)/python -m benchmarks.scheduling.claim_rate
+	$(BIN)/python -m benchmarks.scheduling.scale
+	$(BIN)/python -m benchmarks.scheduling.losses
 	$(BIN)/python -m benchmarks.runs.merge_speed
 	$(BIN)/python -m benchmarks.analysis.comparison_speed
 	$(BIN)/python -m benchmarks.analysis.decision_quality

@@ -135,24 +135,29 @@ class Crowd:
             for speak, every_s in ((0, beat_s), (1, rest_s))
         ]
         heapq.heapify(self._due)
+        self._sent: dict[Any, tuple[int, int, float]] = {}
+        self._began = time.perf_counter()
 
     def speak(self, seconds: float) -> list[float]:
         """Say and ask what such ranks do, and return how long each answer took [s]."""
-        began, sent, took = time.perf_counter(), {}, []
-        while (at := time.perf_counter() - began) < seconds:
+        took, end = [], self._now() + seconds
+        while (at := self._now()) < end:
             while self._due and self._due[0][0] <= at:
                 _, rank, kind = heapq.heappop(self._due)
-                sent[self._question(Life(rank=rank), kind)] = rank, kind, at
-            if not sent:
+                self._sent[self._question(Life(rank=rank), kind)] = rank, kind, at
+            if not self._sent:
                 time.sleep(0.002)
                 continue
-            ready, _ = ray.wait(list(sent), num_returns=len(sent), timeout=0.002)
+            ready, _ = ray.wait(list(self._sent), num_returns=len(self._sent), timeout=0.002)
             for reference in ready:
-                rank, kind, asked_at = sent.pop(reference)
-                at = time.perf_counter() - began
+                rank, kind, asked_at = self._sent.pop(reference)
+                at = self._now()
                 took.append(at - asked_at)
                 heapq.heappush(self._due, (at + self._rest_s(kind, ray.get(reference)), rank, kind))
         return took
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
 
     def _question(self, life: Life, kind: int) -> Any:
         if kind:

@@ -1,6 +1,7 @@
 """Measure what a Ray cluster on this machine costs over torchrun: its start, and the time of the episodes.
 
-Both run the same job with the same ranks, dynamically assigned, and take turns. The policy waits in each step, as for a
+Both run the same job with the same ranks, dynamically assigned, and take turns: first torchrun with a cluster that
+runs, then, once that has ended, torchrun with Ray that starts with the run. The policy waits in each step, as for a
 network on a GPU, so an episode takes as long on a busy engine as on an idle one. Under Ray the ranks write on their
 node, and the episodes come home as bytes.
 """
@@ -13,8 +14,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -28,7 +29,7 @@ from benchmarks.harness.tables import Table, spread
 from benchmarks.harness.timing import in_turn, median, ratios, values
 from benchmarks.harness.workers import module
 
-TORCHRUN, RAY = "torchrun", "Ray"
+TORCHRUN, RUNNING, STARTED = "torchrun", "Ray, a cluster that runs", "Ray, started with the run"
 PLAIN = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
 STEPS = 120
 """Control steps of an episode of `reach` in which nobody moves."""
@@ -42,7 +43,6 @@ class Options(PageOptions):
     ranks: int = 2  # Ranks of a run.
     episodes: int = 60  # Episodes of a run.
     episode_s: float = 1.0  # What the policy waits in each [s].
-    starts_with_the_run: bool = False  # Whether Ray starts with the run, as by `--ray_address local`.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,33 +139,38 @@ def measure(options: Options, cluster: Cluster | None) -> Run:
 
 
 def main(options: Options) -> None:
-    """Measure torchrun and Ray in turn, and write the page."""
-    name = "cluster_started_with_the_run" if options.starts_with_the_run else "cluster"
-    page = Page(name, "A Ray cluster beside torchrun", options, "ray", "torch")
-    local = nullcontext(Cluster(variables=PLAIN))
-    with local if options.starts_with_the_run else running_cluster(options.ranks) as cluster:
-        calls: dict[str, Callable[[], Run]] = {
-            TORCHRUN: partial(measure, options, None),
-            RAY: partial(measure, options, cluster),
-        }
-        found = in_turn(calls, options.rounds)
-    torchrun = found[TORCHRUN]
+    """Measure torchrun and both ways to use Ray in turn, and write the page."""
+    page = Page("cluster", "A Ray cluster beside torchrun", options, "ray", "torch")
+    with running_cluster(options.ranks) as cluster:
+        running = in_turn(_calls(options, RUNNING, cluster), options.rounds)
+    started = in_turn(_calls(options, STARTED, Cluster(variables=PLAIN)), options.rounds)
     table = Table("", "start s", "episodes s", "tables and end s", "whole run s")
-    for name, runs in found.items():
-        figures = ("start_s", "playing_s", "end_s", "whole_s")
-        table.add(name, *(f"{median(runs, figure):.1f}" for figure in figures))
-    over = Table("over torchrun", "start s", "episodes %", "whole run s")
-    longer = [100 * (ratio - 1) for ratio in ratios(found[RAY], torchrun, "playing_s")]
-    start, whole = (
-        [ours - theirs for ours, theirs in zip(values(found[RAY], each), values(torchrun, each), strict=True)]
-        for each in ("start_s", "whole_s")
-    )
-    over.add(RAY, spread(start, 1), spread(longer, 1), spread(whole, 1))
-    ray = "Ray starts with the run." if options.starts_with_the_run else "Ray's cluster runs already."
+    over = Table("over torchrun in the same rounds", "start s", "episodes %", "whole run s")
+    for found in (running, started):
+        for name, runs in found.items():
+            figures = ("start_s", "playing_s", "end_s", "whole_s")
+            table.add(name, *(f"{median(runs, figure):.1f}" for figure in figures))
+        over.add(*_over_torchrun(found))
     text = f"""\
 {options.episodes} episodes of {options.episode_s:g} s on {options.ranks} ranks, one env slot each. Medians of
-{len(torchrun)} rounds. The start is from the command to the beginning of the first job. {ray}"""
+{options.rounds} rounds of torchrun and a cluster that runs, then of as many of torchrun and Ray that starts with the
+run. The start is from the command to the beginning of the first job."""
     page.write(text, table, "What Ray takes more, round by round, with the smallest and the largest:", over)
+
+
+def _calls(options: Options, name: str, cluster: Cluster) -> dict[str, Callable[[], Run]]:
+    return {TORCHRUN: partial(measure, options, None), name: partial(measure, options, cluster)}
+
+
+def _over_torchrun(found: Mapping[str, Sequence[Run]]) -> tuple[str, str, str, str]:
+    """Return what Ray takes more than torchrun in a series of rounds: its name, start, episodes, and whole run."""
+    torchrun, (name, ray) = found[TORCHRUN], next(item for item in found.items() if item[0] != TORCHRUN)
+    longer = [100 * (ratio - 1) for ratio in ratios(ray, torchrun, "playing_s")]
+    start, whole = (
+        [ours - theirs for ours, theirs in zip(values(ray, each), values(torchrun, each), strict=True)]
+        for each in ("start_s", "whole_s")
+    )
+    return name, spread(start, 1), spread(longer, 1), spread(whole, 1)
 
 
 if __name__ == "__main__":

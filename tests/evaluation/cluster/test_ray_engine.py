@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.cli.main import main
 from tests.end_to_end.launching import command, run, same_tables, write_jobs
 
 pytest.importorskip("ray")
@@ -49,6 +50,19 @@ def test_a_run_on_two_nodes_gives_the_tables_of_one_process(tmp_path, address):
     assert (alone.returncode, on_ray.returncode) == (0, 0), on_ray.stderr
     assert same_tables(tmp_path / "ray", tmp_path / "alone")
     assert list((tmp_path / "nodes").iterdir()) == []
+    assert main(["verify", str(tmp_path / "ray"), "--sample", "1", "--nproc", "1"]) == 0
+
+
+@pytest.mark.slow
+def test_a_run_whose_nodes_see_its_directory_is_the_same_and_nothing_travels(tmp_path, address):
+    jobs = write_jobs(tmp_path / "jobs.json", JOBS)
+    alone = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "alone"))
+    words = ["--cluster", "ray", "--ray_address", address, "--num_ranks", 2, "--gpus_per_rank", 1, "--device", "cpu"]
+    on_ray = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *words), fresh=True)
+    assert (alone.returncode, on_ray.returncode) == (0, 0), on_ray.stderr
+    assert same_tables(tmp_path / "ray", tmp_path / "alone")
+    # Ranks consolidate in place, each what it has played itself; nothing is left of a node's own directory.
+    assert len(list((tmp_path / "ray").glob("*/dataset_*_rank*.hdf5"))) >= 2
 
 
 def on_cluster(address: str, nodes: Path) -> list[object]:

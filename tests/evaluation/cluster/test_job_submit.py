@@ -1,0 +1,64 @@
+"""``ray job submit --working-dir``: job file and classes come along, and the run goes on where the head is."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.end_to_end.launching import ROOT, command, free_port, jobs_table, patience_s, run, write_jobs
+
+pytest.importorskip("ray")
+
+from tests.evaluation.cluster.clusters import NODE, with_patience
+
+pytestmark = pytest.mark.slow
+
+POLICY = """
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+
+
+class BroughtAlong(RandomActionPolicy):
+    name = "brought_along"
+"""
+
+
+@pytest.fixture
+def dashboard(monkeypatch) -> Iterator[str]:
+    """Give the address of the dashboard of a cluster of two nodes, which takes jobs."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
+
+    port = free_port()
+    head = {**NODE, "include_dashboard": True, "dashboard_port": port}
+    cluster = with_patience(lambda: Cluster(initialize_head=True, head_node_args=head))
+    with_patience(lambda: cluster.add_node(**NODE))
+    yield f"http://127.0.0.1:{port}"
+    cluster.shutdown()
+
+
+def test_a_job_file_and_a_class_that_only_the_sender_has_are_run_on_every_node(tmp_path, dashboard):
+    working_directory = tmp_path / "sent"
+    working_directory.mkdir()
+    (working_directory / "brought_along.py").write_text(POLICY)
+    job = {
+        "name": "reach",
+        "arena_env_args": {"environment": "reach", "num_envs": 2},
+        "policy_type": "brought_along.BroughtAlong",
+        "num_episodes": 6,
+    }
+    write_jobs(working_directory / "jobs.json", [job])
+    on_ray = ["--cluster", "ray", "--num_ranks", 2, "--gpus_per_rank", 1, "--device", "cpu", "--node_dir", tmp_path]
+    evaluation = command("--eval_jobs_config", "jobs.json", "--output_dir", tmp_path / "out", *on_ray)
+    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", dashboard]
+    sent = run(
+        [*submit, "--working-dir", str(working_directory), "--", *evaluation],
+        fresh=True,
+        directory=working_directory,
+        timeout_s=patience_s(180),
+        extra={name: os.environ[name] for name in ("RAY_USAGE_STATS_ENABLED",)},
+    )
+    assert sent.returncode == 0, sent.stdout + sent.stderr
+    table = jobs_table(tmp_path / "out")
+    assert (table["status"].tolist(), table["planned"].tolist()) == (["completed"], [6])
