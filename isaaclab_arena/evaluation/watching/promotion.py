@@ -5,7 +5,7 @@ import logging
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isaaclab_arena.analysis.comparison import Question
@@ -95,19 +95,23 @@ def promote(directory: Path, score: Score, record: Evaluated, ledger: Ledger, *,
     if target is None:
         _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, record.path)
         return None
-    verdict = None if before is None else _compared(directory, ledger, before.step, score.step, jobs)
-    promoted = Promoted(
+    promoted = _promoted(score, record, target.relative_to(directory))
+    if before is not None:
+        verdict = _compared(directory, ledger, before.step, score.step, jobs)
+        promoted = replace(promoted, compared_with=before.step, verdict=verdict)
+    write_text(told, json_text(promoted), overwrite=True)
+    return target
+
+
+def _promoted(score: Score, record: Evaluated, name: Path) -> Promoted:
+    return Promoted(
         step=score.step,
         source=record.path,
-        name=target.relative_to(directory).as_posix(),
+        name=name.as_posix(),
         success_rate=score.success_rate,
         success_low=score.interval.low,
         success_high=score.interval.high,
-        compared_with=None if before is None else before.step,
-        verdict=verdict,
     )
-    write_text(told, json_text(promoted), overwrite=True)
-    return target
 
 
 def _copied(record: Evaluated, target: Path) -> Path | None:
