@@ -117,6 +117,25 @@ class ScriptedEnvironment(Environment):
         return observation
 
 
+SOLVED_LENGTHS = (3, 4)
+
+
+class SolvedEnvironment(ScriptedEnvironment):
+    """The same, of which episodes that would take `SOLVED_LENGTHS` are solved where they start."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self._solved = [False] * num_envs
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        for env_id, condition in zip(env_ids.tolist(), conditions, strict=True):
+            self._solved[env_id] = condition["script.length"] in SOLVED_LENGTHS
+        return super().reset(env_ids, conditions)
+
+    def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
+        return [self._solved[env_id] for env_id in env_ids]
+
+
 class PartsEnvironment(ScriptedEnvironment):
     """The same, of which a recorder keeps parts of the state and makes the whole later."""
 
@@ -163,7 +182,8 @@ class ActionLog(Observer):
             self._underway[env_id].append(transition.action[env_id].clone())
 
     def on_episode_end(self, environment, record) -> None:
-        self.actions[record.episode.episode_index] = torch.stack(self._underway.pop(record.env_id))
+        made = self._underway.pop(record.env_id)
+        self.actions[record.episode.episode_index] = torch.stack(made) if made else torch.empty(0, 3)
 
 
 def episodes(number: int, *, job: str = "push", seed: int = 7) -> list[Episode]:

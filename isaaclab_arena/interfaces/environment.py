@@ -318,6 +318,15 @@ class StepsAhead(Protocol):
 
 
 @runtime_checkable
+class JudgesStarts(Protocol):
+    """An environment that can tell, before anything was done, whether a task is solved already."""
+
+    def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
+        """Return in which of these env slots, which were just reset, the goal is met, in the same order."""
+        ...
+
+
+@runtime_checkable
 class TellsEvents(Protocol):
     """An environment that tells what happened in its episodes; others leave that part of the results empty.
 

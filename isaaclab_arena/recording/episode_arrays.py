@@ -132,6 +132,12 @@ class EpisodeArrays:
         arrays[layout.DONES][-1:] = 1
         return arrays
 
+    def forget(self, env_id: int) -> None:
+        """End an env slot's episode that made no step: there is nothing to keep of it."""
+        del self._initial[env_id]
+        self._copy_held()
+        self._ring.take(env_id)
+
     def _copy_held(self) -> None:
         if self._held and self._written_at_once:
             self._write_held()

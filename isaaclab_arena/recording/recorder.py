@@ -135,9 +135,15 @@ class EpisodeRecorder(Observer):
             arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Write the episode's file, then commit it; or drop it, if another rank has taken it over meanwhile."""
-        underway = self._underway[environment].arrays
-        arrays = None if underway is None else underway.take(record.env_id)
+        """Write the episode's file, then commit it; or drop it, if another rank has taken it over meanwhile.
+
+        One that made no step has no file.
+        """
+        underway, arrays = self._underway[environment].arrays, None
+        if underway is not None and record.length:
+            arrays = underway.take(record.env_id)
+        elif underway is not None:
+            underway.forget(record.env_id)
         # From here on the slot is known by its number among all of the job's.
         record = dataclasses.replace(record, env_id=self._slots.of(environment, record.env_id))
         if not self._may_commit(record.episode.episode_index):

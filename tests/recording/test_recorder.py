@@ -16,6 +16,7 @@ from tests.fakes_environment import (
     PartsEnvironment,
     PushPolicy,
     ScriptedEnvironment,
+    SolvedEnvironment,
     episodes,
     files_below,
 )
@@ -158,6 +159,19 @@ def test_without_a_dataset_there_are_only_commit_lines(tmp_path):
     lines = read_commits(tmp_path, "push").lines
     assert len(lines) == 12
     assert lines[0].dataset_file is None
+
+
+def test_an_episode_that_was_solved_at_its_start_has_a_line_and_no_recording(tmp_path):
+    log = record(tmp_path, made=SolvedEnvironment)
+    lines = {line.episode_index: line for line in read_commits(tmp_path, "push").lines}
+    solved = [index for index, line in lines.items() if line.termination == "solved_at_start"]
+    assert len(lines) == 12
+    assert solved
+    assert all((lines[index].episode_file, lines[index].episode_length) == (None, 0) for index in solved)
+    dataset = tmp_path / "dataset_push.hdf5"
+    assert list_episodes(dataset) == sorted(lines.keys() - {*solved})
+    for index in list_episodes(dataset):
+        np.testing.assert_array_equal(read_episode(dataset, index).arrays["actions"], log.actions[index].numpy())
 
 
 def test_until_consolidation_each_episode_is_a_file_of_its_own(tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
 from isaaclab_arena.environments.arena.state import StateReader
-from isaaclab_arena.environments.events.moments import MomentRing
+from isaaclab_arena.environments.events.moments import MomentRing, Moments
 from isaaclab_arena.environments.events.reading import events_of
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms
 from isaaclab_arena.environments.mdp.task import Task
@@ -97,10 +97,11 @@ class ArenaEnvironment(ShowsPictures, Environment):
         self._num_substeps = round(control_dt / backend.physics_dt)
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
+        self._all_slots = torch.arange(self.num_envs, device=backend.device)
         self._state = state
         self._moments: MomentRing | None = None
         self.task.attach(backend)
-        self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
+        self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def announce_pictures(self, options: CameraOptions) -> None:
         """Say of pictures that options ask for what they look like, and never show any; see `SampleBuilder`."""
@@ -181,6 +182,11 @@ class ArenaEnvironment(ShowsPictures, Environment):
         """Return each env slot's whole integration state, from which `Backend.set_integration_state` continues."""
         return [{_INTEGRATION_STATE: state} for state in self.backend.integration_states(env_ids)]
 
+    def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
+        """Return in which env slots the goal is met where they were just reset to; see `JudgesStarts`."""
+        met = self.task.goal_met(self.backend, self._all_slots)
+        return [False] * len(env_ids) if met is None else met[list(env_ids)].tolist()
+
     @_remembering
     def begin_events(self, env_ids: Sequence[int]) -> None:
         """Begin to keep what happens in env slots that were just reset; see `TellsEvents`."""
@@ -193,14 +199,17 @@ class ArenaEnvironment(ShowsPictures, Environment):
     @_remembering
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
         """Return what happened in episodes that have just ended; see `TellsEvents`."""
-        moments, max_steps = self._moments, self.max_episode_length
-        if moments is None:
+        read, max_steps = self.kept_moments(env_ids), self.max_episode_length
+        if not read:
             return [None] * len(env_ids)
-        read = moments.moments(env_ids)
         facts = [self.task.facts(each, env_id) for each, env_id in zip(read, env_ids, strict=True)]
         return [
             events_of(each, solved=success, max_steps=max_steps) for each, success in zip(facts, solved, strict=True)
         ]
+
+    def kept_moments(self, env_ids: Sequence[int]) -> Sequence[Moments]:
+        """Return what the episodes in env slots went through since `begin_events`; nothing where none is kept."""
+        return [] if self._moments is None else self._moments.moments(env_ids)
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
         """Return what the future of all env slots depends on; None with cameras, whose last pictures are not kept."""

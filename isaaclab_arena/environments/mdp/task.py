@@ -186,6 +186,18 @@ class Task(ABC):
             running: Env slots that made the step; the others' counters stay. Shape: (num_envs,), bool.
         """
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor | None:
+        """Return whether the goal is met in each state, however long it has been; None where a moment cannot meet it.
+
+        Args:
+            state: The states. Shape of what it returns: (n, ...).
+            env_ids: Which env slot's episode each of them belongs to. Shape: (n,), int64.
+
+        Returns:
+            Shape: (n,), bool.
+        """
+        del state, env_ids
+
     @property
     def tells_events(self) -> bool:
         """Whether it says of an episode what it was like: whether it has `facts` of its own."""

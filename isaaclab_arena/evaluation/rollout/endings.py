@@ -18,8 +18,11 @@ POLICY_LOST = "policy_lost"
 RANKS_LOST = "ranks_lost"
 """Termination of an episode over which ranks died, one after the other."""
 
-BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST})
-"""Terminations that follow neither from the episode's conditions nor from its actions, so nothing repeats them."""
+SOLVED = "solved_at_start"
+"""Termination of an episode whose goal was met before its policy had done anything."""
+
+BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED})
+"""Terminations that do not follow from an episode's actions, so that to play these again does not repeat them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,19 @@ def out_of_time(limit_s: float) -> Ending:
     """Return the end of an episode that took longer than its wall time allowed [s]."""
     error = f"the episode took longer than {limit_s:g} s, its episode_timeout_s"
     return Ending(outcome=Outcome.ERROR, success=None, termination=OUT_OF_TIME, error=error)
+
+
+def solved_before(task: str) -> Ending:
+    """Return the end of an episode whose goal was met before its policy had done anything.
+
+    Args:
+        task: What the policy would have been told.
+    """
+    error = (
+        f"the task '{task}' was solved at the start, before the policy had done anything; "
+        "that is an error of the task, and says nothing of the policy"
+    )
+    return Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED, error=error)
 
 
 def policy_lost(reason: str) -> Ending:

@@ -9,10 +9,10 @@ from functools import partial
 
 import torch
 
-from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.errors import ArenaError, PolicyLostError
 from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again, telling_plans
 from isaaclab_arena.evaluation.rollout.endings import Ending, policy_lost
-from isaaclab_arena.evaluation.rollout.episode_events import begin_events, with_events
+from isaaclab_arena.evaluation.rollout.episode_events import begin_events, solved_starts, with_events
 from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction, with_policy_metrics
@@ -21,8 +21,10 @@ from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
+
+_MOST_SOLVED_STARTS = 1000
 
 
 @torch.no_grad()
@@ -96,11 +98,28 @@ class EpisodeLoop:
         return self.episodes.num_running > 0 and self._limits.allow_step(self.episodes.num_steps)
 
     def reset(self, env_ids: Iterable[int]) -> None:
-        """Start the next episodes in these env slots, unless there is no step left; slots without an episode rest."""
+        """Start the next episodes in these env slots, unless there is no step left; slots without an episode rest.
+
+        One that is solved where it starts is over at once, and its env slot starts the next.
+
+        Raises:
+            ArenaError: If steps decide how many episodes there are, and one after the other is solved at its start.
+        """
+        free, solved = list(env_ids), 0
+        while free:
+            starts = self._start(free)
+            free = self._end(solved_starts(self._environment, starts)) if starts else []
+            solved = solved + len(free) if len(free) == len(starts) else 0
+            if solved > _MOST_SOLVED_STARTS and self._limits.max_steps is not None:
+                raise ArenaError(
+                    f"{solved} episodes one after the other were solved at their start, so no step is ever made"
+                )
+
+    def _start(self, env_ids: Sequence[int]) -> Sequence[EpisodeStart]:
         environment, has_steps = self._environment, self._limits.allow_step(self.episodes.num_steps)
         starts = next_starts(environment, env_ids, self._pending) if has_steps else []
         if not starts:
-            return
+            return []
         self.pictures.before_reset(starts)
         with self._measure(Phase.SIMULATE):
             starts, self._observation = reset_to(environment, starts, self._instruction)
@@ -109,6 +128,7 @@ class EpisodeLoop:
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
         self.pictures.show_starts(starts, self._observation)
+        return starts
 
     def act(self) -> PolicyAnswer:
         """Ask the policy what to do next, and at whose pictures it will look."""
@@ -144,13 +164,17 @@ class EpisodeLoop:
         """Count the step, end the episodes that are over or late, and return their env slots."""
         self.episodes.count(step)
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
-        if not late and not over:
+        return self._end({**late, **over})
+
+    def _end(self, endings: Mapping[int, Ending]) -> list[int]:
+        """End episodes, and return their env slots in order."""
+        if not endings:
             return []
-        records = with_policy_metrics(self._policy, self.episodes.end({**late, **over}))
+        records = with_policy_metrics(self._policy, self.episodes.end(endings))
         with self._measure(Phase.SIMULATE):
             records = with_events(self._environment, records)
         self.pictures.show_ends(records)
-        free = sorted({*late, *over})
+        free = sorted(endings)
         with self._measure(Phase.POLICY):
             self._policy.end_episodes(self._environment, free)
         return free

@@ -139,16 +139,16 @@ class RunningEpisodes:
         return torch.nonzero(self._is_running & (self._length > 0)).flatten().tolist()
 
     def end(self, endings: Mapping[int, Ending]) -> list[EpisodeRecord]:
-        """End episodes with the step that was counted last, and return what is known of them.
+        """End episodes with the step that was counted last, if they made one, and return what is known of them.
 
         Args:
             endings: Env slot to how its episode ends.
         """
         if not endings:
             return []
-        step = self._counted()
-        returns, *numbers = on_cpu([self._return, *step.metrics.values()])
-        metrics = dict(zip(step.metrics, numbers, strict=True))
+        measured = {} if self._latest is None else self._latest.metrics
+        returns, *numbers = on_cpu([self._return, *measured.values()])
+        metrics = dict(zip(measured, numbers, strict=True))
         ends = torch.zeros_like(self._is_running)
         ends[list(endings)] = True
         self._set_running(self._is_running & ~ends)
@@ -160,17 +160,19 @@ class RunningEpisodes:
             self._started_s.pop(env_id, None)
             if start is None:
                 raise RuntimeError(f"env slot {env_id} ended an episode that was never started")
+            length = int(self._length[env_id])
             record = EpisodeRecord(
                 episode=start.episode,
                 env_id=env_id,
                 outcome=ending.outcome,
                 success=ending.success,
-                length=int(self._length[env_id]),
+                length=length,
                 episode_return=float(returns[env_id]),
                 termination=ending.termination,
                 conditions=start.conditions,
                 language_instruction=start.language_instruction,
-                metrics={name: float(values[env_id]) for name, values in metrics.items()},
+                # What was measured last in the env slot of one that made no step belongs to the episode before.
+                metrics={name: float(values[env_id]) for name, values in metrics.items()} if length else {},
                 error=ending.error,
             )
             records.append(record)
@@ -192,11 +194,6 @@ class RunningEpisodes:
     def _set_running(self, is_running: torch.Tensor) -> None:
         self._is_running = is_running
         self.running = is_running.to(self.running.device, non_blocking=True)
-
-    def _counted(self) -> Step:
-        if self._latest is None:
-            raise RuntimeError("no step was counted yet")
-        return self._latest
 
 
 class _Masks(NamedTuple):

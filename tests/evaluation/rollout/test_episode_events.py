@@ -2,9 +2,15 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import ALL_ENVIRONMENTS, EndStates, build, episode, play, start
 from tests.environments.events.failing_experts import (
@@ -15,6 +21,9 @@ from tests.environments.events.failing_experts import (
     pushed_near,
     standing_still,
 )
+from tests.fakes import Notebook
+from tests.fakes_environment import SOLVED_LENGTHS, PushPolicy, ScriptedEnvironment, SolvedEnvironment
+from tests.fakes_environment import episodes as push_episodes
 
 _STILL = ((0.0, 0.0, 0.0), 0.0, 1)
 _OPEN = ((0.0, 0.0, 0.0), 0.08, 1)
@@ -77,11 +86,85 @@ def decided(task: str, expert: FailingExpert, **options: Any) -> str | None:
     return record.events.decisive
 
 
+@pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
+def test_the_goal_that_is_judged_at_the_start_is_the_one_of_the_events(task):
+    kept = KeptMoments()
+    environment = build(task)
+    rollout(environment, ScriptedPolicy(), [episode(0)], [kept])
+    met = kept.facts.met
+    assert bool(met[-1])
+    assert not bool(met[0])
+    goal = environment.task.goal_met(kept.moments, torch.zeros(len(kept.moments), dtype=torch.int64))
+    assert torch.equal(goal, met)
+
+
+class KeptMoments(Observer):
+    """Keeps the moments of the last episode, and what its task says of them."""
+
+    def on_episode_end(self, environment, record) -> None:
+        (self.moments,) = environment.kept_moments([record.env_id])
+        self.facts = environment.task.facts(self.moments, record.env_id)
+
+
 def test_events_and_progress_are_the_same_for_any_number_of_env_slots():
     one = play(build("pick_and_place"), ScriptedPolicy(), 5, seed=3).records
     four = play(build("pick_and_place", num_envs=4), ScriptedPolicy(), 5, seed=3).records
     assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in four.items()}
     assert all((each.events.progress == 1) == (each.outcome is Outcome.SUCCESS) for each in one.values() if each.events)
+
+
+class Moved(Observer):
+    """Keeps the episodes that made a step."""
+
+    def __init__(self) -> None:
+        self.starts: dict[tuple[Environment, int], int] = {}
+        self.indices: set[int] = set()
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        self.starts |= {(environment, each.env_id): each.episode.episode_index for each in starts}
+
+    def on_step(self, environment, transition) -> None:
+        running = torch.nonzero(transition.running).flatten().tolist()
+        self.indices |= {self.starts[environment, env_id] for env_id in running}
+
+
+NUM_EPISODES = 40
+
+
+def one_after_the_other(make: type[ScriptedEnvironment], *observers: Observer) -> None:
+    rollout(make(4), PushPolicy(), push_episodes(NUM_EPISODES), observers)
+
+
+def in_turns(make: type[ScriptedEnvironment], *observers: Observer) -> None:
+    groups = [EnvGroup(environment=make(size), policy=PushPolicy()) for size in (3, 1)]
+    pipelined_rollout(groups, push_episodes(NUM_EPISODES), observers)
+
+
+@pytest.mark.parametrize("drive", [one_after_the_other, in_turns])
+def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes(drive):
+    usual, notebook, moved = Notebook(), Notebook(), Moved()
+    drive(ScriptedEnvironment, usual)
+    drive(SolvedEnvironment, notebook, moved)
+    expected = {record.episode.episode_index: record for record in usual.records}
+    found = {record.episode.episode_index: record for record in notebook.records}
+    assert sorted(found) == sorted(expected) == list(range(NUM_EPISODES))
+    solved = {index for index, each in expected.items() if each.conditions["script.length"] in SOLVED_LENGTHS}
+    assert 0 < len(solved) < NUM_EPISODES
+    for index, record in found.items():
+        if index in solved:
+            assert (record.outcome, record.success, record.termination) == (Outcome.ERROR, None, "solved_at_start")
+            assert (record.length, record.episode_return, record.metrics) == (0, 0.0, {})
+        else:
+            before = dataclasses.replace(expected[index], env_id=record.env_id)
+            assert repr(record) == repr(before)
+    assert moved.indices == found.keys() - solved
+
+
+def test_where_steps_decide_and_every_start_is_solved_the_job_ends_as_an_error():
+    environment = SolvedEnvironment(2)
+    environment.solved_at_start = lambda env_ids: [True] * len(env_ids)
+    with pytest.raises(ArenaError, match="one after the other, were solved at their start: no step is made"):
+        rollout(environment, PushPolicy(), push_episodes(5000), [], limits=RolloutLimits(max_steps=10))
 
 
 def test_an_episode_that_is_solved_at_its_start_is_an_error_that_names_job_episode_seed_and_task(caplog):
@@ -94,6 +177,7 @@ def test_an_episode_that_is_solved_at_its_start_is_an_error_that_names_job_episo
     rollout(env, FailingExpert(standing_still), [there], [ends])
     record = ends.records[7]
     assert (record.outcome, record.success, record.events) == (Outcome.ERROR, None, None)
+    assert (record.termination, record.length) == ("solved_at_start", 0)
     assert record.error is not None
     assert "the task 'move the gripper to the green marker' was solved at the start" in record.error
     assert f"job 'test', episode 7, seed 5: {record.error}" in caplog.text

@@ -242,6 +242,11 @@ class OpenByHandle(MovedByHandTask):
             metrics={f"final_{opening.quantity}_{unit}": position, f"pulled_{unit}": self.by_hand},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether it is open."""
+        del env_ids
+        return state.joint_position(self.joint)[:, 0] >= self.opening.open
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the door or the drawer."""
         del env_id

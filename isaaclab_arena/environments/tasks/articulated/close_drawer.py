@@ -84,6 +84,11 @@ class CloseDrawer(MovedByHandTask):
             metrics={"final_opening_m": opening, "pushed_m": self.by_hand},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the drawer is shut."""
+        del env_ids
+        return state.joint_position(self.joint)[:, 0] <= SHUT_M
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the drawer."""
         del env_id

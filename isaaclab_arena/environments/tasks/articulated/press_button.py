@@ -64,6 +64,11 @@ class PressButton(ArticulatedTask):
             metrics={"final_press_m": press},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the hand holds the button down."""
+        del env_ids
+        return state.touching(_TOUCH) & (state.joint_position(self.joint)[:, 0] >= PRESSED_M)
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the button."""
         del env_id

@@ -75,6 +75,12 @@ class LiftObject(Task):
             metrics={"final_height_m": height, "final_distance_m": distance},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the object is held high enough."""
+        del env_ids
+        height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
+        return grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the object: come to it, hold it, lift it."""
         del env_id

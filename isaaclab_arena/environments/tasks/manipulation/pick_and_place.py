@@ -27,6 +27,7 @@ from isaaclab_arena.environments.tasks.manipulation.grasping import (
     grasped,
     object_thing,
     refuse_too_wide,
+    tool_distance,
     touched,
 )
 from isaaclab_arena.sim.backend import Backend
@@ -104,6 +105,13 @@ class PickAndPlace(Task):
             lost=terms.off_the_table(position) | terms.off_the_table(bin_position),
             metrics={"final_bin_distance_m": bin_distance},
         )
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the object rests in the bin, let go of."""
+        del env_ids
+        inside = inside_bin(state, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
+        let_go = ~touched(state) & (tool_distance(state, self.robot) > _AWAY_M)
+        return _placed(state, inside, let_go)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the object: come to it, hold it, bring it to the bin, put it in."""

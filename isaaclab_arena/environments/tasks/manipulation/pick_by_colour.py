@@ -90,6 +90,15 @@ class PickByColour(TwoCubesTask):
             metrics={"final_height_m": height, "final_other_height_m": other_height},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the named cube is held high enough."""
+        held_high = [
+            grasped(state, self.robot, colour)
+            & (state.body_position(f"{colour}/body")[:, 2] - CUBE.half_height >= LIFT_HEIGHT_M)
+            for colour in ("blue", "red")
+        ]
+        return torch.where(self._wants_blue[env_ids], *held_high)
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the named cube, and with the other one."""
         wanted, other = COLOURS[::-1] if self._wants_blue[env_id] else COLOURS

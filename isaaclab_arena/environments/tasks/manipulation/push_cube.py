@@ -142,6 +142,12 @@ class PushCube(PushToGoal):
             metrics={"final_goal_distance_m": goal_distance},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the cube is on the disc."""
+        del env_ids
+        position, goal = state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY)
+        return terms.horizontal_distance(position, goal) < TOLERANCE_M
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the cube, which need not rest on the disc."""
         del env_id

@@ -80,6 +80,12 @@ class PushToGoal(Task):
             metrics={"final_goal_distance_m": goal_distance},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the object stands on the disc."""
+        del env_ids
+        distance = terms.horizontal_distance(state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY))
+        return self._stands(state) & (distance < TOLERANCE_M)
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the object: come to it, push it to the disc."""
         del env_id

@@ -55,6 +55,11 @@ class Reach(Task):
             metrics={"final_distance_m": distance},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the hand is at the target."""
+        del env_ids
+        return self._distance(state) < TOLERANCE_M
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return how near the hand came to the target."""
         del env_id

@@ -82,6 +82,11 @@ class SortTwo(TwoCubesTask):
             metrics={"progress": sum(done.values(), torch.zeros_like(reward)) / len(done), **done},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether both cubes rest in their bins, let go of."""
+        del env_ids
+        return self._is_sorted(state, "red") & self._is_sorted(state, "blue")
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the cube that is not sorted yet, and where the cubes lie."""
         del env_id

@@ -80,6 +80,12 @@ class Stack(TwoCubesTask):
             metrics={"final_beside_m": beside, "final_above_m": above},
         )
 
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the red cube stands on the blue one, let go of."""
+        del env_ids
+        rests = at_rest(state, "red") & at_rest(state, "blue")
+        return _on_top(state) & rests & self._let_go(state, tool_distance(state, self.robot, "red"))
+
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the red cube: come to it, hold it, bring it over the blue one, put it there."""
         del env_id
