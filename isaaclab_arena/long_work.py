@@ -1,4 +1,4 @@
-"""Report the progress of long work, on a display or in log lines."""
+"""Report the progress of long work, on a display or in log lines, and how long it may take."""
 
 import logging
 import time
@@ -31,7 +31,37 @@ class LongWork:
 
 Listener = Callable[[LongWork | None], None]
 
+_LEFT_S: ContextVar[Callable[[], float] | None] = ContextVar("left_s", default=None)
+
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def ended_in(left_s: Callable[[], float]) -> Iterator[None]:
+    """Let whoever waits in this thread know when the process is ended, unless work has come further until then.
+
+    Args:
+        left_s: Tells how long it has from now on [s].
+    """
+    token = _LEFT_S.set(left_s)
+    try:
+        yield
+    finally:
+        _LEFT_S.reset(token)
+
+
+def within(limit_s: float, *, margin_s: float) -> float:
+    """Return how long to wait for something [s]: no longer than until shortly before the process would be ended.
+
+    Args:
+        limit_s: The longest [s].
+        margin_s: How long before the end the waiting has to be over [s], at half of the time at least.
+    """
+    told = _LEFT_S.get()
+    if told is None:
+        return limit_s
+    left_s = max(0.0, told())
+    return min(limit_s, max(left_s - margin_s, left_s / 2))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from isaaclab_arena.long_work import LongWork, heard_by, told
+from isaaclab_arena.long_work import LongWork, ended_in, heard_by, told, within
 
 
 def lines_of(num_items: int, *, seconds_each: float) -> list[str]:
@@ -55,3 +55,10 @@ def test_lines_are_for_people_only_where_nobody_listens(caplog, monkeypatch):
         list(told(range(2), "consolidating", "dataset_lift.hdf5", interval_s=0.0))
     levels = {record.getMessage().split()[0]: record.levelno for record in caplog.records}
     assert levels == {"checking": logging.INFO, "consolidating": logging.DEBUG}
+
+
+@pytest.mark.parametrize(("left_s", "limit_s"), [(1000.0, 300.0), (100.0, 85.0), (20.0, 10.0), (0.0, 0.0), (-3.0, 0.0)])
+def test_nobody_waits_until_the_process_is_ended(left_s, limit_s):
+    with ended_in(lambda: left_s):
+        assert within(300.0, margin_s=15.0) == limit_s
+    assert within(300.0, margin_s=15.0) == 300.0

@@ -22,6 +22,7 @@ _STDERR_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
 _READ_AHEAD_BYTES = 4096
 _LONGEST_POLL_MS = 1e6
+_HIGHEST_NUMBER = (1 << 32) - 1
 
 
 class WorkerError(Exception):
@@ -88,6 +89,7 @@ class WorkerProcess:
         self._reader = threading.Thread(target=self._drain, args=(errors,), daemon=True)
         self._reader.start()
         self._asked_s = time.monotonic()
+        self._number = 0
 
     @property
     def pid(self) -> int:
@@ -121,7 +123,9 @@ class WorkerProcess:
             WorkerError: If the worker is gone.
         """
         self._asked_s = time.monotonic()
+        self._number = (self._number + 1) & _HIGHEST_NUMBER
         try:
+            self._requests.write(frames.NUMBER.pack(self._number))
             self._requests.write(frame)
             self._requests.flush()
         except OSError as error:
@@ -139,6 +143,7 @@ class WorkerProcess:
         """
         deadline_s = self._asked_s + timeout_s
         try:
+            self._check_number(*frames.NUMBER.unpack(self._read_exactly(frames.NUMBER.size, deadline_s)))
             message, arrays = frames.decode(lambda size: self._read_exactly(size, deadline_s))
         except EOFError as error:
             raise self._failure("died") from error
@@ -183,6 +188,10 @@ class WorkerProcess:
         self._reader.join(_CLOSE_TIMEOUT_S)
         self._answers.close()
         self._memory.close()
+
+    def _check_number(self, number: int) -> None:
+        if number != self._number:
+            raise frames.FrameError(f"the answer to request {number} came to request {self._number}")
 
     def _read_exactly(self, size: int, deadline_s: float) -> bytearray:
         # Most answers are short, so what else is there of one is read with its beginning.

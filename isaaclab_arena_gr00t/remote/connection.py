@@ -21,6 +21,8 @@ _LOG = logging.getLogger("isaaclab_arena.gr00t")
 _FIRST_LIMIT_S = 0.5
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+_LEAST_WAIT_S = 0.001
+"""An answer that is there already is read, however late it is."""
 _LONGEST_WORDS = 500
 
 Message = tuple[str, Mapping[str, Any] | None]
@@ -29,6 +31,10 @@ Message = tuple[str, Mapping[str, Any] | None]
 
 class ServerUnreachableError(PolicyLostError):
     """A policy server does not answer; the user can mend this."""
+
+
+class AnswerLostError(Exception):
+    """An answer was lost or late, and the question may be asked once more."""
 
 
 class PolicyServerConnection:
@@ -135,8 +141,11 @@ class PolicyServerConnection:
         except OSError as error:
             self._loss = error
 
-    def answer(self) -> Any:
+    def answer(self, until_s: float | None = None) -> Any:
         """Return the server's answer to what it was shown last.
+
+        Args:
+            until_s: When it has to be there, on the clock of `time.monotonic` [s]; None for ``timeout_s`` from now on.
 
         Raises:
             ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
@@ -144,7 +153,19 @@ class PolicyServerConnection:
             ConfigError: If it wants another token.
         """
         try:
-            return self._received()
+            return self.first_answer(until_s)
+        except AnswerLostError:
+            self.ask_again()
+            return self.second_answer()
+
+    def first_answer(self, until_s: float | None = None) -> Any:
+        """Return the answer as `answer` does, but only wait for it where it was asked for first.
+
+        Raises:
+            AnswerLostError: If it was lost, and may be asked for again.
+        """
+        try:
+            return self._received(until_s)
         except OSError as error:
             self.close()
             reason = self._reason(error)
@@ -154,11 +175,22 @@ class PolicyServerConnection:
                     "cannot go on; its log may say why, and timeout_s has to leave its model enough time"
                 ) from error
             _LOG.warning("the %s at %s: %s; waiting for it", self.wire.server, self.where, reason)
+            raise AnswerLostError(reason) from error
+
+    def ask_again(self) -> None:
+        """Ask once more what was shown last, as soon as the server is there; see `answer`."""
         try:
             self._send_beginning()
             if self._shown is not None:
                 self._send(self._shown, owes_answer=True)
-            return self._received()
+        except OSError as error:
+            self.close()
+            raise self._silent(error) from error
+
+    def second_answer(self, until_s: float | None = None) -> Any:
+        """Return the answer to what was asked once more; see `answer`."""
+        try:
+            return self._received(until_s)
         except OSError as error:
             self.close()
             raise self._silent(error) from error
@@ -236,12 +268,13 @@ class PolicyServerConnection:
         except WireError as error:
             raise self._unreadable(error) from error
 
-    def _received(self) -> Any:
+    def _received(self, until_s: float | None) -> Any:
         loss, self._loss = self._loss, None
         channel = self._channel
         if loss is not None or channel is None:
             raise loss or OSError("there is no connection")
-        answer = self._read(lambda: self.wire.answer(channel.receive(self.address.timeout_s)))
+        left_s = self.address.timeout_s if until_s is None else max(_LEAST_WAIT_S, until_s - time.monotonic())
+        answer = self._read(lambda: self.wire.answer(channel.receive(left_s)))
         self._has_answered, self._owes_answer = True, False
         return answer
 

@@ -1,10 +1,11 @@
 """Hold one connection to a policy server for each env slot, and ask all of them at once."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from isaaclab_arena_gr00t.remote.address import ServerAddress
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.connection import AnswerLostError, PolicyServerConnection
 from isaaclab_arena_gr00t.remote.wire.contract import Wire
 
 WireT = TypeVar("WireT", bound=Wire)
@@ -43,6 +44,8 @@ class SlotConnections(Generic[WireT]):
     def ask(self, kind: str, shown: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Any]:
         """Return the server's answers to questions for some env slots, in their order.
 
+        All of them have to come within ``timeout_s``, and so have those that are asked for once more.
+
         Args:
             kind: What kind of question it is.
             shown: Env slots, and what is asked for each; taken one by one, so that the server can begin with the first.
@@ -55,7 +58,21 @@ class SlotConnections(Generic[WireT]):
         for env_id, payload in shown:
             asked.append(self.of(env_id))
             asked[-1].show(kind, payload)
-        return [connection.answer() for connection in asked]
+        answers, lost, until_s = [None] * len(asked), [], self._deadline_s()
+        for place, connection in enumerate(asked):
+            try:
+                answers[place] = connection.first_answer(until_s)
+            except AnswerLostError:
+                lost.append(place)
+        for place in lost:
+            asked[place].ask_again()
+        until_s = self._deadline_s()
+        for place in lost:
+            answers[place] = asked[place].second_answer(until_s)
+        return answers
+
+    def _deadline_s(self) -> float:
+        return time.monotonic() + self._address.timeout_s
 
     def close(self) -> None:
         """Close the connections. The server goes on: others may be using it."""

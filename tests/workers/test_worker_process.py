@@ -55,6 +55,58 @@ def test_a_worker_that_falls_silent_is_stopped():
     assert not process_is_running(asked.pid, None)
 
 
+MUDDLER = """#!{python}
+import os, sys
+sys.path.insert(0, "{root}")
+from isaaclab_arena.workers.program import frames
+
+def read_exactly(size):
+    return sys.stdin.buffer.read(size)
+
+while number := read_exactly(frames.NUMBER.size):
+    message, arrays = frames.decode(read_exactly)
+    answer = number + frames.encode(message, arrays)
+    if message["request"] == "too large":
+        header = b'{{"message": {{}}, "arrays": [["x", "<f8", [300000000]]]}}'
+        answer = number + frames.MAGIC + len(header).to_bytes(4, "little") + header
+    if message["request"] == "too long":
+        answer = number + frames.MAGIC + (frames.MAX_HEADER_BYTES + 1).to_bytes(4, "little")
+    if message["request"] == "of another":
+        answer = frames.NUMBER.pack(7) + frames.encode(message, arrays)
+    sys.stdout.buffer.write(answer * (2 if message["request"] == "doubled" else 1))
+    sys.stdout.buffer.flush()
+"""
+
+
+@pytest.fixture
+def muddler(tmp_path) -> WorkerProcess:
+    """What answers as no worker does."""
+    path = tmp_path / "muddler"
+    path.write_text(MUDDLER.format(python=sys.executable, root=ROOT))
+    path.chmod(0o755)
+    return WorkerProcess(FAKE, str(path), {})
+
+
+def test_an_answer_that_comes_twice_is_not_taken_for_that_to_the_next_request(muddler):
+    assert muddler.ask({"request": "doubled"}, 60) == ({"request": "doubled"}, {})
+    with pytest.raises(WorkerError, match=r"answered nonsense \(the answer to request 1 came to request 2\)"):
+        muddler.ask({"request": "plain"}, 60)
+    assert not process_is_running(muddler.pid, None)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ("too large", "brings the frame to 2400000000 bytes; 1073741824 are allowed"),
+        ("too long", "where a frame should begin"),
+        ("of another", "the answer to request 7 came to request 1"),
+    ],
+)
+def test_an_answer_that_is_too_large_or_of_another_request_is_not_read(muddler, request_, message):
+    with pytest.raises(WorkerError, match=f"answered nonsense.*{message}"):
+        muddler.ask({"request": request_}, 60, {"x": np.zeros(3)})
+
+
 def test_what_is_raised_there_comes_with_its_traceback_and_the_worker_lives():
     asked = worker()
     with pytest.raises(RequestError, match="OSError: the floor gave way") as told:
@@ -96,7 +148,7 @@ def test_a_worker_leaves_at_once_if_the_program_died_while_it_started():
     left = subprocess.Popen([sys.executable, str(PROGRAM_DIRECTORY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert left.stdin is not None
     # A request that would take a while still waits in the pipe when the program dies.
-    left.stdin.write(frames.encode({"request": "hang"}, {}))
+    left.stdin.write(frames.NUMBER.pack(1) + frames.encode({"request": "hang"}, {}))
     left.stdin.close()
     assert left.wait(timeout=60) == 1
     assert left.stdout is not None

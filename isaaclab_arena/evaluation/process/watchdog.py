@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import ended_in
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
@@ -73,7 +74,8 @@ class Watchdog:
             threading.Thread(target=self._announce, args=(complaint, over), daemon=True).start()
             self._arm(file)
             try:
-                yield
+                with ended_in(lambda: self._step_s + self._silence_s - time.monotonic()):
+                    yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
                 self._file = None

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.long_work import within
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
-from isaaclab_arena.policy.lerobot.pretrained import KEY
+from isaaclab_arena.policy.lerobot.pretrained import KEY, read_features, refuse_another
 from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker, stop_kept_workers
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
@@ -20,6 +21,8 @@ ANSWERS = Path(__file__).with_name("worker")
 
 _VERSIONS = {"request": "versions"}
 _VERSIONS_TIMEOUT_S = 60.0
+_MARGIN_S = 15.0
+"""How long before the watchdog ends the process the policy is lost [s], which then costs episodes and not the rank."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -144,7 +147,7 @@ class LeRobotNetwork:
         if self._worker is None:
             self._worker, _ = self._started()
         try:
-            return self._worker.ask(request, self._options.timeout_s, shown)[1]
+            return self._worker.ask(request, within(self._options.timeout_s, margin_s=_MARGIN_S), shown)[1]
         except WorkerError:
             # It was stopped.
             self._worker = None
@@ -165,12 +168,18 @@ class LeRobotNetwork:
         }
         place = {"directory": str(self._directory), "device": str(self._device)}
         try:
-            answer, _ = worker.ask({"request": "load", **place, "settings": settings}, self._options.start_timeout_s)
+            limit_s = within(self._options.start_timeout_s, margin_s=_MARGIN_S)
+            answer, _ = worker.ask({"request": "load", **place, "settings": settings}, limit_s)
         except RequestError as error:
             worker.close()
             message = f"LeRobot in '{self._options.interpreter}' cannot load '{self._directory}': {error}"
             _LOG.info("%s\n%s", message, error.traceback)
             raise ConfigError(Problem(message, key=KEY)) from error
+        try:
+            refuse_another(answer, read_features(self._directory), self._directory)
+        except ConfigError:
+            worker.close()
+            raise
         said = {name: answer[name] for name in ("num_actions", "action_dim", "takes_batches")}
         return Description(**said, device_type=self._device.type)
 

@@ -117,6 +117,13 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             ConfigError: With everything that does not fit.
         """
         _LOG.info("%s: %s", self._options.pretrained, self._inputs_of(env))
+        if self._options.fps is None and self._data.fps is None:
+            _LOG.warning(
+                "%s: nobody says for how many control steps per second it was made, and the environment makes %g; fps "
+                "says that this is right, dataset where it stands",
+                self._options.pretrained,
+                1 / env.control_dt,
+            )
 
     def slots_per_call(self, num_envs: int) -> int | None:
         """Return how many env slots every call of the network has, None for as many as need a chunk.

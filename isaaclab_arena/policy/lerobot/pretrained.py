@@ -119,6 +119,37 @@ def refuse_memory(directory: Path) -> None:
             raise ConfigError(Problem(message, key=KEY))
 
 
+def refuse_another(said: Mapping[str, Any], features: Features, directory: Path) -> None:
+    """Refuse a policy that was loaded as another one than its configuration says, as by an older or newer LeRobot.
+
+    Args:
+        said: What the loaded policy says of itself: ``type``, ``inputs``, ``num_observations`` and ``action_dim``.
+        features: What its configuration says.
+        directory: Its directory.
+
+    Raises:
+        ConfigError: With everything that differs.
+    """
+    pictures = {name: [channels, height, width] for name, (height, width, channels) in features.pictures.items()}
+    states = {name: [size] for name, size in features.states.items()}
+    due: dict[str, Any] = {
+        "type": features.kind,
+        "inputs": {**pictures, **states},
+        "num_observations": features.num_observations,
+        "action_dim": features.action_dim,
+    }
+    # A type may add inputs that may stay empty.
+    inputs = {name: list(each["shape"]) for name, each in said["inputs"].items() if name in due["inputs"]}
+    loaded = {**said, "inputs": inputs}
+    problems = [
+        Problem(f"'{directory}' was loaded with {name} {loaded[name]}, and {_CONFIG} says {value}", key=KEY)
+        for name, value in due.items()
+        if loaded[name] != value
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
 def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
     """Return what the dataset of a policy's training says; nothing where there is no such dataset.
 

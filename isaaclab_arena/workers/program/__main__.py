@@ -72,6 +72,7 @@ def main(memory: int, directory: str) -> None:
 
     while True:
         try:
+            number = read_exactly(frames.NUMBER.size)
             message, arrays = frames.decode(read_exactly)
         except EOFError:
             return
@@ -79,7 +80,7 @@ def main(memory: int, directory: str) -> None:
             answer, values = worker.answer(message, arrays)
         except Exception as error:  # noqa: BLE001  whatever is raised is told to who asked
             answer, values = _told(error), {}
-        answers.write(frames.encode(answer, values))
+        answers.write(number + frames.encode(answer, values))
         answers.flush()
 
 

@@ -1,6 +1,7 @@
 """The process of a policy: what it answers, and what becomes of one that dies, falls silent or answers nonsense."""
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
+from isaaclab_arena.long_work import ended_in
 from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, versions_there
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.workers.kept_workers import _KEPT, stop_kept_workers
@@ -116,6 +118,29 @@ def test_what_goes_wrong_is_told(tmp_path, misbehaviour, error, message):
 def test_weights_that_do_not_fit_are_refused_in_lerobots_words(tmp_path):
     with pytest.raises(ConfigError, match=r"pretrained: LeRobot in .* cannot load .*: RuntimeError: Missing key"):
         network_of(saved(tmp_path, misbehaviour="no weights"))
+
+
+@pytest.mark.parametrize(
+    ("read_as", "message"),
+    [
+        ({"type": "vqbet"}, "was loaded with type vqbet, and config.json says act"),
+        ({"n_obs_steps": 2}, "was loaded with num_observations 2, and config.json says 1"),
+        ({"output_features": {"action": {"shape": [7]}}}, "was loaded with action_dim 7, and config.json says 5"),
+        ({"input_features": {STATE: {"type": "STATE", "shape": [6]}}}, r"was loaded with inputs .*observation.images"),
+    ],
+)
+def test_a_policy_that_lerobot_reads_otherwise_than_its_configuration_says_is_refused(tmp_path, read_as, message):
+    with pytest.raises(ConfigError, match=f"pretrained: .*{message}"):
+        network_of(saved(tmp_path, read_as=read_as))
+
+
+def test_a_policy_that_starts_too_slowly_is_lost_before_the_process_would_be_ended(tmp_path):
+    network = network_of(saved(tmp_path, misbehaviour="die once, then start slowly"))
+    began_s = time.monotonic()
+    with ended_in(lambda: 4.0), pytest.raises(PolicyLostError, match=r"did not answer within 2 s"):
+        asked(network)
+    assert time.monotonic() - began_s < 60
+    network.close()
 
 
 def test_an_interpreter_says_what_it_has(tmp_path):

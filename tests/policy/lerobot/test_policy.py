@@ -173,6 +173,17 @@ def test_a_misfit_is_refused_without_starting_the_policy(tmp_path):
         LeRobotPolicy.check_fit(options, LimbEnvironment(1))
 
 
+def test_it_is_said_if_nobody_knows_for_which_rate_a_policy_was_made(tmp_path, caplog):
+    with made(saved(tmp_path)) as policy:
+        policy.check_environment(LimbEnvironment(1))
+    assert "nobody says for how many control steps per second it was made" in caplog.text
+    caplog.clear()
+    rate = round(1 / LimbEnvironment(1).control_dt)
+    with made(tmp_path, fps=rate) as policy:
+        policy.check_environment(LimbEnvironment(1))
+    assert "nobody says" not in caplog.text
+
+
 def test_an_interpreter_is_a_program_that_would_be_run():
     (problem,) = LeRobotPolicy.foreign_code(LeRobotPolicyCfg(pretrained="policy", python="bin/python"))
     assert problem.key == "python"

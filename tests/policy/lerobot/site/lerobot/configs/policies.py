@@ -15,7 +15,8 @@ class PreTrainedConfig(SimpleNamespace):
 
     @classmethod
     def from_pretrained(cls, directory):
-        config = cls(**json.loads((Path(directory) / "config.json").read_text()))
+        document = json.loads((Path(directory) / "config.json").read_text())
+        config = cls(**{**document, **document.get("read_as", {})})
         config.input_features = {
             name: SimpleNamespace(type=FeatureType(feature["type"]), shape=tuple(feature["shape"]))
             for name, feature in config.input_features.items()

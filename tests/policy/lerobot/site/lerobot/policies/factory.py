@@ -23,6 +23,8 @@ class Policy:
     def from_pretrained(cls, directory, config):
         if getattr(config, "misbehaviour", None) == "no weights":
             raise RuntimeError("Missing key(s) in state_dict: model.weight")
+        if "start slowly" in str(getattr(config, "misbehaviour", None)) and (Path(directory) / ".died").exists():
+            time.sleep(3600)
         if getattr(config, "needs_datasets", False):
             assert issubclass(Dataset, object)
         return cls(directory, config)
@@ -68,7 +70,7 @@ class Policy:
 
     def _misbehaved(self, actions):
         misbehaviour = getattr(self.config, "misbehaviour", None) if self.queries > 1 else None
-        if misbehaviour == "die once" and not (self.directory / ".died").exists():
+        if str(misbehaviour).startswith("die once") and not (self.directory / ".died").exists():
             (self.directory / ".died").touch()
             os._exit(3)
         if misbehaviour == "die":
