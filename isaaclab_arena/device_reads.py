@@ -1,4 +1,7 @@
-"""Read several tensors of a device in one copy, because each copy lets the CPU wait until the device has caught up."""
+"""Copy several tensors between a device and the CPU at once.
+
+Each copy from a device lets the CPU wait until it has caught up, and each one to it takes a call of its own.
+"""
 
 from collections.abc import Sequence
 from math import prod
@@ -26,3 +29,20 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         for tensor, part in zip(away, staged.split(sizes), strict=True)
     }
     return [copies.get(id(tensor), tensor) for tensor in tensors]
+
+
+def on_device(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Return tensors of the CPU on a device, in order and bit for bit, and wait for nothing.
+
+    Args:
+        tensors: Of any types and shapes.
+        device: Where they are wanted; the very same tensors are returned where that is the CPU.
+    """
+    if device.type == "cpu" or not tensors:
+        return list(tensors)
+    order = sorted(range(len(tensors)), key=lambda number: -tensors[number].element_size())
+    sizes = [tensors[number].element_size() * tensors[number].numel() for number in order]
+    staged = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    torch.cat([tensors[number].reshape(-1).view(torch.uint8) for number in order], out=staged)
+    there = dict(zip(order, staged.to(device, non_blocking=True).split(sizes), strict=True))
+    return [there[number].view(tensor.dtype).reshape(tensor.shape) for number, tensor in enumerate(tensors)]

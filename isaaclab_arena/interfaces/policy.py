@@ -187,8 +187,8 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
         Override it to use the episode's identity: its own random stream, or its recording.
         """
-        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=env.device)
-        self.reset(env_ids)
+        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
+        self.reset(env_ids.to(env.device, non_blocking=True))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Called when the episodes of some env slots have ended; they rest until `start_episodes` names them again."""

@@ -180,7 +180,8 @@ class EpisodeArrays:
             return {_PARTS: np.concatenate([part[env_ids] for part in self._host_parts], axis=1)}
         if self._state_parts:
             started = torch.tensor(env_ids).to(self._state_parts[0].device, non_blocking=True)
-            return {_PARTS: torch.cat([part[started] for part in self._state_parts], dim=1).cpu().numpy()}
+            [parts] = on_cpu([torch.cat([part[started] for part in self._state_parts], dim=1)])
+            return {_PARTS: parts.numpy()}
         states = self._state(layout.INITIAL_STATE)
         read = on_cpu([tensor[list(env_ids)] for tensor in states.values()])
         return {path: values.numpy() for path, values in zip(states, read, strict=True)}

@@ -126,17 +126,17 @@ class ArenaEnvironment(ShowsPictures, Environment):
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
         """Start recorded episodes again, from their whole integration state where it is given; see `Restorable`."""
-        env_ids = env_ids.to(self.backend.device)
-        self._begin(env_ids, conditions)
+        slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
+        self._begin(env_ids, slots, conditions)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
-        for env_id, state in zip(env_ids.tolist(), states, strict=True):
+        for env_id, state in zip(slots, states, strict=True):
             if _INTEGRATION_STATE in state:
                 self.backend.set_integration_state(env_id, state[_INTEGRATION_STATE])
         self.task.remember(env_ids, conditions)
         self.task.begin(self.backend, env_ids)
         self._running[env_ids] = True
         self._length[env_ids] = 0
-        self._cameras.outdate(env_ids.tolist())
+        self._cameras.outdate(slots)
         moved = torch.zeros_like(self._running)
         moved[env_ids] = True
         return self._observation(moved)
@@ -194,7 +194,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
             return
         if self._moments is None:
             self._moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=self.max_episode_length)
-        self._moments.start(torch.tensor(env_ids, dtype=torch.int64, device=self.backend.device))
+        self._moments.start(env_ids)
 
     @_remembering
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
@@ -250,8 +250,14 @@ class ArenaEnvironment(ShowsPictures, Environment):
             Shape: (num_envs, nu).
         """
 
-    def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Get env slots ready for new episodes before the backend resets them. Shape: (n,), int64."""
+    def _begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
+        """Get env slots ready for new episodes before the backend resets them.
+
+        Args:
+            env_ids: The env slots, where the worlds are. Shape: (n,), int64.
+            slots: Their numbers.
+            conditions: Those of each episode.
+        """
 
     def _start_state(self, conditions: Conditions) -> StartState:
         """Return what one env slot starts from; by default what the task says."""

@@ -273,7 +273,6 @@ class _TableScene(NamedTuple):
             action_spec=action_spec,
             variations=variations,
             distractors=self.distractors,
-            max_steps=self.episode_length,
             device=device,
         )
 

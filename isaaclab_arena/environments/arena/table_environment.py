@@ -98,9 +98,9 @@ class TableEnvironment(ArenaEnvironment):
         """What actions mean."""
         return self.action_mode.name
 
-    def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+    def _begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
         if self._varied is not None:
-            self._varied.begin(env_ids, conditions)
+            self._varied.begin(env_ids, slots, conditions)
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         if self._varied is not None:

@@ -76,10 +76,11 @@ class MomentRing:
         self._first = [0] * num_envs
         self._next = 0
 
-    def start(self, env_ids: torch.Tensor) -> None:
-        """Begin episodes in env slots that were just reset. Shape: (n,), int64, on the simulation's device."""
-        self._starts[env_ids] = torch.cat(self._parts, dim=1)[env_ids]
-        for env_id in env_ids.tolist():
+    def start(self, env_ids: Sequence[int]) -> None:
+        """Begin episodes in env slots that were just reset."""
+        slots = torch.tensor(env_ids, dtype=torch.int64).to(self._starts.device, non_blocking=True)
+        self._starts[slots] = torch.cat(self._parts, dim=1)[slots]
+        for env_id in env_ids:
             self._first[env_id] = self._next
 
     def keep(self) -> None:

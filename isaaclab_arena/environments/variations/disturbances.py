@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_device
 from isaaclab_arena.environments.variations.compression import (
     NO_COMPRESSION,
     compressed_pictures,
@@ -84,18 +85,17 @@ class Disturbances:
         """
         env_ids = env_ids.to(self._steps.device)
         self._steps[env_ids] = -1
-        self._seeds[env_ids] = torch.tensor([each.seed for each in disturbances], device=env_ids.device)
-        for name, strengths in self._strengths.items():
-            own = [getattr(each, name) for each in disturbances]
-            strengths[env_ids] = torch.tensor(own, dtype=strengths.dtype, device=env_ids.device)
-        tables = np.stack([exposure_table(each.exposure) for each in disturbances])
-        self._tables[env_ids] = torch.from_numpy(tables).to(env_ids.device)
+        kept = [*self._strengths.values(), self._is_compressed, self._seeds]
+        wanted = [[getattr(each, name) for each in disturbances] for name in self._strengths]
+        wanted += [[each.quality != NO_COMPRESSION for each in disturbances], [each.seed for each in disturbances]]
+        own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
+        kept += [self._tables, self._weights, self._quantisation]
+        own.append(torch.from_numpy(np.stack([exposure_table(each.exposure) for each in disturbances])))
         weights = np.stack([blur_weights(each.blur, self._radius) for each in disturbances])
-        self._weights[env_ids] = torch.from_numpy(weights).to(self._weights)
-        compressed = torch.tensor([float(each.quality != NO_COMPRESSION) for each in disturbances])
-        self._is_compressed[env_ids] = compressed.to(env_ids.device)
-        tables = np.stack([quantisation_tables(each.quality) for each in disturbances])
-        self._quantisation[env_ids] = torch.from_numpy(tables).to(env_ids.device)
+        own.append(torch.from_numpy(weights).to(self._weights.dtype))
+        own.append(torch.from_numpy(np.stack([quantisation_tables(each.quality) for each in disturbances])))
+        for to, values in zip(kept, on_device(own, env_ids.device), strict=True):
+            to[env_ids] = values
         for name, is_on in self._are_on.items():
             self._are_on[name] = is_on or any(getattr(each, name) != getattr(_NOTHING, name) for each in disturbances)
 

@@ -68,7 +68,6 @@ class VariedWorld:
         action_spec: What an action looks like.
         variations: Those that are on.
         distractors: The distractors in the model.
-        max_steps: Control steps of the longest episode.
         device: Where observations live.
     """
 
@@ -81,7 +80,6 @@ class VariedWorld:
         action_spec: ArraySpec,
         variations: Sequence[Variation],
         distractors: Distractors,
-        max_steps: int,
         device: torch.device,
     ) -> None:
         self._backend = backend
@@ -92,7 +90,7 @@ class VariedWorld:
         self._footprints = footprints(self._model, task) if distractors.things else ()
         self._objects = object_bodies(self._model, task)
         self._cameras = camera_assets(self._model)
-        self._noise = ActionNoise(action_spec, backend.num_envs, max_steps=max_steps, device=backend.device)
+        self._noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
         self._delay = ObservationDelay(backend.num_envs, device)
         self._disturbances = Disturbances(backend.num_envs, device, most_blur=_most_blur(variations))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
@@ -118,16 +116,23 @@ class VariedWorld:
             varied |= self._distractors.placed(self._footprints, varied, stream)
         return varied
 
-    def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Put what varies into effect in the named env slots, before the backend resets them. Shape: (n,), int64."""
+    def begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
+        """Put what varies into effect in env slots, before the backend resets them.
+
+        Args:
+            env_ids: The env slots, where the worlds are. Shape: (n,), int64.
+            slots: Their numbers, which nobody has to wait for.
+            conditions: Those of each episode.
+        """
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
         strengths = [number(own.get(ACTION_NOISE, 0.0)) for own in conditions]
         seeds = [round(number(own.get(ACTION_NOISE_SEED, 0))) for own in conditions]
-        self._noise.begin(env_ids, strengths, seeds)
+        self._noise.begin(slots, strengths, seeds)
         self._delay.begin(env_ids, [round(number(own.get(OBSERVATION_DELAY, 0))) for own in conditions])
         self._disturbances.begin(env_ids, [_disturbance(own) for own in conditions])
         shifts = [-number(own.get(TABLE_HEIGHT, 0.0)) for own in conditions]
-        self.base_shift[env_ids, 2] = torch.tensor(shifts, dtype=self.base_shift.dtype, device=self.base_shift.device)
+        shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
+        self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
 
     def joint_positions(self, conditions: Conditions) -> Mapping[str, Sequence[float]]:
         """Return where distractors start."""

@@ -55,7 +55,8 @@ def reset_to(
 
 def _placed(environment: Environment, starts: Sequence[EpisodeStart]) -> Observation:
     """Reset env slots; one whose episode carries a state gets it, bit for bit, where that is `Restorable`."""
-    env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=environment.device)
+    slots = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
+    env_ids = slots.to(environment.device, non_blocking=True)
     conditions = [start.conditions for start in starts]
     states = [start.episode.start_state for start in starts]
     if all(state is None for state in states):

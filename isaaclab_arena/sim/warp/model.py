@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import warp
 
+from isaaclab_arena.device_reads import on_device
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.model_changes import ModelChange, changed_entries
 
@@ -75,14 +76,17 @@ class VariedModel:
         for changed in changed_entries(changes):
             per_world = wanted[changed.field]
             per_world[changed.worlds, changed.entry] = changed.values.reshape(-1, *per_world.shape[2:])
-        for name, per_world in wanted.items():
-            values = warp.to_torch(getattr(self._put, name))
-            if name in _SHARED:
-                # A world in which nothing at all varies asks for nothing.
-                self._set_for_all(name, values, per_world[np.array([bool(own) for own in changes])])
-            else:
-                tensor = torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:]))
-                values[env_ids] = tensor.to(values.device, values.dtype)
+        # A world in which nothing at all varies asks for nothing.
+        asking = np.array([bool(own) for own in changes])
+        for name in wanted.keys() & _SHARED:
+            self._set_for_all(name, warp.to_torch(getattr(self._put, name)), wanted.pop(name)[asking])
+        put = [warp.to_torch(getattr(self._put, name)) for name in wanted]
+        own = [
+            torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype)
+            for per_world, values in zip(wanted.values(), put, strict=True)
+        ]
+        for values, there in zip(put, on_device(own, env_ids.device), strict=True):
+            values[env_ids] = there
 
     def field(self, name: str) -> np.ndarray:
         """Return a field in every world, copied. Shape: (num_envs, ...)."""

@@ -1,5 +1,3 @@
-import torch
-
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.moments import MomentRing
 from tests.environments.building import build, hold_still, start
@@ -10,7 +8,7 @@ def arm_told(joint: int, turn_rad: float):
     env = build("lift_object")
     start(env)
     ring = MomentRing(env.backend, num_envs=1, capacity=40)
-    ring.start(torch.tensor([0]))
+    ring.start([0])
     action = hold_still(env)
     action[0, joint] += turn_rad
     for _ in range(40):

@@ -9,12 +9,12 @@ def test_the_moments_of_an_episode_are_what_the_simulation_showed_in_each_step()
     env = build("push_to_goal", num_envs=3)
     ring = MomentRing(env.backend, num_envs=3, capacity=4)
     start(env)
-    ring.start(torch.tensor([0, 1, 2]))
+    ring.start([0, 1, 2])
     shown = []
     for step in range(6):
         if step == 2:
             start(env, [1])
-            ring.start(torch.tensor([1]))
+            ring.start([1])
             shown.append(env.backend.body_position("object/body")[1].clone())
         env.step(hold_still(env) + 0.1 * step)
         ring.keep()
@@ -33,7 +33,7 @@ def test_a_step_that_is_made_again_is_kept_once():
     env = build("lift_object")
     ring = MomentRing(env.backend, num_envs=1, capacity=4)
     start(env)
-    ring.start(torch.tensor([0]))
+    ring.start([0])
     ring.keep()
     env.step(hold_still(env))
     ring.take_back()

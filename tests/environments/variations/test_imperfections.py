@@ -3,18 +3,18 @@
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.variations.imperfections import ActionNoise, ObservationDelay
+from isaaclab_arena.environments.variations.imperfections import NOISE_STEPS, ActionNoise, ObservationDelay
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 CPU = torch.device("cpu")
 SPEC = ArraySpec(shape=(2,), low=(-1.0, 0.0), high=(3.0, 0.5))
 ALL = torch.tensor([True, True, True])
-MAX_STEPS = 6
+MAX_STEPS = 2 * NOISE_STEPS + 3
 
 
 def noise_of(strengths: list[float], seeds: list[int]) -> ActionNoise:
-    noise = ActionNoise(SPEC, len(strengths), max_steps=MAX_STEPS, device=CPU)
-    noise.begin(torch.arange(len(strengths)), strengths, seeds)
+    noise = ActionNoise(SPEC, len(strengths), device=CPU)
+    noise.begin(range(len(strengths)), strengths, seeds)
     return noise
 
 
@@ -51,11 +51,15 @@ def test_an_env_slot_that_rests_draws_nothing():
     assert torch.equal(resting.added(torch.zeros(3, 2), ALL)[0], busy.added(torch.zeros(3, 2), ALL)[0])
 
 
-def test_an_env_slot_may_rest_after_the_longest_episode():
-    noise = noise_of([0.1, 0.1], [5, 6])
-    for _ in range(MAX_STEPS):
-        noise.added(torch.zeros(2, 2), torch.tensor([True, True]))
-    assert not noise.added(torch.zeros(2, 2), torch.tensor([False, False])).any()
+def test_an_env_slot_goes_on_with_its_noise_however_long_others_run_and_whenever_they_begin():
+    noise, alone = noise_of([0.1, 0.2], [5, 6]), noise_of([0.1], [5])
+    for step in range(MAX_STEPS):
+        if step in (7, NOISE_STEPS + 7):
+            noise.begin([1], [0.3], [step])
+        rests = step % 5 == 3
+        added = noise.added(torch.zeros(2, 2), torch.tensor([not rests, True]))
+        if not rests:
+            assert torch.equal(added[0], alone.added(torch.zeros(1, 2), torch.tensor([True]))[0])
 
 
 def test_an_episode_has_the_same_noise_in_any_env_slot():
@@ -68,9 +72,9 @@ def test_the_next_episode_begins_with_the_first_of_its_own_noise():
     noise, fresh = noise_of([0.1, 0.3], [5, 9]), noise_of([0.2, 0.3], [8, 9])
     running = torch.tensor([True, True])
     noise.added(torch.zeros(2, 2), running)
-    noise.begin(torch.tensor([0]), [0.2], [8])
+    noise.begin([0], [0.2], [8])
     assert torch.equal(noise.added(torch.zeros(2, 2), running)[0], fresh.added(torch.zeros(2, 2), running)[0])
-    noise.begin(torch.tensor([0]), [0.0], [8])
+    noise.begin([0], [0.0], [8])
     assert noise.added(torch.zeros(2, 2), running)[0].tolist() == [0.0, 0.0]
 
 

@@ -1,6 +1,7 @@
 """How often the CPU waits for a GPU in a control step of the loop, counted with a pretended one."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
+from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
 from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
@@ -109,6 +111,17 @@ def test_pictures_of_a_few_env_slots_add_no_wait(gpu, monkeypatch):
     simulate_with_warp(monkeypatch)
     loop = begun(built(enable_cameras=True, camera_size=16), LooksAtOne())
     assert [places_of_waits(gpu, loop) for _ in range(3)] == [[WHICH_ENDED]] * 3
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_episodes_begin_with_one_wait_whatever_varies(gpu, varies):
+    name = there("lift_object")
+    varied = partial(build_varied, name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
+    env = varied() if varies else built(name)
+    begun(env, ScriptedPolicy())
+    gpu.waits.clear()
+    reset_to(env, next_starts(env, [0, 2], iter([episode(7), episode(8)])), None)
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == ["environments/arena/arena_environment.py"]
 
 
 class Finishes(ZeroActionPolicy):
