@@ -1,7 +1,7 @@
 """Policies that somebody else made and lends to an evaluation: objects, modules and functions."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,8 @@ class ObjectPolicy(PolicyBase):
     """Acts as an object does that has Isaac Lab Arena's methods and is no `PolicyBase`.
 
     Args:
-        policy: Has ``get_action(env, observation)``, and perhaps ``reset`` and ``set_task_description``.
+        policy: Has ``get_action(env, observation)``, and perhaps ``reset``, ``set_task_description`` and
+            ``pictures_to_see``.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -32,6 +33,10 @@ class ObjectPolicy(PolicyBase):
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return what the object answers."""
         return self._policy.get_action(env, observation)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that the object announces, None for all if it says nothing; see `AnnouncesPictures`."""
+        return self._policy.pictures_to_see(env, starting) if hasattr(self._policy, "pictures_to_see") else None
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget what belongs to the episodes of the named env slots."""

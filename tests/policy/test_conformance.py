@@ -1,8 +1,15 @@
 """Every policy that ships keeps the rules that users' own policies are tested by."""
 
-import pytest
+from collections.abc import Sequence
 
-from isaaclab_arena.interfaces.environment import Environment
+import pytest
+import torch
+
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.policy import PolicyCfg, announced_pictures
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.policy.function_policy import function_policy_class
+from isaaclab_arena.policy.lent import ObjectPolicy
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.replay import ReplayPolicy
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
@@ -34,7 +41,57 @@ class TestScripted(PolicyConformance):
     policy_class = ScriptedPolicy
 
     def make_environment(self, num_envs: int) -> Environment:
-        return build("lift_object", num_envs=num_envs)
+        return build("lift_object", num_envs=num_envs, enable_cameras=True, camera_size=16)
+
+
+def follow_the_brightness(observation: Observation, gain: float = 1.0) -> torch.Tensor:
+    """Act on every picture, and announce none."""
+    brightness = observation["camera_obs"]["front"].float().mean(dim=(1, 2, 3))
+    return gain * torch.sin(brightness)[:, None].expand(-1, 3)
+
+
+class TestFunction(OnThePoint):
+    policy_class = function_policy_class(follow_the_brightness)
+
+
+class LooksEverySecondStep:
+    """An object that is no policy, looks at every second picture of an episode and announces those."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+        self._seen: dict[int, float] = {}
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        self._steps.update(dict.fromkeys([] if env_ids is None else env_ids.tolist(), 0))
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int]:
+        return [*starting, *(env_id for env_id, steps in self._steps.items() if steps % 2 == 0)]
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        action = torch.zeros(env.num_envs, 3)
+        for env_id, steps in self._steps.items():
+            if steps % 2 == 0:
+                self._seen[env_id] = float(observation["camera_obs"]["front"][env_id].float().mean())
+            action[env_id] = self._seen[env_id] - 0.1 * steps
+            self._steps[env_id] += 1
+        return action
+
+
+class AnObject(ObjectPolicy):
+    config_class = PolicyCfg
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+
+    def __init__(self, config: PolicyCfg | None = None) -> None:
+        super().__init__(LooksEverySecondStep())
+
+
+class TestObject(OnThePoint):
+    policy_class = AnObject
+
+    def test_what_the_object_does_not_announce_is_not_drawn(self) -> None:
+        environment = self.make_environment(2)
+        assert announced_pictures(self.make(), environment, [1]) == [1]
+        assert announced_pictures(ObjectPolicy(object()), environment, [1]) is None
 
 
 class TestReplay(OnThePoint):

@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts.robosuite import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_robosuite import IN_ROBOSUITE
 from tests.fakes import CoinConfig, CoinEnvironment
@@ -24,6 +26,13 @@ def seen(**changed) -> dict[str, np.ndarray]:
         "cube_quat": np.array([0.0, 0.0, 0.0, 1.0]),
     }
     return {**still, **changed}
+
+
+class TestConformance(PolicyConformance):
+    policy_class = RobosuiteExpertPolicy
+
+    def make_environment(self, num_envs: int) -> Environment:
+        return build("robosuite:Lift", num_envs=num_envs, enable_cameras=True, **IN_ROBOSUITE)
 
 
 @pytest.mark.parametrize("task", PLANS)
