@@ -48,14 +48,14 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def row_of(page: str, name: str) -> list[str]:
-    """Return the cells of the row of a page that begins with a name, without it.
+def line_of(page: str, name: str) -> list[str]:
+    """Return the cells of the line of a page's tables that begins with a name, without it.
 
     Raises:
-        LookupError: If the page has no such row.
+        LookupError: If the page has no such line.
     """
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and cells[0] == name:
             return cells[1:]
-    raise LookupError(f"there is no row '{name}'")
+    raise LookupError(f"there is no line '{name}'")

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import RESULTS
 from benchmarks.harness.pages import Page, PageOptions, run
-from benchmarks.harness.tables import Table, row_of
+from benchmarks.harness.tables import Table, line_of
 from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
 from benchmarks.scheduling.cluster import ClusterOptions, ClusterOutcome, simulate
 from benchmarks.scheduling.simulated_claims import SimulatedJob
@@ -108,7 +108,7 @@ def draw_jobs(kind: Kind, num_ranks: int, generator: np.random.Generator) -> lis
 def measured_ms(name: str) -> float:
     """Return a figure of the page of the keeper [ms]."""
     page = (RESULTS / f"{PAGE}.md").read_text(encoding="utf-8")
-    return float(row_of(page, name)[0].removesuffix(" ms"))
+    return float(line_of(page, name)[0].removesuffix(" ms"))
 
 
 def cluster_of(rate: str, options: Options) -> ClusterOptions:

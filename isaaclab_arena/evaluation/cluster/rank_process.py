@@ -49,6 +49,7 @@ from isaaclab_arena.evaluation.scheduling.rank_work import RankWork, claims_dire
 from isaaclab_arena.evaluation.startup.measured_latency import with_settled_latencies
 from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
 from isaaclab_arena.logs import log_file, set_up_console_logging
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.run.attempts import Attempt, read_attempt
 
 _LOG = logging.getLogger(__name__)
@@ -195,9 +196,10 @@ def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
         yield home, False
         return
     root = Path(orders.node_directory or tempfile.gettempdir())
-    root.mkdir(parents=True, exist_ok=True)
-    remove_directories_of_the_dead(root)
-    own = make_own_directory(root, life.rank)
+    with storage_errors("make a directory in", root):
+        root.mkdir(parents=True, exist_ok=True)
+        remove_directories_of_the_dead(root)
+        own = make_own_directory(root, life.rank)
     try:
         yield own, True
     finally:

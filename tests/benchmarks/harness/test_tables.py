@@ -1,4 +1,6 @@
-from benchmarks.harness.tables import Table, markdown_table, spread
+import pytest
+
+from benchmarks.harness.tables import Table, line_of, markdown_table, spread
 
 
 def test_columns_of_numbers_are_aligned_to_the_right():
@@ -15,3 +17,10 @@ def test_a_row_is_printed_as_soon_as_it_is_measured(capsys):
 def test_a_spread_is_the_median_with_the_smallest_and_the_largest():
     assert spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
     assert spread([1000.0, 2000.0], 0) == "1,500 (1,000 to 2,000)"
+
+
+def test_a_figure_is_read_from_the_line_of_a_page_that_has_its_name():
+    page = "# Page\n\n| measure | figure |\n| --- | --: |\n| speed | 2.5 ms |\n"
+    assert line_of(page, "speed") == ["2.5 ms"]
+    with pytest.raises(LookupError, match="no line 'weight'"):
+        line_of(page, "weight")

@@ -5,6 +5,8 @@ import os
 import shutil
 import socket
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from isaaclab_arena.evaluation.cluster.node_check import problem_of_node
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.provenance.provenance import DISTRIBUTION
 from tests.end_to_end.launching import ROOT, command, run, write_jobs
+from tests.evaluation.cluster.clusters import NODE, add_node, cluster_of, with_patience
+from tests.evaluation.cluster.driving import NUM_EPISODES, committed, driven, ranks_at_work, write_mortal_jobs
 
 JOB = {
     "name": "reach",
@@ -118,7 +122,15 @@ sys.meta_path.insert(0, Lacks())
 
 
 @pytest.fixture
-def address(tmp_path) -> Iterator[str]:
+def without_package(tmp_path) -> dict[str, str]:
+    """The environment variables of a node whose interpreters do not have this package."""
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
+    return {"PYTHONPATH": str(tmp_path / "without")}
+
+
+@pytest.fixture
+def address(tmp_path, without_package) -> Iterator[str]:
     """A cluster of three nodes, of which the second has another version of this package, and the third has none."""
     pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -130,9 +142,7 @@ def address(tmp_path) -> Iterator[str]:
     node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     cluster.add_node(**node, env_vars={"PYTHONPATH": f"{other.parent}:{ROOT}"})
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
-    cluster.add_node(**node, env_vars={"PYTHONPATH": f"{tmp_path / 'without'}"})
+    cluster.add_node(**node, env_vars=without_package)
     assert cluster.address is not None
     yield cluster.address
     cluster.shutdown()
@@ -150,3 +160,20 @@ def test_nodes_with_another_version_or_none_are_refused_by_name_before_anything_
     lacks = "it lacks this package or has another version of it: ModuleNotFoundError: No module named 'isaaclab_arena'"
     assert f"node {socket.gethostname()}: cannot be checked, so {lacks}; install" in refused.stderr
     assert not output.exists()
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_later_and_lacks_the_package_is_named_once_and_its_rank_begins_elsewhere(
+    tmp_path, without_package
+):
+    jobs = write_mortal_jobs(tmp_path)
+    with cluster_of(1) as cluster, driven(tmp_path, jobs, cluster.address, num_ranks=2) as running:
+        running.wait_for(lambda: ranks_at_work(running.output) == {0})
+        with_patience(lambda: cluster.add_node(**NODE, env_vars=without_package))
+        running.wait_for(lambda: "has no ranks of this run: it lacks this package" in running.said)
+        add_node(cluster)
+        running.let_ranks_begin_together(jobs, 2)
+        running.end(since_s=time.monotonic())
+        assert running.said.count("has no ranks of this run") == 1
+        assert "has died" not in running.said
+    assert committed(running.output) == Counter(range(NUM_EPISODES))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.cli.main import main
-from tests.end_to_end.launching import command, run, same_tables, write_jobs
+from tests.end_to_end.launching import command, jobs_table, run, same_tables, write_jobs
 
 pytest.importorskip("ray")
 
@@ -51,6 +51,21 @@ def test_a_run_on_two_nodes_gives_the_tables_of_one_process(tmp_path, address):
     assert same_tables(tmp_path / "ray", tmp_path / "alone")
     assert list((tmp_path / "nodes").iterdir()) == []
     assert main(["verify", str(tmp_path / "ray"), "--sample", "1", "--nproc", "1"]) == 0
+
+
+def test_a_rank_that_cannot_write_on_its_node_ends_the_run_and_is_told_first(tmp_path, address):
+    jobs = write_jobs(tmp_path / "jobs.json", JOBS)
+    (tmp_path / "file").touch()
+    nodes = tmp_path / "file" / "nodes"
+    on_ray = run(
+        command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, nodes)), fresh=True
+    )
+    assert on_ray.returncode == 1
+    assert f"has failed first: cannot make a directory in {nodes}: Not a directory; the run stops" in on_ray.stderr
+    assert on_ray.stderr.count("has failed first") == 1
+    assert "has died" not in on_ray.stderr
+    assert "Traceback" not in on_ray.stderr
+    assert set(jobs_table(tmp_path / "ray")["status"]) == {"missing"}
 
 
 @pytest.mark.slow
