@@ -40,6 +40,7 @@ def train_rank(
     check_agent(config)
     check_logger(config)
     ranks.agree("training", repr(config))
+    ranks.agree("stop file", str(options.stop_file))
     settled = with_settled_backend(config, ranks, num_threads=num_threads)
     with ExitStack() as stack:
         if options.process_group != "gloo":
@@ -60,7 +61,7 @@ def train_rank(
             began_with=began_with,
         )
         run.check_evaluation()
-        return run.execute()
+        return run.execute(stop_file=options.stop_file)
 
 
 def _evaluation(

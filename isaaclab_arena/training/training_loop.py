@@ -1,5 +1,6 @@
 """Run the loop of every training run: step, save, evaluate, and stop all ranks after the same step."""
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from isaaclab_arena.evaluation.process.interruption import Interruption
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.progress import Progress
 
+_LOG = logging.getLogger(__name__)
 _INTERRUPTED = 128
 
 
@@ -83,6 +85,8 @@ class TrainingLoop:
         schedule: After which steps it saves, evaluates and ends.
         evaluation: Evaluates checkpoints; None if nothing does.
         progress: Where measures go.
+        stop_file: The run ends after the step in which any rank sees this file, as it does after its last one; None
+            where there is none, for all ranks alike.
     """
 
     def __init__(
@@ -92,11 +96,13 @@ class TrainingLoop:
         *,
         evaluation: ClosedLoopEvaluation | None,
         progress: Progress,
+        stop_file: Path | None = None,
     ) -> None:
         self._training = training
         self._schedule = schedule
         self._evaluation = evaluation
         self._progress = progress
+        self._stop_file = stop_file
 
     def run(self, interruption: Interruption) -> int:
         """Train to the end; return 0, or 128 plus the number of the signal that stopped the run.
@@ -110,10 +116,12 @@ class TrainingLoop:
 
     def _train(self, interruption: Interruption) -> int:
         training, schedule = self._training, self._schedule
-        while training.num_steps < schedule.max_steps:
+        is_last = training.num_steps >= schedule.max_steps
+        while not is_last:
             training.step(self._progress)
-            is_last, is_evaluated = schedule.is_last(training.num_steps), self._is_evaluated()
-            if is_evaluated or schedule.is_saved_after(training.num_steps):
+            is_last = schedule.is_last(training.num_steps) or self._is_told_to_end()
+            is_evaluated = self._is_evaluated() or (is_last and self._evaluation is not None)
+            if is_evaluated or is_last or schedule.is_saved_after(training.num_steps):
                 training.save()
             code = self._evaluate() if is_evaluated else 0
             code = highest_of_ranks(code or interruption.exit_code)
@@ -123,6 +131,14 @@ class TrainingLoop:
                 # A launcher ends the other ranks as soon as one has left, so none leaves before all have saved.
                 return highest_of_ranks(code)
         return 0
+
+    def _is_told_to_end(self) -> bool:
+        """Whether any rank sees the file that ends the run, the same on all of them."""
+        if self._stop_file is None or not highest_of_ranks(int(self._stop_file.exists())):
+            return False
+        if self._progress.is_writer:
+            _LOG.info("ending after %d steps, because %s is there", self._training.num_steps, self._stop_file)
+        return True
 
     def _is_evaluated(self) -> bool:
         return self._evaluation is not None and self._schedule.is_evaluated_after(self._training.num_steps)

@@ -89,10 +89,13 @@ class TrainingRun:
         self._write_settings(directory)
         return write_checkpoint(directory, self._learned(), [], iterations=0, kept=1)
 
-    def execute(self) -> int:
+    def execute(self, *, stop_file: Path | None = None) -> int:
         """Train to the end, and return the exit code: 0, or 130 or 143 if that was interrupted.
 
         A signal to any rank stops all of them after the same iteration, with a checkpoint to go on from.
+
+        Args:
+            stop_file: The run ends after the iteration in which this file is there; None where there is none.
 
         Raises:
             ArenaError: If training cannot go on; a checkpoint of the last iteration but one may be there.
@@ -100,12 +103,12 @@ class TrainingRun:
         context = self._context
         with log_file(self._directory / "logs" / f"rank{context.rank}.log", context.rank):
             self._begin()
-            code = self._run_loop()
+            code = self._run_loop(stop_file)
             if code == 0 and context.is_rank_zero:
                 self._finish()
             return code
 
-    def _run_loop(self) -> int:
+    def _run_loop(self, stop_file: Path | None) -> int:
         agent, is_rank_zero, after_step = self._config.agent, self._context.is_rank_zero, self._learner.iterations
         schedule = Schedule(
             max_steps=agent.max_iterations,
@@ -119,7 +122,8 @@ class TrainingRun:
         ):
             if after_step == 0:
                 self.save()
-            return TrainingLoop(self, schedule, evaluation=self._evaluation, progress=progress).run(interruption)
+            loop = TrainingLoop(self, schedule, evaluation=self._evaluation, progress=progress, stop_file=stop_file)
+            return loop.run(interruption)
 
     def _begin(self) -> None:
         """Write the settings, and resume from the newest checkpoint if that is asked for."""

@@ -279,6 +279,25 @@ def test_a_signal_saves_first(tmp_path):
     assert last in numbered_checkpoints(directory), "the last iteration that was told is saved"
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_stop_file_ends_all_ranks_after_one_iteration_with_a_checkpoint(tmp_path, ranks):
+    words = ["--log_root", tmp_path / "logs", "--num_envs", 8, "--max_iterations", 100_000]
+    words += ["--stop_file", tmp_path / "stop", *SMALL, *NOT_EVALUATED]
+    process = start(command("cartpole", *words, ranks=ranks, module=TRAIN), tmp_path / "log")
+    deadline = time.monotonic() + patience_s(60)
+    while "iteration 5/" not in (tmp_path / "log").read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (tmp_path / "stop").write_text("step 5: 97.0 %\n")
+    assert process.wait(timeout=patience_s(30)) == 0, (tmp_path / "log").read_text()
+    directory = run_directory_of(tmp_path)
+    last = max(step for step, _ in measures(directory))
+    assert max(numbered_checkpoints(directory)) == last
+    assert (directory / f"state_{last}.pt").is_file(), "it can go on"
+    resumed = train(tmp_path, "--resume", directory, "--stop_file", tmp_path / "stop")
+    assert resumed.returncode == 2
+    assert "is there already and would end the training at once; remove it" in resumed.stderr
+
+
 def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(tmp_path):
     words = ("--max_iterations", 2, *NOT_EVALUATED)
     by_torchrun, by_option, failing = tmp_path / "torchrun", tmp_path / "option", tmp_path / "failing"

@@ -15,16 +15,20 @@ class CountingTraining:
     Args:
         done: What it and others do, in order.
         num_steps: Steps done before.
+        leaves: Step to a file that it makes in it.
     """
 
     evaluation_measure = "success"
 
-    def __init__(self, done: list[str], num_steps: int = 0) -> None:
+    def __init__(self, done: list[str], num_steps: int = 0, *, leaves: dict[int, Path] | None = None) -> None:
         self.num_steps = num_steps
         self._done = done
+        self._leaves = leaves or {}
 
     def step(self, progress: Progress) -> None:
         self.num_steps += 1
+        if self.num_steps in self._leaves:
+            self._leaves[self.num_steps].touch()
 
     def save(self) -> None:
         self._done.append(f"save {self.num_steps}")
@@ -71,12 +75,15 @@ def train(
     evaluates: bool = True,
     exit_code: int = 0,
     complete: tuple[int, ...] = (),
+    stop_in: int | None = None,
 ) -> tuple[int, list[str]]:
-    """Return the exit code of a training, and what was done meanwhile."""
+    """Return the exit code of a training, which may find a file that ends it, and what was done meanwhile."""
     done: list[str] = []
     evaluation = PretendEvaluation(done, exit_code=exit_code, complete=complete) if evaluates else None
     with Progress(tmp_path, is_writer=True, after_step=from_step) as progress:
-        loop = TrainingLoop(CountingTraining(done, from_step), schedule, evaluation=evaluation, progress=progress)
+        stop_file = tmp_path / "stop"
+        training = CountingTraining(done, from_step, leaves={} if stop_in is None else {stop_in: stop_file})
+        loop = TrainingLoop(training, schedule, evaluation=evaluation, progress=progress, stop_file=stop_file)
         return loop.run(interruption or Interruption()), done
 
 
@@ -126,3 +133,13 @@ def test_a_complete_evaluation_is_not_made_again_and_noted_once(tmp_path, is_not
     _, done = train(tmp_path, SCHEDULE, from_step=4, complete=(4,))
     assert done.count("note 4") == (0 if is_noted else 1)
     assert "evaluate checkpoint-4" not in done
+
+
+def test_a_stop_file_ends_training_after_the_step_as_if_it_were_the_last(tmp_path, caplog):
+    caplog.set_level("INFO")
+    assert train(tmp_path, SCHEDULE, stop_in=3) == (0, ["save 2", "save 3", "evaluate checkpoint-3", "note 3"])
+    assert f"ending after 3 steps, because {tmp_path / 'stop'} is there" in caplog.text
+
+
+def test_a_stop_file_ends_training_that_evaluates_nothing_with_one_checkpoint(tmp_path):
+    assert train(tmp_path, SCHEDULE, stop_in=2, evaluates=False) == (0, ["save 2"])

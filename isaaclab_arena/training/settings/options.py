@@ -45,6 +45,8 @@ class TrainOptions(LaunchOptions):
     load_checkpoint: str | None = None
     """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file, or a run's directory.
     Beside --resume it names one in that run, as model_100.pt."""
+    stop_file: Path | None = None
+    """End after the iteration in which this file is there, as after the last one; isaaclab-arena watch writes it."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate with, instead of the task itself; its rsl_rl policies get the checkpoint."""
     device: str | None = None
@@ -90,6 +92,9 @@ class TrainOptions(LaunchOptions):
             problems.append(
                 Problem(f"names '{self.resume}', but --run_directory '{self.run_directory}'", key="--resume")
             )
+        if self.stop_file is not None and self.stop_file.exists():
+            message = f"'{self.stop_file}' is there already and would end the training at once; remove it"
+            problems.append(Problem(message, key="--stop_file"))
         if self.load_run is not None and self.resume is None:
             problems.append(Problem("says which run to go on with; add --resume", key="--load_run"))
         elif self.load_run is not None and self.resume:
