@@ -237,7 +237,7 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
     players = [remote(num_cpus=0)(Player).remote(orders, rank, keeper) for rank in range(options.players)]
     ray.get([player.ready.remote() for player in players])
     ray.get(keeper.state.remote())
-    cpu_s = ray.get(keeper.cpu_s.remote())
+    cpu_before_s: float = ray.get(keeper.cpu_s.remote())
     began, moments = time.perf_counter(), []
     playing = [player.play.remote() for player in players]
     while not moments or moments[-1].state.num_episodes < options.episodes:
@@ -247,10 +247,10 @@ def measure(options: Options, place: Path) -> tuple[list[Moment], int, float]:
         read = adapter(KeeperState).validate_json(state)
         moments.append(Moment(at_s=at_s, state=read, keeper_mb=keeper_mb, head_mb=_head_mb()))
     num_claims = sum(ray.get(playing))
-    cpu_s = ray.get(keeper.cpu_s.remote()) - cpu_s
+    cpu_after_s: float = ray.get(keeper.cpu_s.remote())
     lines = read_commits(job_directory(output_directory, JOB), JOB).lines
     assert sorted(line.episode_index for line in lines) == list(range(options.episodes)), "not every episode once"
-    return moments, num_claims, cpu_s
+    return moments, num_claims, cpu_after_s - cpu_before_s
 
 
 @dataclass(frozen=True, kw_only=True)

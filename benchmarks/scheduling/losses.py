@@ -88,12 +88,15 @@ class Nodes:
 
         self._cluster = Cluster(initialize_head=True, head_node_args=NODE)
         self._other = self._cluster.add_node(**NODE)
+        assert self._cluster.address is not None
         self.address: str = self._cluster.address
 
     @property
     def head(self) -> int:
         """The process of the node that the program is on."""
-        return self._cluster.head_node.all_processes["raylet"][0].process.pid
+        head = self._cluster.head_node
+        assert head is not None
+        return head.all_processes["raylet"][0].process.pid
 
     @property
     def other(self) -> int:

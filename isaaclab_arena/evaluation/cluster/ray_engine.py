@@ -108,6 +108,7 @@ def problem_told(node: str, reference: Any, ask_again: Callable[[], Any]) -> str
         reference: What it will have said.
         ask_again: Asks it once more.
     """
+    told = ""
     for _ in range(_TRIES_OF_A_CHECK):
         try:
             return ray.get(reference)

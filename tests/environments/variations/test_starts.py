@@ -46,8 +46,8 @@ def test_an_episode_that_differs_in_anything_else_is_another_one(other):
 
 def test_a_start_may_be_moved_by_no_more_than_what_was_drawn():
     now, keys = changed(cube__shift=(0.01, -0.02))
-    x, y, z = now["cube.position"]
-    assert not differs_only_by(BEFORE, {**now, "cube.position": (x + 1e-9, y, z)}, keys)
+    assert now["cube.position"] == (0.51, 0.1 - 0.02, 0.02)
+    assert not differs_only_by(BEFORE, {**now, "cube.position": (0.51 + 1e-9, 0.1 - 0.02, 0.02)}, keys)
 
 
 def test_a_variation_that_was_on_before_or_is_not_on_now_changes_nothing():

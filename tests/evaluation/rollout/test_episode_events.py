@@ -4,12 +4,13 @@ from typing import Any
 import pytest
 import torch
 
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import ALL_ENVIRONMENTS, EndStates, build, episode, play, start
@@ -94,14 +95,17 @@ def test_the_goal_that_is_judged_at_the_start_is_the_one_of_the_events(task):
     met = kept.facts.met
     assert bool(met[-1])
     assert not bool(met[0])
+    assert isinstance(environment, ArenaEnvironment)
     goal = environment.task.goal_met(kept.moments, torch.zeros(len(kept.moments), dtype=torch.int64))
+    assert goal is not None
     assert torch.equal(goal, met)
 
 
 class KeptMoments(Observer):
     """Keeps the moments of the last episode, and what its task says of them."""
 
-    def on_episode_end(self, environment, record) -> None:
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        assert isinstance(environment, ArenaEnvironment)
         (self.moments,) = environment.kept_moments([record.env_id])
         self.facts = environment.task.facts(self.moments, record.env_id)
 

@@ -64,7 +64,7 @@ def test_the_seed_of_initial_conditions_on_the_command_line_is_another(options, 
 
 def unused(tmp_path, *, saved: int, **job: Any) -> tuple[str, list[float]]:
     """Return the conditions that a job gets instead of saved ones, and what its episodes start from."""
-    places = [{"cube.x": float(number)} for number in range(saved)]
+    places: list[dict[str, Any]] = [{"cube.x": float(number)} for number in range(saved)]
     sets = [ConditionSet(job="lift", environment="lift_object", seed=0, episodes=places)]
     file = tmp_path / "saved.json"
     file.write_text(json_text(ConditionFile(sets=sets)))
