@@ -86,7 +86,7 @@ class Nodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster  # noqa: PLC0415  the variables have to be set before
 
-        self._cluster = Cluster(initialize_head=True, head_node_args=NODE)
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args=NODE)
         self._other = self._cluster.add_node(**NODE)
         assert self._cluster.address is not None
         self.address: str = self._cluster.address

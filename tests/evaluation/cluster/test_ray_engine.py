@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.cli.main import main
-from tests.end_to_end.launching import command, jobs_table, run, same_tables, write_jobs
+from tests.end_to_end.launching import command, jobs_table, patience_s, run, same_tables, write_jobs
 
 pytest.importorskip("ray")
 
@@ -46,6 +46,7 @@ def test_a_run_on_two_nodes_gives_the_tables_of_one_process(tmp_path, address):
     on_ray = run(
         command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, tmp_path / "nodes")),
         fresh=True,
+        timeout_s=patience_s(60),
     )
     assert (alone.returncode, on_ray.returncode) == (0, 0), on_ray.stderr
     assert same_tables(tmp_path / "ray", tmp_path / "alone")
@@ -58,7 +59,9 @@ def test_a_rank_that_cannot_write_on_its_node_ends_the_run_and_is_told_first(tmp
     (tmp_path / "file").touch()
     nodes = tmp_path / "file" / "nodes"
     on_ray = run(
-        command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, nodes)), fresh=True
+        command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, nodes)),
+        fresh=True,
+        timeout_s=patience_s(60),
     )
     assert on_ray.returncode == 1
     assert f"has failed first: cannot make a directory in {nodes}: Not a directory; the run stops" in on_ray.stderr
@@ -73,7 +76,11 @@ def test_a_run_whose_nodes_see_its_directory_is_the_same_and_nothing_travels(tmp
     jobs = write_jobs(tmp_path / "jobs.json", JOBS)
     alone = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "alone"))
     words = ["--cluster", "ray", "--ray_address", address, "--num_ranks", 2, "--gpus_per_rank", 1, "--device", "cpu"]
-    on_ray = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *words), fresh=True)
+    on_ray = run(
+        command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *words),
+        fresh=True,
+        timeout_s=patience_s(60),
+    )
     assert (alone.returncode, on_ray.returncode) == (0, 0), on_ray.stderr
     assert same_tables(tmp_path / "ray", tmp_path / "alone")
     # Ranks consolidate in place, each what it has played itself; nothing is left of a node's own directory.
