@@ -7,10 +7,12 @@ import sys
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from math import ceil
 from typing import Any, Self
 
 import ray
 from ray._private.state import actors
+from ray._private.utils import get_num_cpus
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  compiled code
 from ray.exceptions import (
     NodeDiedError,
@@ -137,6 +139,7 @@ class RayEngine:
 
     def __init__(self, options: ClusterOptions) -> None:
         self._address = options.ray_address
+        self._options = options
         self._keeper: Any = None
         self._orders: RunOrders | None = None
         self._actors: dict[Life, Any] = {}
@@ -145,7 +148,7 @@ class RayEngine:
 
     def __enter__(self) -> Self:
         namespace = f"arena-{uuid.uuid4().hex}"
-        own: dict[str, Any] = {"include_dashboard": False} if self._address == "local" else {}
+        own: dict[str, Any] = _of_its_own(self._options) if self._address == "local" else {}
         try:
             _knock(self._address)
             ray.init(address=self._address, namespace=namespace, logging_level=logging.WARNING, **own)
@@ -295,6 +298,16 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
         jobs = f"{', '.join(names[:shown])} and {len(names) - shown} more"
     again = f", life {life.number + 1}" if life.number else ""
     return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
+
+
+def _of_its_own(options: ClusterOptions) -> dict[str, Any]:
+    """Return what a cluster that starts with the run is like: Ray begins with a process for each core that it has."""
+    return {"include_dashboard": False, "num_cpus": cores_to_use(options, num_cores=int(get_num_cpus()))}
+
+
+def cores_to_use(options: ClusterOptions, *, num_cores: int) -> int:
+    """Return how many of a machine's cores the ranks of a run can use at once."""
+    return min(num_cores, ceil(options.num_ranks * options.cpus_per_rank))
 
 
 def _this_node() -> str:

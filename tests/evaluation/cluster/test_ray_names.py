@@ -1,9 +1,10 @@
-"""What Ray's dashboard and the screen call the ranks of a run, and that Ray itself begins nothing anew."""
+"""What the ranks of a run are called, and how often and how many processes Ray begins."""
 
 from dataclasses import replace
 
 import pytest
 
+from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.messages import Life
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
@@ -31,6 +32,12 @@ def test_a_rank_is_called_by_its_run_its_jobs_and_its_number(jobs, life, name):
 
 def test_lines_of_a_rank_on_the_screen_begin_with_the_rank():
     assert repr(ray_engine.RankActor(keeper=None, rank=3)) == "rank 3"
+
+
+@pytest.mark.parametrize(("num_ranks", "cpus_per_rank", "cores"), [(2, 1.0, 2), (3, 0.5, 2), (2, 4.0, 8), (8, 4.0, 16)])
+def test_a_cluster_that_starts_with_the_run_has_the_cores_that_its_ranks_can_use(num_ranks, cpus_per_rank, cores):
+    options = ClusterOptions(cluster="ray", num_ranks=num_ranks, cpus_per_rank=cpus_per_rank)
+    assert ray_engine.cores_to_use(options, num_cores=16) == cores
 
 
 @pytest.mark.parametrize("options", [ray_actors.ONCE, ray_actors.KEEPER_OPTIONS])
