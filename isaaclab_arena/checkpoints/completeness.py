@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,9 +94,16 @@ def _fingerprint(path: Path) -> str:
 
 
 def _stats(path: Path) -> Iterator[tuple[str, int, int, int]]:
-    for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
+    for each in _entries(path):
         try:
             found = each.stat()
         except OSError:
             continue
         yield each.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    """Yield a path and everything below it; what is removed meanwhile is left out."""
+    yield path
+    for directory, below, files in os.walk(path):
+        yield from (Path(directory, name) for name in (*below, *files))

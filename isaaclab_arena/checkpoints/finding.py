@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ _NAMES = (
     ("checkpoint-*", re.compile(r"checkpoint-(\d{1,12})")),
 )
 _WILDCARDS = "*?["
+_TRIES = 5
+"""How often to look again where a directory is removed while it is looked through."""
 _LAST_NUMBER = re.compile(r"(\d{1,12})(?!.*\d)")
 
 
@@ -40,14 +43,24 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
             for the names that rsl_rl, LeRobot and transformers give.
     """
     if pattern is not None:
-        named = ((path, _step(path.relative_to(directory), pattern)) for path in directory.glob(pattern))
+        named = ((path, _step(path.relative_to(directory), pattern)) for path in _there(directory, pattern))
         return _in_order(Checkpoint(step=step, path=path) for path, step in named if step is not None)
     for names, spelling in _NAMES:
-        found = [(path, spelling.fullmatch(path.relative_to(directory).as_posix())) for path in directory.glob(names)]
+        found = [
+            (path, spelling.fullmatch(path.relative_to(directory).as_posix())) for path in _there(directory, names)
+        ]
         checkpoints = _in_order(Checkpoint(step=int(match[1]), path=path) for path, match in found if match is not None)
         if checkpoints:
             return checkpoints
     return ()
+
+
+def _there(directory: Path, names: str) -> list[Path]:
+    """Return what lies below a directory by such names, nothing where other things are removed all the time."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            return list(directory.glob(names))
+    return []
 
 
 def _step(path: Path, pattern: str) -> int | None:

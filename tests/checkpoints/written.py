@@ -14,7 +14,7 @@ Files = dict[str, bytes]
 def rsl_rl(seed: int) -> Files:
     """Return the file of rsl_rl's ``save``; the names of files are relative to the directory of the training."""
     buffer = io.BytesIO()
-    torch.save({"weights": _weights(seed), "iter": seed}, buffer)
+    torch.save({"weights": weights(seed), "iter": seed}, buffer)
     return {"model_100.pt": buffer.getvalue()}
 
 
@@ -23,7 +23,7 @@ def lerobot(seed: int) -> Files:
     below = "checkpoints/000100/pretrained_model"
     return {
         f"{below}/config.json": json.dumps({"type": "act", "seed": seed}).encode(),
-        f"{below}/model.safetensors": save({"weights": _weights(seed)}),
+        f"{below}/model.safetensors": save({"weights": weights(seed)}),
         f"{below}/policy_preprocessor.json": b'{"steps": []}',
         "checkpoints/000100/training_state/training_step.json": b'{"step": 100}',
     }
@@ -33,8 +33,8 @@ def trainer(seed: int) -> Files:
     """Return the files of transformers' ``Trainer``, in the order in which it writes them."""
     return {
         "checkpoint-100/config.json": json.dumps({"seed": seed}).encode(),
-        "checkpoint-100/model-00001-of-00002.safetensors": save({"a": _weights(seed)}),
-        "checkpoint-100/model-00002-of-00002.safetensors": save({"b": _weights(seed)}),
+        "checkpoint-100/model-00001-of-00002.safetensors": save({"a": weights(seed)}),
+        "checkpoint-100/model-00002-of-00002.safetensors": save({"b": weights(seed)}),
         "checkpoint-100/model.safetensors.index.json": json.dumps(
             {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
         ).encode(),
@@ -54,5 +54,6 @@ def write(directory: Path, files: Files) -> None:
         (directory / name).write_bytes(content)
 
 
-def _weights(seed: int) -> torch.Tensor:
+def weights(seed: int) -> torch.Tensor:
+    """Return the weights that a checkpoint has."""
     return torch.from_numpy(np.random.default_rng(seed).random((16, 16), dtype=np.float32))

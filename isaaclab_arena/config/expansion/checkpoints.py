@@ -1,15 +1,19 @@
 """One job with ``checkpoints`` becomes one job per checkpoint of a training's directory."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.checkpoints.best_of_training import best_of_training
 from isaaclab_arena.checkpoints.completeness import look_at
 from isaaclab_arena.checkpoints.finding import Checkpoint, find_checkpoints
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem
+
+_LOG = logging.getLogger(__name__)
 
 KEY = "checkpoints"
 STEP = "checkpoint_step"
@@ -19,7 +23,6 @@ OPTIONS = ("checkpoint_path", "model_path", "pretrained")
 """The options in which policies take a checkpoint: the first that a job gives names the training's directory."""
 
 _ALL, _LAST, _BEST = "all", "last", "best"
-_BEST_FILE = "model_best.pt"
 _WILDCARDS = "*?["
 _MOST_SHOWN = 12
 
@@ -50,7 +53,7 @@ def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[d
         own = deepcopy(plain)
         own["policy_config_dict"][option] = str(path)
         if isinstance(own.get("name"), str):
-            own["name"] += f"-{_BEST if step is None else step}"
+            own["name"] += f"-{_BEST if job[KEY] == _BEST else step}"
         yield own, {STEP: step}
 
 
@@ -68,10 +71,8 @@ def _directory(job: Mapping[str, Any]) -> tuple[str, Path]:
 
 
 def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, int | None]]:
-    if asked == _BEST:
-        chosen: list[tuple[Path, int | None]] = [(directory / _BEST_FILE, None)]
-    else:
-        chosen = [(each.path, each.step) for each in _found(asked, directory)]
+    chosen: list[tuple[Path, int | None]]
+    chosen = [_best(directory)] if asked == _BEST else [(each.path, each.step) for each in _found(asked, directory)]
     if not chosen:
         steps = _in_words(find_checkpoints(directory))
         message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
@@ -82,6 +83,17 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
             message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
             raise ConfigError(Problem(message, key=f"policy_config_dict.{option}" if asked == _BEST else KEY))
     return chosen
+
+
+def _best(directory: Path) -> tuple[Path, int | None]:
+    best = best_of_training(directory)
+    if best is None:
+        message = f"the training in '{directory}' names no best checkpoint: there is no model_best.pt, and no "
+        message += "trainer_state.json with best_model_checkpoint; isaaclab-arena watch chooses the best of all"
+        raise ConfigError(Problem(message, key=KEY))
+    if best[1] is None:
+        _LOG.warning("nobody says of which step '%s' is, so that its column is empty", best[0])
+    return best
 
 
 def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:

@@ -55,6 +55,24 @@ def test_one_job_becomes_one_per_checkpoint_with_its_step_beside_it(trained, ask
     assert all(file.parent == trained for file in files)
 
 
+def test_the_best_has_the_step_that_its_training_says(trained, tmp_path, caplog):
+    read(trained, "best")
+    assert f"nobody says of which step '{trained / 'model_best.pt'}' is" in caplog.text
+    (trained / "model_best.json").write_text('{"iterations": 50}')
+    (job,) = read(trained, "best")
+    assert (job.name, job.swept["checkpoint_step"]) == ("go1-best", 50)
+
+
+def test_the_best_may_be_one_of_the_others(tmp_path):
+    write(
+        tmp_path,
+        {**trainer(0), "checkpoint-100/trainer_state.json": b'{"best_model_checkpoint": "out/checkpoint-100"}'},
+    )
+    (job,) = read(tmp_path, "best", option="model_path")
+    assert job.policy_config_dict == {"model_path": str(tmp_path / "checkpoint-100")}
+    assert (job.name, job.swept["checkpoint_step"]) == ("go1-best", 100)
+
+
 def test_the_option_may_be_that_of_another_policy(tmp_path):
     write(tmp_path, trainer(0))
     (job,) = read(tmp_path, "all", option="model_path")
@@ -100,7 +118,7 @@ def test_a_checkpoint_that_is_still_being_written_is_refused(trained):
 
 def test_a_directory_without_checkpoints_is_refused(tmp_path):
     assert "there is none like \"all\" in 'DIR'; its steps are none" in refusal(tmp_path, "all")
-    assert "DIR/model_best.pt' cannot be loaded: there is no such file" in refusal(tmp_path, "best")
+    assert "checkpoints: the training in 'DIR' names no best checkpoint" in refusal(tmp_path, "best")
 
 
 def test_what_names_no_directory_is_refused(trained):
