@@ -15,12 +15,16 @@ from benchmarks.harness.machine import machine_line
 
 AnyOptions = TypeVar("AnyOptions")
 
+WITHOUT_INFLUENCE = {"in_command": False}
+"""Metadata of options that say where things go, and have no part in the figures."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
     """Options of every benchmark that writes a page."""
 
-    output: Path | None = None  # Where the page goes; by default into `benchmarks/results`.
+    # Where the page goes; by default into `benchmarks/results`.
+    output: Path | None = dataclasses.field(default=None, metadata=WITHOUT_INFLUENCE)
 
 
 def run(main: Callable[[AnyOptions], int | None], options_class: type[AnyOptions]) -> None:
@@ -29,13 +33,13 @@ def run(main: Callable[[AnyOptions], int | None], options_class: type[AnyOptions
 
 
 def command_line(options: Any) -> str:
-    """Return the command that runs a benchmark with these options; defaults and ``output`` are left out."""
+    """Return the command that runs a benchmark, with its options but defaults and those `WITHOUT_INFLUENCE`."""
     spec = sys.modules[type(options).__module__].__spec__
     assert spec is not None, "benchmarks run as modules"
     words = ["python", "-m", spec.name]
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if field.name != "output" and value != getattr(type(options)(), field.name):
+        if field.metadata != WITHOUT_INFLUENCE and value != getattr(type(options)(), field.name):
             words += _words(field.name, value)
     return shlex.join(words)
 

@@ -4,13 +4,15 @@ Latency counts in control steps of simulated time, so the table is the same on a
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import success_rate
-from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.evaluations import job_results
+from benchmarks.harness.pages import WITHOUT_INFLUENCE, Page, PageOptions, run
 from benchmarks.harness.tables import markdown_table
 from benchmarks.success.models import evaluate
 
@@ -18,7 +20,7 @@ HEADING = ("job", "meanwhile", "late by", "successes", "rate, Wilson 95 %", "sta
 NOTES = """\
 Seed 0: the same episodes in every line of a job. Latency is simulated time: an answer is played so many control steps
 after its observation, on any machine. Stale actions are the share of control steps in which an answer was awaited,
-queries are those in a second of robot time."""
+queries are those in a second of robot time. At 0 steps no answer is late, and every way gives the same bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,7 @@ MODELS = {
         names=("lift", "colour"),
         meanwhile=("hold", "chunk", "rtc"),
         notes="""\
-Jobs of jobs/gr00t_evaluation.json. The models predict 16 actions of 50 ms and play 8 of them. At 0 steps `hold` and
-`chunk` are what there is without latency; `rtc` binds chunks to each other there too.""",
+Jobs of jobs/gr00t_evaluation.json. The models predict 16 actions of 50 ms and play 8 of them.""",
     ),
     "trained": Models(
         page="late_answers_trained",
@@ -59,24 +60,45 @@ class Options(PageOptions):
     """What to measure."""
 
     models: Literal["gr00t", "trained"] = "gr00t"  # Which models.
-    steps: tuple[int, ...] = (0, 1, 2, 4, 8)  # How many control steps late.
+    steps: tuple[int, ...] = (0, 1, 2, 4, 8)  # How many control steps late, in the order of measuring.
     episodes: int = 200  # Episodes of each line.
+    # Directory that keeps the run; with one that is there already it goes on.
+    run: Path | None = field(default=None, metadata=WITHOUT_INFLUENCE)
+    # Run nothing, and write the page of what has finished in the directory that keeps the run.
+    finished_only: bool = field(default=False, metadata=WITHOUT_INFLUENCE)
 
 
 def jobs_document(options: Options) -> dict[str, Any]:
-    """Return a job for each model, latency and way to bridge it, with what their file says besides."""
+    """Return a job for each latency, model and way to bridge it, with what their file says besides."""
     models = MODELS[options.models]
     document = json.loads((ROOT / "jobs" / models.jobs).read_text(encoding="utf-8"))
     document["defaults"]["num_episodes"] = options.episodes
-    sweep = {"latency.meanwhile": list(models.meanwhile), "latency.steps": list(options.steps)}
-    document["jobs"] = [job | {"sweep": sweep} for job in document["jobs"] if job["name"] in models.names]
+    evaluated = [job for job in document["jobs"] if job["name"] in models.names]
+    document["jobs"] = [
+        job | {"name": f"{job['name']}-{way}-{steps}", "latency": {"steps": steps, "meanwhile": way}}
+        for steps in options.steps
+        for job in evaluated
+        # An answer that is on time needs no bridge.
+        for way in (models.meanwhile if steps else models.meanwhile[:1])
+    ]
     return document
 
 
-def line(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a job's line of the table."""
+def lines(jobs: Iterable[Mapping[str, Any]], models: Models) -> list[tuple[str, ...]]:
+    """Return the lines of the table: those of the jobs that have completed, by model, way and latency."""
+    completed = [job for job in jobs if job["status"] == "completed"]
+    return [_line(job) for job in sorted(completed, key=lambda job: _place(job["name"], models))]
+
+
+def _place(name: str, models: Models) -> tuple[int, int, int]:
+    model, way, steps = name.rsplit("-", 2)
+    return models.names.index(model), models.meanwhile.index(way), int(steps)
+
+
+def _line(job: Mapping[str, Any]) -> tuple[str, ...]:
+    model, way, steps = job["name"].rsplit("-", 2)
     return (
-        *(job["name"].rsplit("-", 2)[0], job["meanwhile"], job["latency"], f"{job['successes']}/{job['episodes']}"),
+        *(model, way if int(steps) else "any", job["latency"], f"{job['successes']}/{job['episodes']}"),
         *(success_rate(job["successes"], job["episodes"]), f"{100 * job['stale_action_share']:.0f} %"),
         f"{job['queries_per_s']:.2f}",
     )
@@ -86,10 +108,17 @@ def main(options: Options) -> None:
     """Evaluate the models, print the table and write the page."""
     models = MODELS[options.models]
     page = Page(models.page, "What late answers cost", options, "mujoco", "torch")
-    lines = [line(job) for job in evaluate(jobs_document(options))]
-    table = "\n".join(markdown_table(HEADING, lines, words=len(HEADING)))
+    if options.finished_only:
+        if options.run is None:
+            raise SystemExit("--finished-only: say with --run which directory keeps the run")
+        jobs = job_results(options.run)
+    else:
+        jobs = evaluate(jobs_document(options), options.run)
+    told, unfinished = lines(jobs, models), [job["name"] for job in jobs if job["status"] != "completed"]
+    table = "\n".join(markdown_table(HEADING, told, words=len(HEADING)))
     print(table)
-    page.write(f"{models.notes}\n{NOTES}", table)
+    missing = [f"Not finished: {', '.join(unfinished)}."] if unfinished else []
+    page.write(f"{models.notes}\n{NOTES}", table, *missing)
 
 
 if __name__ == "__main__":

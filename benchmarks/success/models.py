@@ -79,15 +79,22 @@ def jobs_document(models: Models, episodes: int) -> dict[str, Any]:
     return document
 
 
-def evaluate(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Run jobs on the CPU, in this process, which shows how far it is; return what the results say of each."""
+def evaluate(document: Mapping[str, Any], kept: Path | None = None) -> list[dict[str, Any]]:
+    """Run jobs on the CPU, in this process, which shows how far it is; return what the results say of each.
+
+    Args:
+        document: Content of the job file.
+        kept: Directory that keeps the run, with which a run that is there already goes on; None to keep nothing.
+    """
     with tempfile.TemporaryDirectory(prefix="success_") as name:
-        file = Path(name) / "jobs.json"
+        directory = kept or Path(name)
+        directory.mkdir(parents=True, exist_ok=True)
+        file, output = directory / "jobs.json", directory / "out"
         file.write_text(json.dumps(document), encoding="utf-8")
-        arguments = ["--eval_jobs_config", str(file), "--output_dir", f"{name}/out", "--no_dataset"]
-        if eval_runner.main([*arguments, "--device", "cpu"]) != 0:
+        where = ("--resume" if output.exists() else "--output_dir", str(output))
+        if eval_runner.main(["--eval_jobs_config", str(file), *where, "--no_dataset", "--device", "cpu"]) != 0:
             raise SystemExit("the evaluation did not complete")
-        return job_results(Path(name))
+        return job_results(directory)
 
 
 def main(options: Options) -> None:

@@ -28,6 +28,7 @@ from isaaclab_arena.results.columns import (
     SERVER_JOB_TIMING_COLUMNS,
 )
 from isaaclab_arena.results.freshness import sizes_of_sources
+from isaaclab_arena.results.queries.cells import latency_cells, server_cells
 from isaaclab_arena.results.rows import (
     JobEvidence,
     JobResultStatus,
@@ -35,10 +36,8 @@ from isaaclab_arena.results.rows import (
     episode_row,
     event_cells,
     job_row,
-    latency_cells,
     missing_episodes,
     score_cells,
-    server_cells,
     status_of,
 )
 from isaaclab_arena.results.stopping.answers import Answer, answers_of, needed_episodes

@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import PICTURE_COLUMNS
@@ -24,7 +22,7 @@ from isaaclab_arena.results.stopping.wording import verdict_in_words
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitLine
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, ServerUsage, StartUp
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 
 
@@ -201,48 +199,6 @@ def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
         "interval_kind": "anytime" if answers else "wilson",
         "episodes_beyond": evidence.beyond,
     }
-
-
-def server_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run with a policy server: what it asked, and the load of its servers."""
-    reports = [report for report in evidence.reports if report.policy_server is not None]
-    if not reports:
-        return {}
-    used = sum((report.policy_server or ServerUsage() for report in reports), ServerUsage())
-    return {
-        "server_queries": used.queries,
-        "server_entries": used.entries,
-        "server_offered_per_s": used.seen_entries / used.seen_s if used.seen_s > 0 else None,
-        "server_batch_fill": used.entries / used.call_entries if used.call_entries > 0 else None,
-        "server_queue_ms": 1000.0 * used.queue_s / used.queries if used.queries else None,
-        "server_busy_share": used.seen_busy_s / used.seen_s if used.seen_s > 0 else None,
-    }
-
-
-def latency_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run with late answers: what was assumed, and what it came to.
-
-    Means over episodes count each control step alike. How long queries really took stands beside them.
-    """
-    config, delays = evidence.job.config.latency, evidence.job.latency
-    if config is None:
-        return {}
-    times_s = [each for report in evidence.reports for each in report.query_s or ()]
-    p50, p95 = (float(1000 * each) for each in np.percentile(times_s, (50, 95))) if times_s else (None, None)
-    return {
-        "latency": None if delays is None else str(delays),
-        "meanwhile": str(config.meanwhile),
-        "stale_action_share": _mean_over_steps(evidence.lines, "latency.stale_share"),
-        "queries_per_s": _mean_over_steps(evidence.lines, "latency.queries_per_s"),
-        "measured_latency_p50_ms": p50,
-        "measured_latency_p95_ms": p95,
-    }
-
-
-def _mean_over_steps(lines: Sequence[CommitLine], metric: str) -> float | None:
-    measured = [(line.metrics[metric] or 0.0, line.episode_length) for line in lines if metric in line.metrics]
-    steps = sum(length for _, length in measured)
-    return sum(value * length for value, length in measured) / steps if steps else None
 
 
 def _success(evidence: JobEvidence) -> dict[str, Any]:

@@ -6,11 +6,25 @@ import signal
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
+import pandas as pd
 import pytest
 
 from isaaclab_arena.config.latency import Meanwhile
 from isaaclab_arena.storage.run.attempts import read_attempts
-from tests.end_to_end.launching import EVAL_RUNNER, command, free_port, run, same_tables, start, wait_until, write_jobs
+from tests.end_to_end.launching import (
+    EVAL_RUNNER,
+    command,
+    episodes_table,
+    free_port,
+    jobs_table,
+    run,
+    same_tables,
+    start,
+    wait_until,
+    write_jobs,
+)
 
 JOBS = [
     {
@@ -22,6 +36,19 @@ JOBS = [
     }
     for meanwhile in Meanwhile
 ]
+
+NAMED = (
+    "job",
+    "latency",
+    "meanwhile",
+    "stale_action_share",
+    "queries_per_s",
+    "metrics",
+    "dataset_file",
+    "commit",
+    "provenance",
+)
+"""What differs between jobs that do the same: names, times, and how late answers are."""
 
 
 def job_file(directory: Path, num_envs: int) -> Path:
@@ -47,6 +74,52 @@ def start_ranks(directory: Path, num_ranks: int):
     ]
 
 
+def recorded(path: Path) -> dict[str, bytes]:
+    """Return every array and attribute of a dataset, but those that say of which job, when, where and how late."""
+    kept: dict[str, bytes] = {}
+
+    def keep(name: str, member: h5py.Group | h5py.Dataset) -> None:
+        plain = {key: value for key, value in member.attrs.items() if key not in NAMED}
+        kept.update({f"{name}@{key}": np.asarray(value).tobytes() for key, value in plain.items()})
+        if isinstance(member, h5py.Dataset):
+            kept[name] = np.asarray(member).tobytes()
+
+    with h5py.File(path) as file:
+        file.visititems(keep)
+    return kept
+
+
+def lines_of(table: pd.DataFrame, job_column: str, job: str) -> str:
+    """Return a job's lines of a table, without what says which job it is and how late its answers are."""
+    own = table[table[job_column] == job]
+    return own.drop(columns=[name for name in own if name in (job_column, *NAMED)]).to_csv(index=False)
+
+
+def test_answers_that_are_on_time_leave_tables_and_recordings_as_they_are_without_latency(tmp_path):
+    plain = {key: value for key, value in JOBS[0].items() if key != "latency"}
+    plain |= {"name": "plain", "num_episodes": 3, "arena_env_args": {"environment": "reach", "num_envs": 2}}
+    on_time = [{**plain, "name": str(way), "latency": {"steps": 0, "meanwhile": way}} for way in Meanwhile]
+    jobs, output = write_jobs(tmp_path / "jobs.json", [plain, *on_time]), tmp_path / "out"
+    finished = run(command("--eval_jobs_config", jobs, "--output_dir", output), timeout_s=600)
+    assert finished.returncode == 0, finished.stderr
+
+    def came_out(job: str) -> dict[str, object]:
+        return {
+            "results": lines_of(jobs_table(output), "name", job),
+            "episodes": lines_of(episodes_table(output), "job", job),
+            "recordings": recorded(output / job / f"dataset_{job}.hdf5"),
+        }
+
+    expected = came_out("plain")
+    for way in Meanwhile:
+        for what, content in came_out(str(way)).items():
+            assert content == expected[what], (way, what)
+    # Nor does an episode whose answers are waited for say anything more than one without latency.
+    episodes = episodes_table(output)
+    waited, without = (episodes[episodes["job"] == name]["metrics"].tolist() for name in ("wait", "plain"))
+    assert waited == without
+
+
 @pytest.mark.slow
 def test_late_answers_do_not_depend_on_ranks_env_slots_kills_or_resumes(tmp_path):
     one = tmp_path / "one"
@@ -66,7 +139,15 @@ def test_late_answers_do_not_depend_on_ranks_env_slots_kills_or_resumes(tmp_path
     assert resumed.returncode == 0, resumed.stderr
     assert same_tables(output, one / "out")
     jobs = json.loads((output / "results.json").read_text())["jobs"]
-    assert [job["stale_action_share"] is not None for job in jobs] == [False, True, True, True]
+    assert [job["stale_action_share"] > 0 for job in jobs] == [False, True, True, True]
+    assert all(job["queries_per_s"] > 0 for job in jobs)
+
+    three = tmp_path / "three"
+    three.mkdir()
+    jobs_of_all = ("--eval_jobs_config", job_file(three, 4), "--output_dir", three / "out", "--split_jobs")
+    together = run(command(*jobs_of_all, ranks=3), timeout_s=600)
+    assert together.returncode == 0, together.stderr
+    assert same_tables(three / "out", one / "out")
 
 
 @pytest.mark.slow

@@ -180,6 +180,7 @@ class JobRun:
             policy_batch=None if self._built is None else self._built.policy_batch,
             policy_server=self._server_usage,
             query_s=None if self._job.latency is None else self._query_times.sample_s(),
+            query_pace=self._query_times.pace,
             processor=self._settings.provenance.get("cpu"),
             simulated_by=None if self._built is None else dict(self._built.groups[0].environment.provenance()),
             error=error,

@@ -21,6 +21,7 @@ from isaaclab_arena.evaluation.latency.timelines import Timelines
 from isaaclab_arena.interfaces.environment import HOLDS_LAST, Environment, HoldAction, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.storage.run.job_reports import QueryPace
 
 STALE_SHARE = "latency.stale_share"
 """Metric of an episode: the share of its control steps in which an answer was awaited."""
@@ -60,6 +61,9 @@ class LatePolicy(PolicyWrapper):
         problems = refusals(self._delays, self._meanwhile, env, traits=self._answers.traits)
         if problems:
             raise ConfigError(problems)
+        if self._meanwhile is Meanwhile.WAIT:
+            # Episodes say nothing of it, so that they are to the last bit those without latency.
+            self._times.pace = QueryPace(steps=self._answers.traits.played, control_dt=env.control_dt)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return what every env slot does now. Shape: (num_envs, action_dim)."""
@@ -113,7 +117,7 @@ class LatePolicy(PolicyWrapper):
 
     def _ask(self, env: Environment, observation: Observation, timelines: Timelines, asking: list[int]) -> None:
         going_on = None
-        if self._meanwhile is Meanwhile.RTC:
+        if self._meanwhile is Meanwhile.RTC and self._delays.longest:
             played = timelines.played(asking)
             going_on = continuation(timelines.plans[asking], played, committed=self._delays.longest)
         chunks = self._answers.chunks(env, observation, asking, going_on)

@@ -1,6 +1,6 @@
 """``job_report_rank<r>.json``: how a job went on a rank, written when the rank leaves it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -93,6 +93,29 @@ class ServerUsage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryPace:
+    """How often a policy is asked about an env slot while the world waits for its answers.
+
+    Attributes:
+        steps: Control steps from one query to the next.
+        control_dt: Time between two control steps [s].
+    """
+
+    steps: int
+    control_dt: float
+
+    def queries_per_s(self, lengths: Sequence[int]) -> float | None:
+        """Return the queries in a second of robot time, None where there was none.
+
+        Args:
+            lengths: Control steps of each episode.
+        """
+        if not sum(lengths):
+            return None
+        return sum(-(-length // self.steps) for length in lengths) / (sum(lengths) * self.control_dt)
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobReport:
     """How a job went on one rank.
 
@@ -124,6 +147,7 @@ class JobReport:
         policy_server: What the job's queries took of the run's policy server; None without one.
         query_s: How long queries of the policy took, a sample of at most `MAX_QUERY_TIMES` [s]; None for a job without
             latency.
+        query_pace: How often its policy is asked; None for a job without latency, and where the world does not wait.
         processor: Model of the processor that it ran on; None in files of programs that did not say.
         simulated_by: What the environment says of what simulates it; None where the job was never built, and in files
             of programs that did not say.
@@ -156,6 +180,7 @@ class JobReport:
     policy_batch: int | None = None
     policy_server: ServerUsage | None = None
     query_s: tuple[float, ...] | None = None
+    query_pace: QueryPace | None = None
     processor: str | None = None
     simulated_by: Mapping[str, str] | None = None
     error: str | None = None

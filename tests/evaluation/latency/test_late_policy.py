@@ -128,7 +128,7 @@ def test_groups_of_env_slots_that_take_turns_change_nothing():
 
 
 @pytest.mark.parametrize("policy", [NoisyChunks, PushPolicy, InSome])
-@pytest.mark.parametrize(("delay", "meanwhile"), [(0, "wait"), (2, "wait"), (0, "hold"), (0, "chunk")])
+@pytest.mark.parametrize(("delay", "meanwhile"), [(2, "wait"), *((0, meanwhile) for meanwhile in Meanwhile)])
 def test_answers_that_are_on_time_are_those_without_latency(policy, delay, meanwhile):
     plain, on_time = actions(policy(), 4), actions(late(policy(), delay, Meanwhile(meanwhile)), 4)
     assert all(torch.equal(plain[index], on_time[index]) for index in range(20))
