@@ -13,6 +13,8 @@ from isaaclab_arena.results.columns import (
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    LATENCY_JOB_COLUMNS,
+    LATENCY_JOB_TIMING_COLUMNS,
     SERVER_JOB_TIMING_COLUMNS,
     SUITE_COLUMNS,
 )
@@ -55,7 +57,12 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     swept = [name for name in results.columns if name.startswith(PREFIX)]
     served = [name for name in SERVER_JOB_TIMING_COLUMNS if name in timing]
     simulated = [name for name in BENCHMARK_COLUMNS if name in results]
-    parts = [results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]], results[swept + simulated], timing[served]]
+    late = [name for name in LATENCY_JOB_COLUMNS if name in results]
+    told = [name for name in LATENCY_JOB_TIMING_COLUMNS if name in timing]
+    parts = [
+        *(results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]]),
+        *(results[swept + simulated + late], timing[served + told]),
+    ]
     jobs = pd.concat(parts, axis="columns")
     # A run without suites has no table of them; one that lies there is from another time.
     has_suites = "suites" in document

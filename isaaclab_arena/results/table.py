@@ -22,7 +22,8 @@ SPREAD = "±sd"
 
 _DEFAULT_WIDTH = 160
 _LENGTH, _RETURN, _SUCCESS = f"length {SPREAD}", f"return {SPREAD}", "success % [95 %]"
-_LEAVE_OUT_FIRST = ("rank", "steps/s", _RETURN, "environment", _LENGTH)
+_ASKED, _TOOK = "queries/s", "measured ms"
+_LEAVE_OUT_FIRST = ("rank", "steps/s", _ASKED, _TOOK, "stale %", _RETURN, "environment", _LENGTH)
 _MOST_SHOWN = 60
 _SHOWN_ANYWAY = frozenset({"policy_type", "arena_env_args.environment"})
 _STATUS_STYLES = {
@@ -186,11 +187,29 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
         _SUCCESS: tuple(Text(_rate(row)) for row in rows),
         _LENGTH: tuple(Text(mean_and_spread(row["mean_length"], row["std_length"], ".1f")) for row in rows),
         _RETURN: tuple(Text(mean_and_spread(row["mean_return"], row["std_return"], ".2f")) for row in rows),
+        **_late(rows),
         "errors": tuple(_count(row["errors"]) for row in rows),
         "missing": tuple(_count(row["missing"]) for row in rows),
         "steps/s": tuple(Text(_compact(row["env_steps_per_s"])) for row in rows),
         "rank": tuple(Text(row["rank"] or "-") for row in rows),
         "status": tuple(_status(row["status"]) for row in rows),
+    }
+
+
+def _late(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
+    """Return the cells of what late answers came to, the median and the 95 % quantile of what was measured among them.
+
+    How late they are stands in the column of the job's sweep, or in its file.
+    """
+    if not any(row.get("meanwhile") for row in rows):
+        return {}
+    took = [[row.get(f"measured_latency_p{part}_ms") for part in (50, 95)] for row in rows]
+    stale = [row.get("stale_action_share") for row in rows]
+    asked = [row.get("queries_per_s") for row in rows]
+    return {
+        "stale %": tuple(Text("-" if each is None else f"{100 * each:.0f}") for each in stale),
+        _ASKED: tuple(Text("-" if each is None else f"{each:.2f}") for each in asked),
+        _TOOK: tuple(Text("-" if None in each else "{:.0f}, {:.0f}".format(*each)) for each in took),
     }
 
 

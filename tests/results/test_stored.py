@@ -8,6 +8,7 @@ from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.results.stored import stored_results
 from tests.analysis.recorded_runs import write_all_tables, write_run
 from tests.results.evidence import commit_lines, write_lines
+from tests.results.late_runs import write_late_run
 from tests.tracking.runs import stopped_run
 
 RUNS = {
@@ -32,6 +33,14 @@ def test_tables_give_what_a_merge_gives(tmp_path: Path, jobs: dict[str, str]):
     pd.testing.assert_frame_equal(stored.episodes, merged.episodes)
     pd.testing.assert_frame_equal(stored.suites, merged.suites)
     assert str(without_tables(stored)) == str(without_tables(merged))
+
+
+def test_tables_give_what_a_merge_gives_of_late_answers(tmp_path: Path):
+    run = write_late_run(tmp_path / "run")
+    write_all_tables(run)
+    stored = stored_results(run)
+    assert stored is not None
+    pd.testing.assert_frame_equal(stored.jobs, merge_results(run).jobs, check_like=True)
 
 
 def test_tables_that_are_missing_old_or_damaged_are_not_believed(tmp_path: Path):

@@ -11,6 +11,7 @@ from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import console_table, fitting_columns, table_columns
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.late_runs import write_late_run
 
 
 def shown(directory, *, colour: bool = False) -> str:
@@ -113,6 +114,22 @@ def test_jobs_of_a_sweep_are_told_apart_by_columns(tmp_path):
     lines = {line.split()[0]: line for line in shown(tmp_path).splitlines()}
     assert "[64, 64]" in lines["job0"]
     assert "[128, 64]" in lines["job1"]
+
+
+def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
+    write_late_run(tmp_path)
+    columns = {
+        column.heading: [cell.plain for cell in column.cells] for column in table_columns(merge_results(tmp_path))
+    }
+    assert columns["steps"] == ["0", "1", "2", "4", "8", "-"]
+    assert columns["stale %"] == ["0", "50", "67", "80", "89", "-"]
+    assert columns["queries/s"][:2] == ["20.00", "10.00"]
+    assert columns["measured ms"] == [*["62, 169"] * 5, "-"]
+
+
+def test_a_run_in_which_nothing_is_late_has_no_columns_for_that(tmp_path):
+    write_plan(tmp_path, planned())
+    assert "stale %" not in {column.heading for column in table_columns(merge_results(tmp_path))}
 
 
 def test_in_a_file_no_row_is_folded(tmp_path, monkeypatch):
