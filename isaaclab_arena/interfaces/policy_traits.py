@@ -150,6 +150,26 @@ class AnswersChunks(Protocol):
 
 
 @runtime_checkable
+class StatesChunks(Protocol):
+    """A policy class that can tell what its chunks are like before anything is loaded or asked.
+
+    What it tells then may be refused at once, where it would otherwise fail as a job.
+    """
+
+    @classmethod
+    def stated_chunks(cls, config: Any) -> ChunkTraits:
+        """Return what its chunks are like at best: the most actions that may be predicted, and what may be possible.
+
+        Args:
+            config: Options of the job.
+
+        Raises:
+            ConfigError: If the options combine chunks in a way that nobody else can.
+        """
+        ...
+
+
+@runtime_checkable
 class MeasuresEpisodes(Protocol):
     """A policy that adds numbers of its own to the records of episodes."""
 

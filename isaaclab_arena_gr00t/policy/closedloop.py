@@ -215,15 +215,24 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         action, self._source = source.popped(acting)
         return action.to(env.device, non_blocking=True)
 
+    @classmethod
+    def stated_chunks(cls, config: Any) -> ChunkTraits:
+        """Return how many actions are played and predicted; see `StatesChunks`.
+
+        Raises:
+            ConfigError: If predictions of several queries are averaged.
+        """
+        _refuse_averages(config)
+        settings = cls.settings_of(config)
+        return ChunkTraits(played=settings.action_chunk_length, predicted=settings.action_horizon)
+
     def chunk_traits(self) -> ChunkTraits:
         """Return how many actions are played and predicted, and what a query shows; see `AnswersChunks`.
 
         Raises:
             ConfigError: If predictions of several queries are averaged.
         """
-        if self.args.temporal_ensemble_coeff is not None:
-            message = "averages the answers to several queries, which cannot be late; leave it out"
-            raise ConfigError(Problem(message, key="policy_config_dict.temporal_ensemble_coeff"))
+        _refuse_averages(self.args)
         settings, model = self.policy_config, model_interface(self.modality_config(), self.dimensions())
         return ChunkTraits(
             played=settings.action_chunk_length,
@@ -352,3 +361,9 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             # Models report a wrong size in this way: NVIDIA's strict mode asserts, a matrix product raises.
             message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
             raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
+
+
+def _refuse_averages(args: ClosedloopPolicyArgs) -> None:
+    if args.temporal_ensemble_coeff is not None:
+        message = "averages the answers to several queries, which cannot be late; leave it out"
+        raise ConfigError(Problem(message, key="policy_config_dict.temporal_ensemble_coeff"))

@@ -1,6 +1,7 @@
 """A policy that runs a GR00T model in this process, on this rank's device."""
 
 import dataclasses
+import importlib
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -180,13 +181,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """
         self._refuse_in_file(checkpoint_problems(self.policy_config.model_path))
         tag = embodiment_tag(self.policy_config.embodiment_tag)
-        # Nearly all that is imported stays: looking through it for garbage again and again takes seconds.
-        with without_collecting():
-            from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  loads for seconds; lists need none of it
-
-        model_path = self.policy_config.model_path
+        model_class, model_path = _package_policy(), self.policy_config.model_path
         try:
-            model = Gr00tPolicy(embodiment_tag=tag, model_path=model_path, device=str(self.device))
+            model = model_class(embodiment_tag=tag, model_path=model_path, device=str(self.device))
         except (ValueError, KeyError, OSError) as error:
             why = f"{type(error).__name__}: {error}"
             message = f"the model in '{model_path}' cannot be loaded for embodiment_tag {tag.name}: {why}"
@@ -205,6 +202,12 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
         return self._asked_model(observation, noise_seeds)
+
+    @classmethod
+    def stated_chunks(cls, config: Gr00tClosedloopPolicyArgs) -> ChunkTraits:
+        """Return what chunks are like; whether they can go on from others, the model package says."""
+        may_continue = cls.load_policy is not Gr00tClosedloopPolicy.load_policy or _package_continues()
+        return dataclasses.replace(super().stated_chunks(config), can_continue=may_continue)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return what chunks are like; they go on from others if the model package has an option for that."""
@@ -376,3 +379,18 @@ def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | N
         policy_device=config.policy_device,
         yaml_policy_device=yaml_policy_device,
     )
+
+
+def _package_policy() -> Any:
+    """Return the ``Gr00tPolicy`` of the model package."""
+    # Nearly all that is imported stays: looking through it for garbage again and again takes seconds.
+    with without_collecting():
+        from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  loads for seconds; lists need none of it
+
+    return Gr00tPolicy
+
+
+def _package_continues() -> bool:
+    """Whether the model package has an option for going on from actions; one that is not ours is loaded to know it."""
+    honoured = getattr(importlib.import_module("gr00t"), "HONOURED_OPTIONS", None)
+    return CONTINUED in (getattr(_package_policy(), "honoured_options", ()) if honoured is None else honoured)

@@ -55,6 +55,11 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         """Close the connections. The server goes on: others may be using it."""
         self._connections.close()
 
+    @classmethod
+    def stated_chunks(cls, config: Any) -> ChunkTraits:
+        """Return how many actions of an answer are played; see `StatesChunks`."""
+        return ChunkTraits(played=config.action_chunk_length, predicted=config.action_chunk_length)
+
     def chunk_traits(self) -> ChunkTraits:
         """Return how many actions of an answer are played; see `AnswersChunks`."""
         return ChunkTraits(played=self._chunk_length, predicted=self._chunk_length)

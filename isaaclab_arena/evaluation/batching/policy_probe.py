@@ -20,8 +20,8 @@ from isaaclab_arena.evaluation.rollout.policy_answers import action_tensor
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.interfaces.policy import PolicyBase, chunks_of
+from isaaclab_arena.interfaces.policy_traits import AnswersChunks, Continuation, SharesNetwork
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
 
@@ -47,20 +47,24 @@ class ProbeResult:
     error: str | None = None
 
 
-def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int) -> ProbeResult:
+def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, continues: bool = False) -> ProbeResult:
     """Ask a policy a few times, and leave it, its streams and the process-wide generators as they were.
 
     Args:
         policy: The policy, between jobs, when no episode runs.
         environment: The environment, for its observation spec. It is neither reset nor stepped.
         batch: Number of env slots in a batch. If the environment has more, the others rest.
+        continues: Whether it is asked for chunks that go on from planned actions, which takes its network another way.
     """
     if batch == 1:
         return ProbeResult(passes=True)
     probed = (policy.with_own_memory() if isinstance(policy, SharesNetwork) else None) or policy
     try:
         with _generators_kept(), torch.no_grad():
-            ask = _Asking(probed, WideView(environment, max(batch, environment.num_envs)), batch)
+            view, chunked = WideView(environment, max(batch, environment.num_envs)), chunks_of(probed)
+            ask = _Asking(probed, view, batch)
+            if continues and chunked is not None and chunked.chunk_traits().can_continue:
+                ask = _Continuing(probed, view, batch, chunked)
             return ProbeResult(passes=answers_follow_from_examples(ask, batch))
     except torch.OutOfMemoryError:
         raise
@@ -88,7 +92,11 @@ class _Asking:
         self._policy.start_episodes(self._view, [self._start(place, each) for place, each in enumerate(examples)])
         order = torch.tensor(examples, device=self._view.device)
         shown = [_rearranged(step, order, self._view.num_envs) for step in self._steps[:num_steps]]
-        return [action_tensor(self._policy.get_action(self._view, each))[: self._batch] for each in shown]
+        return [self._answer(each, examples)[: self._batch] for each in shown]
+
+    def _answer(self, shown: dict[str, Any], examples: Sequence[int]) -> torch.Tensor:
+        del examples
+        return action_tensor(self._policy.get_action(self._view, shown))
 
     def _start(self, place: int, example: int) -> EpisodeStart:
         episode = Episode(job="probe", episode_index=example, seed=_SEED)
@@ -96,6 +104,25 @@ class _Asking:
         conditions = self._view.vary_conditions(drawn, episode)
         words = self._view.instruction(conditions)
         return EpisodeStart(env_id=place, episode=episode, conditions=conditions, language_instruction=words)
+
+
+class _Continuing(_Asking):
+    """Asks for chunks that go on from made-up actions, those of one example from none, as an episode's first do."""
+
+    def __init__(self, policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChunks) -> None:
+        super().__init__(policy, view, batch)
+        self._chunked = chunked
+        generator, size = np.random.default_rng(_SEED), num_examples(batch)
+        shape = (size, chunked.chunk_traits().predicted)
+        actions = _numbers(ArraySpec(shape=(shape[1], *view.action_spec.shape)), size, generator)
+        weights = np.sort(generator.random(shape, dtype=np.float32))[:, ::-1].copy()
+        weights[:, 0], weights[0] = 1.0, 0.0
+        self._going_on = Continuation(actions=actions, weights=torch.from_numpy(weights))
+
+    def _answer(self, shown: dict[str, Any], examples: Sequence[int]) -> torch.Tensor:
+        slots = range(len(examples))
+        self._chunked.look(self._view, shown, slots)
+        return self._chunked.chunks(self._view, shown, slots, self._going_on.of(examples))
 
 
 def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, device: torch.device) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class GroupBuilder:
         self._taking_turns: tuple[str, ...] = ()
         self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
         self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
-        self._probed: dict[tuple[str, str, int], ProbeResult] = {}
+        self._probed: dict[tuple[str, str, int, bool], ProbeResult] = {}
         self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
         self._has_built = False
 
@@ -167,9 +167,10 @@ class GroupBuilder:
 
     def _probe(self, job: Job, environment: Environment, policy: PolicyBase, batch: int) -> ProbeResult:
         """Probe the first group's policy; see `Settling.probe`. The answer is kept for the jobs that follow."""
-        key = (job.policy_key, job.environment_key, batch)
+        continues = job.latency is not None and job.latency.continues
+        key = (job.policy_key, job.environment_key, batch, continues)
         if key not in self._probed:
-            self._probed[key] = probe_policy(policy, environment, batch=batch)
+            self._probed[key] = probe_policy(policy, environment, batch=batch, continues=continues)
         return self._probed[key]
 
 

@@ -1,11 +1,11 @@
 """What a job's key ``latency`` comes to with its environment and its policy, and the policies that follow from it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from isaaclab_arena.config.latency import Delays, LatencyConfig
+from isaaclab_arena.config.latency import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
 from isaaclab_arena.evaluation.latency.answers import ONE_STEP
 from isaaclab_arena.evaluation.latency.delays import in_steps, in_time, latencies_of
@@ -15,7 +15,8 @@ from isaaclab_arena.evaluation.latency.refusals import refusals
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, StatesChunks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,11 @@ class JobLatency:
     config: LatencyConfig
     latencies_ms: tuple[float, ...] | None = None
     delays: Delays | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Whether new chunks go on from planned actions, as far as it is known how late answers are."""
+        return self.config.meanwhile is Meanwhile.RTC and (self.delays is None or self.delays.longest > 0)
 
     def measured(self, delays: Delays | None) -> Self:
         """Return it with delays that were measured; what the job itself says stands."""
@@ -53,7 +59,7 @@ def job_latency(
     config: LatencyConfig | None,
     directory: Path,
     environment: tuple[EnvironmentBuilder, Any],
-    policy_class: type[PolicyBase],
+    policy: tuple[type[PolicyBase], Mapping[str, Any]],
 ) -> JobLatency | None:
     """Return how late the answers in a job are, None for a job that does not say; nothing is simulated for it.
 
@@ -61,7 +67,7 @@ def job_latency(
         config: The job's key ``latency``.
         directory: What a relative path in it starts from.
         environment: What builds the environment, and its options.
-        policy_class: Class of the policy.
+        policy: Class of the policy, and its options.
 
     Raises:
         ConfigError: With everything that is known to be wrong before environment and policy are built.
@@ -81,13 +87,22 @@ def job_latency(
         return latency
     try:
         delays = latency.delays_in(sample)
-        traits = None if hasattr(policy_class, "chunks") else ONE_STEP
-        problems = refusals(delays, config.meanwhile, sample, traits=traits)
+        problems = refusals(delays, config.meanwhile, sample, traits=_stated(*policy, config.meanwhile))
     finally:
         sample.close()
     if problems:
         raise ConfigError(problems)
     return replace(latency, delays=delays)
+
+
+def _stated(policy_class: type[PolicyBase], options: Mapping[str, Any], meanwhile: Meanwhile) -> ChunkTraits | None:
+    """Return what is known of a policy's chunks before it is built, None for nothing, or where it does not matter."""
+    if meanwhile is Meanwhile.WAIT:
+        return None
+    if not hasattr(policy_class, "chunks"):
+        return ONE_STEP
+    config = declared_options(policy_class).read(options, owner="policy")
+    return policy_class.stated_chunks(config) if isinstance(policy_class, StatesChunks) else None
 
 
 def late_groups(groups: Sequence[EnvGroup], latency: JobLatency | None, times: QueryTimes) -> Sequence[EnvGroup]:

@@ -165,7 +165,7 @@ class _Resolver:
 
     def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> JobLatency | None:
         _check_fit(environment, policy)
-        return job_latency(job.latency, self._directory, environment, policy[0])
+        return job_latency(job.latency, self._directory, environment, policy)
 
     def _once(
         self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig

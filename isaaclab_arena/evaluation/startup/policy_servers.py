@@ -12,10 +12,14 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
 from isaaclab_arena.evaluation.policy_server.orders import NetworkOrder, ServerOrders
 from isaaclab_arena.evaluation.policy_server.owner import PolicyServer
 from isaaclab_arena.evaluation.policy_server.sharing import DEVICE_OPTION
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
+from isaaclab_arena.evaluation.startup.measured_latency import asked_policy
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +60,33 @@ def running_policy_servers(
             addresses[config] = ServerAddress(**json.loads(said))
             _LOG.debug("policy server %d is rank %d's, at %s", number, owner, addresses[config])
         yield addresses
+
+
+@contextmanager
+def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> Iterator[PolicyBase]:
+    """Build a job's policy as the run asks it, in a policy server of its own where it has one, for a ``with`` block.
+
+    Args:
+        job: The job.
+        options: The options of the run.
+        output_directory: The run's directory, which holds the server's log meanwhile.
+    """
+    config = job.config.policy_server
+    with ExitStack() as running:
+        if config is None:
+            yield running.enter_context(asked_policy(job))
+            return
+        orders = _orders(config, {job.network_key: _order(job, config, options)}, options)
+        # Under a name that the next start clears away if this one dies with it.
+        log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
+        running.callback(log_file.unlink, missing_ok=True)
+        server = PolicyServer(orders, host=None, log_file=log_file)
+        running.callback(server.close)
+        network = ServedNetwork(server.address, job.network_key)
+        running.callback(network.close)
+        policy = job.build_policy_asking(network)
+        running.callback(policy.close)
+        yield policy
 
 
 def _wanted(

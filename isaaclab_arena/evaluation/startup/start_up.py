@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.config.latency import Delays
@@ -24,6 +25,7 @@ from isaaclab_arena.evaluation.startup.content_check import check_names, jobs_to
 from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
 from isaaclab_arena.evaluation.startup.measured_latency import settle_latencies, with_latencies
 from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory
+from isaaclab_arena.evaluation.startup.policy_servers import policy_as_served
 from isaaclab_arena.evaluation.startup.resuming import check_same_run, directory_to_resume, take_up
 from isaaclab_arena.evaluation.startup.settled_backends import (
     Machinery,
@@ -239,7 +241,8 @@ class _Beginning:
         to_run = [job for job in request.jobs if job.config.name in left]
         settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
         jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
-        latencies = settle_latencies(to_run, self._machinery, known=measured, watch=self._watch)
+        asked = partial(policy_as_served, options=request.options, output_directory=path)
+        latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=self._watch)
         jobs = with_latencies(with_backends(jobs, settled), latencies)
         refuse_slow_backends(to_run, jobs, self._machinery)
         if not self.directory.resumes:

@@ -22,6 +22,7 @@ from isaaclab_arena.policy.lerobot.pretrained import (
     KEY,
     policy_directory,
     read_features,
+    read_num_actions,
     read_training_data,
     refuse_memory,
 )
@@ -173,6 +174,12 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         super().reset(env_ids)
         if env_ids is None:
             self._history, self._inputs = None, None
+
+    @classmethod
+    def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
+        """Return how many actions are played and known at most; see `StatesChunks`."""
+        known = read_num_actions(policy_directory(config.pretrained))
+        return ChunkTraits(played=config.n_action_steps or known, predicted=known)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return how many actions are played and known, and what a query shows; see `AnswersChunks`."""

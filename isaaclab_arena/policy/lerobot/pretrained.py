@@ -16,6 +16,8 @@ _NEEDED = ("model.safetensors", "policy_preprocessor.json", "policy_postprocesso
 _OLD_LEROBOT = "; LeRobot writes them since 0.4, and lerobot.processor.migrate_policy_normalization adds them"
 _OF_A_TRAINING = ("pretrained_model", "checkpoints/last/pretrained_model")
 _PICTURES = "VISUAL"
+_CHUNKS = ("n_action_steps", "chunk_size", "horizon")
+"""Settings that say how many actions a policy makes or plays after one look."""
 _MEMORIES = ("temporal_ensemble_coeff", "use_mpc")
 """Settings with which a policy remembers its answers."""
 
@@ -102,6 +104,17 @@ def read_features(directory: Path) -> Features:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"'{path}' is no configuration of a policy of LeRobot: {type(error).__name__}: {error}"
         raise ConfigError(Problem(message, key=KEY)) from error
+
+
+def read_num_actions(directory: Path) -> int:
+    """Return how many actions a policy knows at most when it has looked, as its configuration says.
+
+    Raises:
+        ConfigError: If the file cannot be read.
+    """
+    document = _document(directory / _CONFIG)
+    numbers = [document.get(name) for name in _CHUNKS]
+    return max([1, *(number for number in numbers if isinstance(number, int))])
 
 
 def refuse_memory(directory: Path) -> None:

@@ -74,6 +74,17 @@ class ConstantChunks(Proportional):
         return -GAIN * observation["policy"]["x"][list(env_ids), None].expand(-1, 16, 1)
 
 
+class CommittedChunks(ConstantChunks):
+    """So too, and keeps what is committed of what it goes on from. It is free to choose all other actions."""
+
+    def chunk_traits(self) -> ChunkTraits:
+        return ChunkTraits(played=1, predicted=16, can_continue=True, picture_steps=())
+
+    def chunks(self, env, observation, env_ids, going_on=None):
+        answer = super().chunks(env, observation, env_ids)
+        return answer if going_on is None else torch.where(going_on.weights[..., None] >= 1, going_on.actions, answer)
+
+
 class NoisyChunks(PolicyBase[None]):
     """Answers with what it sees and noise of the episode's own stream, and goes on from what it is given."""
 

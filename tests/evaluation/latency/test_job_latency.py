@@ -16,11 +16,12 @@ from tests.evaluation.latency.plants import ConstantChunks, NoisyChunks, Proport
 from tests.fakes_environment import ScriptedEnvironment
 
 
-def job(latency, environment="reach", policy="zero_action", **arguments):
+def job(latency, environment="reach", policy="zero_action", options=None, **arguments):
     block = {
         "name": "late",
         "arena_env_args": {"environment": environment, **arguments},
         "policy_type": policy,
+        "policy_config_dict": options or {},
         "num_episodes": 1,
         "latency": latency,
     }
@@ -32,6 +33,49 @@ def test_times_come_to_control_steps_of_the_environment_before_the_run_starts():
     resolved = job({"ms": 120, "meanwhile": "hold"}, environment="lift_object")
     assert resolved.latency is not None
     assert resolved.latency.delays == Delays(steps=((3, 1),), control_dt=0.05)
+
+
+OPENPI = {"states": {"observation/state": ["robot_joint_pos"]}, "action_chunk_length": 6}
+
+
+@pytest.mark.parametrize(
+    ("latency", "policy", "options", "why", "key"),
+    [
+        ({"steps": 4, "meanwhile": "chunk"}, "openpi_remote", OPENPI, "at most 3 steps late", "latency.meanwhile"),
+        ({"steps": 1, "meanwhile": "rtc"}, "openpi_remote", OPENPI, "cannot; say chunk", "latency.meanwhile"),
+        ({"steps": 9, "meanwhile": "chunk"}, "gr00t_closedloop", {}, "at most 8 steps late", "latency.meanwhile"),
+        ({"steps": 1, "meanwhile": "rtc"}, "gr00t_remote_closedloop", {}, "cannot; say chunk", "latency.meanwhile"),
+        (
+            {"steps": 1, "meanwhile": "hold"},
+            "gr00t_closedloop",
+            {"temporal_ensemble_coeff": 0.1},
+            "averages the answers",
+            "policy_config_dict.temporal_ensemble_coeff",
+        ),
+    ],
+)
+def test_what_a_policys_options_already_rule_out_is_refused_before_it_is_built(latency, policy, options, why, key):
+    yaml = {"policy_config_yaml_path": "isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml"}
+    asked = {**({} if policy == "openpi_remote" else yaml), **options}
+    if policy == "gr00t_closedloop":
+        asked["model_path"] = "models/panda_tabletop"
+    with pytest.raises(ConfigError) as refused:
+        job(latency, "lift_object", policy, asked, camera_size=64, enable_cameras=True)
+    (problem,) = refused.value.problems
+    assert why in problem.message
+    assert (problem.file, problem.job, problem.key) == ("jobs.yaml", "late", key)
+
+
+def test_what_a_policys_options_allow_is_not_refused():
+    options = {
+        "policy_config_yaml_path": "isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml",
+        "model_path": "models/panda_tabletop",
+    }
+    said = {"steps": 8, "meanwhile": "rtc"}
+    resolved = job(said, "lift_object", "gr00t_closedloop", options, camera_size=64, enable_cameras=True)
+    assert resolved.latency is not None
+    assert resolved.latency.continues
+    assert not JobLatency(config=resolved.latency.config, delays=in_steps(0, 0)).continues
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_roll
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
 from isaaclab_arena.interfaces.policy import PolicyBase
-from tests.evaluation.latency.plants import GAIN, POLE, ConstantChunks, NoisyChunks, Proportional, UnstablePlant
+from tests.evaluation.latency.plants import (
+    GAIN,
+    POLE,
+    CommittedChunks,
+    ConstantChunks,
+    NoisyChunks,
+    Proportional,
+    UnstablePlant,
+)
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
@@ -63,8 +71,9 @@ def radius(*lines: tuple[float, float]) -> float:
 def multiplier(meanwhile: Meanwhile, delay: int, *, holds_last: bool) -> float:
     """Return by how much the plant grows from one query to the next, as control theory says."""
     grown = sum(POLE**step for step in range(delay))
-    if meanwhile is Meanwhile.CHUNK:
-        # A constant action that was chosen a query before, for as many steps as the next one takes.
+    if meanwhile in (Meanwhile.CHUNK, Meanwhile.RTC):
+        # A constant action that was chosen a query before, for as many steps as the next one takes. It makes no
+        # difference whether the actions that were played meanwhile are dropped of a chunk, or given to it as committed.
         return radius((POLE**delay, -GAIN * grown), (1.0, 0.0)) if delay else abs(POLE - GAIN)
     # One action in every delay + 1 steps; before it the last one, or nothing.
     return radius((POLE ** (delay + 1) - GAIN, -GAIN * POLE * grown if holds_last else 0.0), (1.0, 0.0))
@@ -76,6 +85,7 @@ def multiplier(meanwhile: Meanwhile, delay: int, *, holds_last: bool) -> float:
         (Proportional, (0.0,), Meanwhile.HOLD),
         (Proportional, "last", Meanwhile.HOLD),
         (ConstantChunks, None, Meanwhile.CHUNK),
+        (CommittedChunks, None, Meanwhile.RTC),
     ],
 )
 def test_an_unstable_plant_is_lost_exactly_where_its_delay_margin_ends(policy, hold_action, meanwhile):

@@ -1,23 +1,42 @@
 """How late answers are is measured once, and then stands for all ranks and for what is resumed."""
 
 import dataclasses
+import time
+from functools import partial
 
-from isaaclab_arena.config.latency import Delays, LatencyConfig
-from isaaclab_arena.config.schema import JobStatus
+import pytest
+
+from isaaclab_arena.config.latency import Delays, LatencyConfig, Meanwhile
+from isaaclab_arena.config.schema import JobStatus, PolicyServerConfig, ServerScope
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.latency.answers import answers_of
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency
+from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.startup.measured_latency import NUM_QUERIES, settle_latencies, with_latencies
+from isaaclab_arena.evaluation.startup.measured_latency import (
+    NUM_QUERIES,
+    query_times_ms,
+    settle_latencies,
+    with_latencies,
+    without_outliers,
+)
+from isaaclab_arena.evaluation.startup.policy_servers import policy_as_served
 from isaaclab_arena.evaluation.startup.settled_backends import Machinery
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from tests.evaluation.jobs import coin_job
-from tests.fakes import CoinBuilder
+from tests.evaluation.latency.plants import NoisyChunks
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes_network import ServablePolicy
 
 MACHINERY = Machinery(devices=("cpu",), num_threads=1)
 THREE = Delays(steps=((3, 1),), control_dt=0.1)
 
 
-def measuring(builder: CoinBuilder, name: str = "coins", *, measured: bool = True, **config) -> Job:
-    latency = LatencyConfig(measured=True) if measured else LatencyConfig(steps=(1, 1))
+def measuring(
+    builder: CoinBuilder, name: str = "coins", *, measured: bool = True, meanwhile: str = "wait", **config
+) -> Job:
+    how = Meanwhile(meanwhile)
+    latency = LatencyConfig(measured=True, meanwhile=how) if measured else LatencyConfig(steps=(1, 1), meanwhile=how)
     job = coin_job(name, builder=builder, latency=latency, **config)
     return dataclasses.replace(job, latency=JobLatency(config=latency))
 
@@ -51,3 +70,83 @@ def test_a_job_whose_policy_raises_is_left_to_fail_by_itself():
 def test_every_rank_is_told_what_was_measured():
     work = [AttemptEntry(job="coins", finished=()), AttemptEntry(job="other", finished=())]
     assert [each.latency for each in with_latencies(work, {"coins": THREE})] == [THREE, None]
+
+
+def test_one_slow_query_does_not_decide_how_late_answers_are():
+    times_ms = [*range(1, 40), 5000]
+    assert without_outliers(times_ms) == [*range(1, 40), 39]
+    assert without_outliers([7.0, 7.0]) == [7.0, 7.0]
+
+
+class Slow(ShrugPolicy):
+    """Thinks for longer than a control step of the coins, which is 100 ms."""
+
+    def get_action(self, env, observation):
+        time.sleep(0.11)
+        return super().get_action(env, observation)
+
+
+def test_what_is_too_late_is_refused_before_the_run_with_what_was_measured_and_a_way_out():
+    builder = CoinBuilder()
+    jobs = [measuring(builder, "late", meanwhile="chunk", policy_class=Slow), measuring(builder)]
+    with pytest.raises(ConfigError, match=r"say hold; measured here: 1\d\d\.\d ms \(p50\), .* ms \(p95\)") as refused:
+        settle_latencies(jobs, MACHINERY, known={})
+    (problem,) = refused.value.problems
+    assert (problem.job, problem.key) == ("late", "latency.meanwhile")
+    assert all(each.closed for each in builder.built)
+
+
+class GoingOn(NoisyChunks):
+    """Notes what it is to go on from."""
+
+    TERM = "clock"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = []
+
+    def chunks(self, env, observation, env_ids, going_on=None):
+        self.given.append(going_on)
+        return super().chunks(env, observation, env_ids, going_on)
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_queries_go_on_from_planned_actions_where_those_of_the_job_do(continues):
+    policy, environment = GoingOn(), CoinEnvironment(CoinConfig(), 1)
+    query_times_ms(policy, answers_of(policy), environment, continues=continues)
+    # Only the first query has nothing to go on from.
+    assert [each is None for each in policy.given] == [True, *[not continues] * (len(policy.given) - 1)]
+    assert not continues or all((each.weights[:, 0] == 1).all() for each in policy.given[1:])
+
+
+def test_a_job_that_chunks_in_real_time_is_measured_going_on():
+    given = []
+
+    class Told(GoingOn):
+        def __init__(self, config=None):
+            super().__init__()
+            given.append(self.given)
+
+    job = measuring(CoinBuilder(), meanwhile="rtc", policy_class=Told)
+    assert list(settle_latencies([job], MACHINERY, known={})) == ["coins"]
+    assert sum(each is not None for each in given[0]) >= NUM_QUERIES
+
+
+def test_the_policy_in_a_runs_policy_server_is_the_one_that_is_measured(tmp_path):
+    asked = []
+
+    class Watched(ServablePolicy):
+        @classmethod
+        def asking(cls, options, network):
+            asked.append(network)
+            return super().asking(options, network)
+
+    builder = CoinBuilder()
+    job = measuring(builder, policy_class=Watched, policy_server=PolicyServerConfig(shared=ServerScope.RUN))
+    job = dataclasses.replace(
+        job, config=dataclasses.replace(job.config, policy_type="tests.fakes_network.ServablePolicy")
+    )
+    served = partial(policy_as_served, options=RunOptions(), output_directory=tmp_path)
+    assert list(settle_latencies([job], MACHINERY, known={}, asked=served)) == ["coins"]
+    assert asked[0].usage.queries >= NUM_QUERIES
+    assert list(tmp_path.iterdir()) == []

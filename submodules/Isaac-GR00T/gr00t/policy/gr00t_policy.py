@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gr00t import HONOURED_OPTIONS
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.types import ModalityConfig
 from gr00t.errors import ObservationError
@@ -44,7 +45,7 @@ class Gr00tPolicy(BasePolicy):
         EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
     """
 
-    honoured_options = frozenset({"noise_seeds", "continued"})
+    honoured_options = HONOURED_OPTIONS
     takes_tensors = True
 
     def __init__(
