@@ -34,11 +34,24 @@ class Options(PageOptions):
     python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4 and gym-pusht.
     episodes: int = 50  # Episodes of each run.
     chunk: int = 50  # Actions that the policy plays before it looks again.
-    batch_sizes: tuple[int, ...] = (1, 50)  # Environments that lerobot-eval steps at once.
-    num_envs: tuple[int, ...] = (2, 50)  # Env slots of this program, in two workers.
-    slots_per_call: tuple[int, ...] = (1, 4)  # How many of them each call of the policy has.
+    batch_sizes: tuple[int, ...] = (50,)  # Environments that lerobot-eval steps at once.
+    num_envs: tuple[int, ...] = (50,)  # Env slots of this program, in two workers.
+    slots_per_call: tuple[int, ...] = (4,)  # How many of them each call of the policy has.
     seed: int = 1000  # Of lerobot-eval; that of episode 0.
-    rounds: int = 1  # Runs of each kind, in turn.
+    rounds: int = 3  # Runs of each kind, in turn.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """The episodes of a run, in order.
+
+    Attributes:
+        returns: Sum of rewards of each.
+        successes: Whether each was a success.
+    """
+
+    returns: Sequence[float]
+    successes: Sequence[bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +60,13 @@ class Played:
 
     Attributes:
         process: What its process took, with all of its own.
-        returns: Sum of rewards of each episode.
+        episodes: What was played.
+        load: Load average of the machine when it began.
     """
 
     process: Watched
-    returns: Sequence[float]
+    episodes: Episodes
+    load: float
 
     @property
     def cpu_s(self) -> float:
@@ -67,6 +82,7 @@ class Played:
 def play_theirs(options: Options, policy: Path, directory: Path, batch_size: int) -> Played:
     """Run ``lerobot-eval``, with one thread and without a net."""
     directory.mkdir()
+    load = os.getloadavg()[0]
     arguments = {
         "policy.path": policy,
         "policy.device": "cpu",
@@ -84,14 +100,14 @@ def play_theirs(options: Options, policy: Path, directory: Path, batch_size: int
         *(f"--{key}={arguments[key]}" for key in arguments),
     ]
     process = watched(command, directory / "log.txt", THREADS)
-    return Played(process=process, returns=their_returns(directory / "out"))
+    return Played(process=process, episodes=their_episodes(directory / "out"), load=load)
 
 
-def their_returns(directory: Path) -> list[float]:
-    """Return the sum of rewards of each episode that ``lerobot-eval`` wrote."""
+def their_episodes(directory: Path) -> Episodes:
+    """Return the episodes that ``lerobot-eval`` wrote."""
     found = json.loads((directory / "eval_info.json").read_text(encoding="utf-8"))
     [task] = found["per_task"]
-    return task["metrics"]["sum_rewards"]
+    return Episodes(returns=task["metrics"]["sum_rewards"], successes=task["metrics"]["successes"])
 
 
 def job_file(options: Options, policy: Path, num_envs: int, slots_per_call: int) -> Mapping[str, Any]:
@@ -120,15 +136,27 @@ def job_file(options: Options, policy: Path, num_envs: int, slots_per_call: int)
 
 def play_ours(options: Options, policy: Path, directory: Path, num_envs: int, slots_per_call: int) -> Played:
     """Run the job file."""
+    load = os.getloadavg()[0]
     process = evaluate(directory, job_file(options, policy, num_envs, slots_per_call), variables=THREADS)
-    return Played(process=process, returns=our_returns(directory / "out"))
+    return Played(process=process, episodes=our_episodes(directory / "out"), load=load)
 
 
-def our_returns(directory: Path) -> list[float]:
-    """Return the sum of rewards of each episode of a run."""
+def our_episodes(directory: Path) -> Episodes:
+    """Return the episodes of a run."""
     with (directory / "episodes.csv").open(encoding="utf-8", newline="") as file:
         lines = sorted(csv.DictReader(file), key=lambda line: int(line["episode_index"]))
-    return [float(line["return"]) for line in lines]
+    return Episodes(
+        returns=[float(line["return"]) for line in lines], successes=[line["success"] == "True" for line in lines]
+    )
+
+
+def outcomes_apart(ours: Episodes, theirs: Episodes) -> int:
+    """Return how many episodes are a success in one of two runs alone.
+
+    Raises:
+        ValueError: If these are not equally many episodes.
+    """
+    return sum(bool(a) != bool(b) for a, b in zip(ours.successes, theirs.successes, strict=True))
 
 
 def furthest_apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -164,6 +192,9 @@ def main(options: Options) -> None:
         "wall s",
         "CPU over the last line",
         "wall over it",
+        "load at the start",
+        "successes",
+        "other outcomes",
         "returns apart by at most",
     )
     table = Table("program", *heading)
@@ -175,9 +206,12 @@ def main(options: Options) -> None:
             spread(values(played, "wall_s"), 1),
             spread(ratios(played, last, "cpu_s"), 1),
             spread(ratios(played, last, "wall_s"), 1),
-            f"{furthest_apart(played[0].returns, first[0].returns):.2g}",
+            spread(values(played, "load"), 1),
+            f"{sum(map(bool, played[0].episodes.successes))} of {options.episodes}",
+            str(max(outcomes_apart(each.episodes, first[0].episodes) for each in played)),
+            f"{max(furthest_apart(each.episodes.returns, first[0].episodes.returns) for each in played):.2g}",
         )
-    page.write(_text(options, first[0].returns), table)
+    page.write(_text(options, first[0].episodes.returns), table)
 
 
 def _text(options: Options, returns: Sequence[float]) -> str:
@@ -189,8 +223,9 @@ whole commands, with the start of all interpreters and what is written in the en
 and a second one for the videos of its first ten episodes, which cannot be switched off. Here pictures are drawn where
 the policy looks, and there is a recording of states and actions, but no video; two workers hold the environments. The T
 was over its target at some time in {pushed} of {options.episodes} episodes. `lerobot-eval` steps 50 environments at
-once unless it is told otherwise. The last column compares sums of rewards, episode by episode, with those of this
-program's first line. The last digits of an answer depend on how many observations a call has; here it has
+once unless it is told otherwise. All programs took turns, {options.rounds} times: a cell holds the median, and the least
+and the most. The last two columns compare outcomes and sums of rewards of all runs, episode by episode, with those of
+this program's first line. The last digits of an answer depend on how many observations a call has; here it has
 {" or ".join(map(str, options.slots_per_call))}."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
 from gr00t.policy.policy import BasePolicy
-from gr00t.policy.policy_server import BatchingOptions, PolicyServer
+from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer
 from gr00t.policy.wire.messages import WireLimits
 
 from isaaclab_arena.errors import ConfigError, Problem
@@ -21,6 +21,7 @@ from isaaclab_arena.evaluation.serving.observations import (
 )
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import NOISE_SEEDS, Gr00tClosedloopPolicy
+from isaaclab_arena_gr00t.serving.health import Health, HealthServer
 from isaaclab_arena_gr00t.serving.listening import ListenOptions
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
 
@@ -39,26 +40,46 @@ class Gr00tServer:
         listen: Where to listen.
         max_batch: Most batch entries in one call, combined from several requests.
         max_wait_ms: How long to wait for other clients that have asked recently [ms].
+        max_sessions: Most connections at a time; more are closed at once.
+        health_port: Where ``GET /health`` is answered, 0 for a free port, None for nowhere.
 
     Attributes:
         address: Address for clients.
         failure: Why nothing is answered any more, None where nothing went wrong.
+        health: What answers ``GET /health``, None for nothing.
 
     Raises:
         OSError: If it cannot listen there.
     """
 
-    def __init__(self, served: ServedJob, listen: ListenOptions, *, max_batch: int, max_wait_ms: float) -> None:
+    def __init__(
+        self,
+        served: ServedJob,
+        listen: ListenOptions,
+        *,
+        max_batch: int,
+        max_wait_ms: float,
+        max_sessions: int = MAX_CLIENTS,
+        health_port: int | None = None,
+    ) -> None:
         self._served = served
-        self._server = PolicyServer(
-            Gr00tSimPolicyWrapper(served_policy(served)),
-            listen.host,
-            listen.port,
-            listen.api_token,
-            batching=BatchingOptions(max_batch=max_batch, wait_ms=max_wait_ms),
-            limits=WireLimits(max_message_bytes=listen.max_message_bytes),
-            serves={name: str(value) for name, value in served.stated.items()},
-        )
+        self.health: HealthServer | None = None
+        if health_port is not None:
+            self.health = HealthServer(listen.host, health_port, self._health)
+        try:
+            self._server = PolicyServer(
+                Gr00tSimPolicyWrapper(served_policy(served)),
+                listen.host,
+                listen.port,
+                listen.api_token,
+                batching=BatchingOptions(max_batch=max_batch, wait_ms=max_wait_ms, max_clients=max_sessions),
+                limits=WireLimits(max_message_bytes=listen.max_message_bytes),
+                serves={name: str(value) for name, value in served.stated.items()},
+            )
+        except OSError:
+            if self.health is not None:
+                self.health.close()
+            raise
         self.address = self._server.address
         self.port = self._server.port
         self.failure: str | None = None
@@ -72,13 +93,22 @@ class Gr00tServer:
     def start(self) -> None:
         """Answer requests from now on."""
         self._thread.start()
+        if self.health is not None:
+            self.health.start()
 
     def close(self) -> None:
         """Answer the request under way, and stop."""
+        if self.health is not None:
+            self.health.close()
         self._server.stop()
         if self._thread.is_alive():
             self._thread.join()
         self._served.policy.close()
+
+    def _health(self) -> Health:
+        server = self._server
+        counted = {"sessions": server.num_clients, "queries": server.num_requests, "calls": server.num_calls}
+        return Health(is_served=self.is_running, stated={**self._served.stated, **counted})
 
     def _run(self) -> None:
         try:

@@ -19,6 +19,8 @@ from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
 
 _JOB_FILES = (".json", ".yaml", ".yml")
 _PORTS = {"vla_eval": 8000, "openpi": 8000, "gr00t": 5555}
+_LARGEST_MB = {"vla_eval": 64, "openpi": 64, "gr00t": 256}
+_MB = 1024 * 1024
 _ONE_EPISODE = 1
 """Jobs need a length to be read, and a server has none."""
 
@@ -51,8 +53,10 @@ class ServeOptions:
     """Most queries in one call of the policy."""
     max_wait_ms: NotNegative = 5
     """How long the first query of a call waits for those of other sessions."""
-    max_message_mb: Count = 64
-    """Largest message of a client."""
+    max_message_mb: Count | None = None
+    """Largest message of a client; by default 64, and 256 for gr00t, where one message asks about many env slots."""
+    health_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port for GET /health, for gr00t only; 0 means a free one, which is printed. The others answer it on their own."""
     policy_device: str | None = None
     """Device of the policy, if it has an option of that name."""
     torch_threads: Count = 1
@@ -69,8 +73,16 @@ class ServeOptions:
         problems = wrong_numbers(self)
         if self.api_token is not None and self.api_token_file is not None:
             problems = [*problems, Problem("give --api_token or --api_token_file, not both", key="--api_token")]
+        if self.health_port is not None and self.protocol != "gr00t":
+            message = f"is for gr00t; {self.protocol} answers GET /health on its own port"
+            problems = [*problems, Problem(message, key="--health_port")]
         if problems:
             raise ConfigError(problems)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest message of a client."""
+        return (self.max_message_mb or _LARGEST_MB[self.protocol]) * _MB
 
     @property
     def listen_port(self) -> int:

@@ -28,7 +28,6 @@ from isaaclab_arena_gr00t.serving.websocket_server import Talk, WebsocketServer
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 _LOOK_INTERVAL_S = 0.1
-_MB = 1024 * 1024
 
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena serve") -> int:
@@ -59,7 +58,7 @@ def _run(options: ServeOptions, rest: Sequence[str]) -> int:
         host=options.host,
         port=options.listen_port,
         api_token=options.token(),
-        max_message_bytes=options.max_message_mb * _MB,
+        max_message_bytes=options.max_message_bytes,
     )
     limit_threads(options.torch_threads)
     served = prepared(options, rest)
@@ -128,7 +127,17 @@ def _gr00t_server(options: ServeOptions, served: ServedJob, listen: ListenOption
         raise ConfigError(Problem(message, key="--protocol")) from error
     given = {"--images": options.images, "--states": options.states}
     gr00t.refuse_names(served, [option for option, words in given.items() if words])
-    return gr00t.Gr00tServer(served, listen, max_batch=options.max_batch, max_wait_ms=options.max_wait_ms)
+    server = gr00t.Gr00tServer(
+        served,
+        listen,
+        max_batch=options.max_batch,
+        max_wait_ms=options.max_wait_ms,
+        max_sessions=options.max_sessions,
+        health_port=options.health_port,
+    )
+    if server.health is not None:
+        _LOG.info("GET /health is answered on port %d", server.health.port)
+    return server
 
 
 def _serve(server: Server, served: ServedJob, interruption: Interruption) -> None:

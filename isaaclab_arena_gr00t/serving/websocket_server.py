@@ -1,7 +1,6 @@
 """Serve a policy over websockets: one thread and one env slot for each connection, within limits of size and number."""
 
 import hmac
-import json
 import logging
 import socket
 import threading
@@ -16,6 +15,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from isaaclab_arena.evaluation.serving.policy_host import HostFullError, HostSession, PolicyHost
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena_gr00t.serving.health import PATHS, Health
 from isaaclab_arena_gr00t.serving.listening import ListenOptions
 
 # Below the program's own logger, so that it is shown.
@@ -96,7 +96,7 @@ class WebsocketServer:
             self._server.socket.close()
 
     def _before(self, connection: ServerConnection, request: Request) -> Response | None:
-        if request.path.partition("?")[0] in ("/health", "/healthz"):
+        if request.path.partition("?")[0] in PATHS:
             return self._health()
         token = self._listen.api_token
         given = request.headers.get("Authorization", "")
@@ -112,22 +112,12 @@ class WebsocketServer:
 
     def _health(self) -> Response:
         statistics = self._host.statistics()
-        is_served = not self._host.is_closed
-        body = json.dumps(
-            {
-                "status": "ok" if is_served else "closed",
-                **self._stated,
-                "sessions": statistics.sessions,
-                "queries": statistics.queries,
-                "calls": statistics.calls,
-            }
-        )
-        status = HTTPStatus.OK if is_served else HTTPStatus.SERVICE_UNAVAILABLE
-        data = f"{body}\n".encode()
+        counted = {"sessions": statistics.sessions, "queries": statistics.queries, "calls": statistics.calls}
+        health = Health(is_served=not self._host.is_closed, stated={**self._stated, **counted})
         headers = Headers(
-            [("Connection", "close"), ("Content-Length", str(len(data))), ("Content-Type", "application/json")]
+            [("Connection", "close"), ("Content-Length", str(len(health.body))), ("Content-Type", "application/json")]
         )
-        return Response(status.value, status.phrase, headers, data)
+        return Response(health.status.value, health.status.phrase, headers, health.body)
 
     def _hold(self, connection: ServerConnection) -> None:
         """Talk with one client, and give its env slot back."""

@@ -3,6 +3,7 @@
 Usage: ``make TYPE DIRECTORY`` or ``play DIRECTORY OBSERVATIONS ACTIONS``.
 """
 
+import contextlib
 import importlib
 import sys
 from pathlib import Path
@@ -11,12 +12,48 @@ import numpy as np
 import torch
 from lerobot.configs.policies import PreTrainedConfig  # pyright: ignore[reportMissingImports]
 from lerobot.configs.types import FeatureType, PolicyFeature  # pyright: ignore[reportMissingImports]
-from lerobot.policies.act.configuration_act import ACTConfig  # pyright: ignore[reportMissingImports]
-from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig  # pyright: ignore[reportMissingImports]
-from lerobot.policies.factory import get_policy_class, make_pre_post_processors  # pyright: ignore[reportMissingImports]
+from lerobot.policies.factory import (  # pyright: ignore[reportMissingImports]
+    get_policy_class,
+    make_policy_config,
+    make_pre_post_processors,
+)
 
 PICTURE, STATE, ACTION = "observation.images.wrist_cam_rgb", "observation.state", "action"
 SIZES = {STATE: 9, ACTION: 8}
+SETTINGS = {
+    "act": {
+        "pretrained_backbone_weights": None,
+        "dim_model": 64,
+        "n_heads": 4,
+        "dim_feedforward": 128,
+        "latent_dim": 8,
+        "n_encoder_layers": 1,
+        "n_vae_encoder_layers": 1,
+        "chunk_size": 10,
+        "n_action_steps": 6,
+    },
+    "diffusion": {
+        "pretrained_backbone_weights": None,
+        "down_dims": (32, 64, 128),
+        "crop_shape": (56, 56),
+        "num_inference_steps": 4,
+    },
+    "vqbet": {
+        "pretrained_backbone_weights": None,
+        "crop_shape": (56, 56),
+        "gpt_n_layer": 2,
+        "gpt_n_head": 4,
+        "gpt_input_dim": 64,
+        "gpt_output_dim": 64,
+        "gpt_hidden_dim": 64,
+    },
+    "tdmpc": {"use_mpc": False},
+}
+"""What makes policies of each type small."""
+
+DRAWN_AT_ONCE = frozenset({"vqbet"})
+"""Types that draw for a whole batch, with torch's own generator."""
+
 NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot/worker/noise.py"
 
 
@@ -27,25 +64,20 @@ def make(kind: str, directory: str) -> None:
         STATE: PolicyFeature(FeatureType.STATE, (SIZES[STATE],)),
     }
     outputs = {ACTION: PolicyFeature(FeatureType.ACTION, (SIZES[ACTION],))}
-    common = {
-        "input_features": inputs,
-        "output_features": outputs,
-        "pretrained_backbone_weights": None,
-        "device": "cpu",
-        "push_to_hub": False,
-    }
-    if kind == "act":
-        small = {"dim_model": 64, "n_heads": 4, "dim_feedforward": 128, "n_encoder_layers": 1, "latent_dim": 8}
-        config = ACTConfig(**common, **small, n_vae_encoder_layers=1, chunk_size=10, n_action_steps=6)
-    else:
-        config = DiffusionConfig(**common, down_dims=(32, 64, 128), crop_shape=(56, 56), num_inference_steps=4)
+    config = make_policy_config(
+        kind, input_features=inputs, output_features=outputs, device="cpu", push_to_hub=False, **SETTINGS[kind]
+    )
     statistics = {
         name: {"mean": torch.full((n,), 0.1), "std": torch.full((n,), 0.7), "min": -torch.ones(n), "max": torch.ones(n)}
         for name, n in SIZES.items()
     }
     statistics[PICTURE] = {name: torch.full((3, 1, 1), 0.5) for name in ("mean", "std", "min", "max")}
     processors = make_pre_post_processors(config, dataset_stats=statistics)
-    for part in (get_policy_class(kind)(config), *processors):
+    policy = get_policy_class(kind)(config)
+    if kind == "vqbet":
+        # Untrained, it refuses to act until it is told that its codes are learned.
+        policy.vqbet.action_head.vqvae_model.discretized = torch.tensor(True)
+    for part in (policy, *processors):
         part.save_pretrained(directory)
 
 
@@ -63,7 +95,9 @@ def play(directory: str, observations: str, actions: str) -> None:
     for picture, state, seed in zip(shown["pictures"], shown["states"], shown["seeds"], strict=True):
         pixels = torch.from_numpy(picture)[None].permute(0, 3, 1, 2).contiguous().type(torch.float32) / 255
         batch = before({PICTURE: pixels, STATE: torch.from_numpy(state)[None], "task": ["lift"]})
-        with torch.inference_mode(), noise.NoiseOfEntries([int(seed)]):
+        torch.manual_seed(int(seed))
+        drawn = contextlib.nullcontext() if config.type in DRAWN_AT_ONCE else noise.NoiseOfEntries([int(seed)])
+        with torch.inference_mode(), drawn:
             action = policy.select_action(batch)
         played.append(after(action)[0].numpy())
     np.save(actions, np.stack(played))

@@ -54,7 +54,7 @@ def played(policy: LeRobotPolicy, environment: Environment) -> tuple[dict[str, n
     return {"pictures": np.stack(pictures), "states": np.stack(states)}, np.stack(actions)
 
 
-@pytest.mark.parametrize(("kind", "num_actions"), [("act", 6), ("diffusion", 8)])
+@pytest.mark.parametrize(("kind", "num_actions"), [("act", 6), ("diffusion", 8), ("vqbet", 5), ("tdmpc", 2)])
 def test_a_policy_acts_as_in_lerobots_own_loop(tmp_path, kind, num_actions):
     in_lerobot("make", kind, tmp_path / "policy")
     options = {

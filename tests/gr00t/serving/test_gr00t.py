@@ -1,5 +1,7 @@
 """A policy served in GR00T's protocol, asked by this package's own client."""
 
+import http.client
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +113,31 @@ def test_what_does_not_fit_is_refused_by_name_and_the_next_request_is_answered(c
     with pytest.raises(RuntimeError, match=words):
         client.get_action(shown, options)
     assert client.get_action(observation())[0]["action"].shape == (1, 1, 5)
+
+
+def health_of(port: int) -> tuple[int, dict]:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=20.0)
+    client.request("GET", "/health")
+    answer = client.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def test_its_health_is_told_over_http_and_no_more_clients_are_taken_than_it_may_have():
+    with served(2, policy_class=LookPolicy) as (job, host):
+        host.close()
+        server = Gr00tServer(job, ListenOptions(port=0), max_batch=8, max_wait_ms=2.0, max_sessions=1, health_port=0)
+        assert server.health is not None
+        server.start()
+        client = PolicyClient(host="127.0.0.1", port=server.port)
+        client.get_action(observation(3))
+        status, said = health_of(server.health.port)
+        assert (status, said["status"], said["environment"]) == (200, "ok", "limbs")
+        assert (said["sessions"], said["queries"], said["calls"]) == (1, 1, 1)
+        assert not PolicyClient(host="127.0.0.1", port=server.port, timeout_ms=500).ping()
+        assert client.ping()
+        server.close()
+    with pytest.raises(ConnectionError):
+        health_of(server.health.port)
 
 
 def test_gr00ts_own_client_reads_what_it_may_show_and_gets_its_actions():

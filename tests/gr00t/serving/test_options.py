@@ -22,6 +22,18 @@ def options(**given: Any) -> ServeOptions:
     return ServeOptions(protocol="vla_eval", **given)
 
 
+def test_a_message_may_be_as_large_as_for_the_protocols_own_server():
+    assert options().max_message_bytes == 64 * 2**20
+    assert ServeOptions(protocol="gr00t").max_message_bytes == 256 * 2**20
+    assert ServeOptions(protocol="gr00t", max_message_mb=1).max_message_bytes == 2**20
+
+
+def test_a_port_for_health_is_for_the_protocol_that_is_no_http():
+    with pytest.raises(ConfigError, match="--health_port: is for gr00t; vla_eval answers GET /health on its own port"):
+        options(health_port=0).check()
+    ServeOptions(protocol="gr00t", health_port=0).check()
+
+
 def test_a_job_is_named_by_its_file_or_by_policy_and_environment(file):
     assert served_job(options(), [f"{file}:still"]).config.name == "still"
     assert served_job(options(job="reach"), [file]).config.seed == 5

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
 import torch
 import tyro  # noqa: TID251  a program of its own, with options of its own
@@ -14,7 +15,7 @@ import tyro  # noqa: TID251  a program of its own, with options of its own
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
-from gr00t.policy.policy_server import BatchingOptions, PolicyServer, is_local
+from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer, is_local
 from gr00t.policy.served_model import describe_model
 from gr00t.policy.wire.messages import WireLimits
 
@@ -45,8 +46,10 @@ class ServerConfig:
     """File whose only line is the token that clients must send."""
     max_batch: int = 64
     """Largest number of batch entries in one call of the model, combined from several clients; 1 combines none."""
-    batch_wait_ms: float = 2.0
+    batch_wait_ms: Annotated[float, tyro.conf.arg(aliases=("--max_wait_ms",))] = 2.0
     """How long to wait for other recently active clients before the model is called."""
+    max_sessions: int = MAX_CLIENTS
+    """Most connections at a time; more are closed at once."""
     max_message_mb: int = 256
     """Largest size of a request."""
     allow_kill: bool = True
@@ -106,8 +109,8 @@ def server_of(config: ServerConfig) -> PolicyServer:
         Gr00tError: If an option or the checkpoint cannot be used.
         OSError: If a file cannot be read, or the server cannot listen at its address.
     """
-    if config.max_batch < 1 or config.batch_wait_ms < 0 or config.max_message_mb < 1:
-        raise Gr00tError("max_batch and max_message_mb are at least 1, and batch_wait_ms is not below 0")
+    if min(config.max_batch, config.max_message_mb, config.max_sessions) < 1 or config.batch_wait_ms < 0:
+        raise Gr00tError("max_batch, max_message_mb and max_sessions are at least 1, and batch_wait_ms is not below 0")
     api_token = _token_of(config)
     policy = Gr00tPolicy(
         EmbodimentTag.resolve(config.embodiment_tag),
@@ -120,7 +123,9 @@ def server_of(config: ServerConfig) -> PolicyServer:
         config.host,
         config.port,
         api_token,
-        batching=BatchingOptions(max_batch=config.max_batch, wait_ms=config.batch_wait_ms),
+        batching=BatchingOptions(
+            max_batch=config.max_batch, wait_ms=config.batch_wait_ms, max_clients=config.max_sessions
+        ),
         limits=WireLimits(max_message_bytes=config.max_message_mb * 1024 * 1024),
         allow_kill=config.allow_kill,
         serves=describe_model(config.model_path),

@@ -125,6 +125,11 @@ class Listener:
         self._ends_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="gr00t-listener", daemon=True)
 
+    @property
+    def num_clients(self) -> int:
+        """Connections at this moment."""
+        return len(self._connections)
+
     def start(self) -> None:
         """Start listening."""
         self._thread.start()

@@ -19,6 +19,9 @@ from gr00t.policy.wire.peer_text import plain
 
 _LOG = logging.getLogger(__name__)
 
+MAX_CLIENTS = 1000
+"""Most connections at a time, unless somebody says otherwise."""
+
 _POLL_S = 0.1
 _FAREWELL_S = 1.0
 _CLIENT_MEMORY_S = 10.0
@@ -56,16 +59,18 @@ class EndpointHandler:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingOptions:
-    """How requests for actions are combined into batches.
+    """How many clients are taken, and how their requests for actions are combined into batches.
 
     Attributes:
         max_batch: Largest number of batch entries in one call of the model; 1 answers every request separately. A
             larger request is never split.
         wait_ms: How long to wait for other recently active clients before the model is called.
+        max_clients: Most connections at a time; more are closed at once.
     """
 
     max_batch: int = 64
     wait_ms: float = 2.0
+    max_clients: int = MAX_CLIENTS
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,6 +110,8 @@ class PolicyServer:
 
     Attributes:
         running: Whether it is running; `stop` makes it False.
+        num_requests: Requests for actions that were answered, those with an error included.
+        num_calls: Calls of the policy for them.
         port: The port it listens on.
         address: Address for clients.
 
@@ -134,7 +141,8 @@ class PolicyServer:
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
         self._endpoints: dict[str, EndpointHandler] = {}
-        self._listener = _listener(host, port, limits)
+        self.num_requests, self.num_calls = 0, 0
+        self._listener = _listener(host, port, limits, self._batching.max_clients)
         self.port = self._listener.port
         name = f"[{self._listener.host}]" if ":" in self._listener.host else self._listener.host
         self.address = f"tcp://{name}:{self.port}"
@@ -143,6 +151,11 @@ class PolicyServer:
         self.register_endpoint(
             "get_modality_config", getattr(policy, "get_modality_config", dict), requires_input=False
         )
+
+    @property
+    def num_clients(self) -> int:
+        """Connections at this moment."""
+        return self._listener.num_clients
 
     def register_endpoint(self, name: str, handler: Callable[..., Any], requires_input: bool = True) -> None:  # noqa: FBT001, FBT002  as in NVIDIA's package
         """Add or replace an endpoint.
@@ -275,6 +288,7 @@ class PolicyServer:
         """Answer the oldest request, and those that can be combined with it."""
         batch = self._next_batch()
         self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
+        self.num_requests += len(batch)
         requests = [waiting.request for waiting in batch if waiting.request is not None]
         if len(batch) > 1:
             try:
@@ -310,6 +324,7 @@ class PolicyServer:
             self._fail(waiting.sender, error)
 
     def _act(self, **data: Any) -> Any:
+        self.num_calls += 1
         return self._endpoints["get_action"].handler(**data)
 
     def _fail(self, sender: Arrived, error: Exception) -> None:
@@ -350,10 +365,10 @@ def is_local(host: str) -> bool:
     return host in _LOCAL_HOSTS
 
 
-def _listener(host: str, port: int, limits: WireLimits) -> Listener:
+def _listener(host: str, port: int, limits: WireLimits, max_clients: int) -> Listener:
     name = "" if host == "*" else _LOCAL_HOSTS.get(host, host)
     most = limits.max_message_bytes
-    kept = ListenerLimits(max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most)
+    kept = ListenerLimits(max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most, max_clients=max_clients)
     try:
         return Listener((name, port), socket.AF_INET6 if ":" in name else socket.AF_INET, kept)
     except OSError as error:
