@@ -179,11 +179,14 @@ def event_cells(line: CommitLine) -> dict[str, Any]:
 
 
 def score_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in such a run: how far its failures came, and the score that counts that."""
+    """Return what a job's row has besides in such a run: how far its failures came, and the score that counts that.
+
+    Nothing where the environment does not tell what happens, whatever the share of its successes.
+    """
     scored = scored_lines(evidence)
     failed = [line.events for line in scored if not line.success]
     told = [events.progress for events in failed if events is not None]
-    if not scored or len(told) < len(failed):
+    if all(line.events is None for line in scored) or len(told) < len(failed):
         return {}
     rate, came = 1 - len(failed) / len(scored), sum(told) / len(told) if told else None
     return {"failure_progress": came, "score": rate + (1 - rate) * (came or 0.0)}

@@ -63,6 +63,19 @@ def test_events_are_in_parquet_and_json_and_the_csv_files_stay_what_they_were(tm
     assert "score" not in pd.read_parquet(tmp_path / "silent" / "results.parquet")
 
 
+@pytest.mark.parametrize("letters", ["ssss", "ssff", "eeee"])
+def test_a_job_whose_environment_tells_no_events_has_no_score_in_a_run_where_another_does(tmp_path, letters):
+    solved = EpisodeEvents(progress=1.0, decisive=None, seen={})
+    write_plan(tmp_path, planned("told", num_episodes=4, index=0), planned("silent", num_episodes=4, index=1))
+    write_lines(tmp_path, [replace(line, events=solved) for line in commit_lines("ssss", job="told")])
+    write_lines(tmp_path, commit_lines(letters, job="silent"))
+    for name in ("told", "silent"):
+        write_report(tmp_path, report(name))
+    jobs = merge_results(tmp_path).jobs.set_index("name")
+    assert jobs.loc["told", "score"] == 1.0
+    assert jobs.loc["silent", ["failure_progress", "score"]].isna().all()
+
+
 def test_what_a_dead_rank_did_not_finish_is_named(tmp_path):
     jobs = [dataclasses.replace(job, rank=job.config.index) for job in JOBS]
     write_plan(tmp_path, *jobs, world_size=3)
