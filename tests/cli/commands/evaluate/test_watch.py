@@ -1,6 +1,9 @@
 """`isaaclab-arena watch` as it is typed."""
 
 import json
+import os
+import random
+import shutil
 import subprocess
 import sys
 import time
@@ -10,12 +13,14 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.cli.main import main
-from tests.end_to_end.launching import ROOT
+from isaaclab_arena.evaluation.watching.ledger import Evaluated
+from tests.end_to_end.launching import ROOT, patience_s
 from tests.evaluation.watching.trainings import save
 
 JOBS = {"jobs": [{"name": "reach", "policy_type": "rsl_rl", "num_episodes": 4,
                   "arena_env_args": {"environment": "reach", "num_envs": 4, "action_mode": "ee_delta"}}]}  # fmt: skip
 TRAINED = ROOT / "models" / "reach"
+CARTPOLE = ROOT / "models" / "cartpole"
 
 
 @pytest.fixture
@@ -50,6 +55,56 @@ def test_two_watchers_that_are_killed_evaluate_every_checkpoint_of_a_training_on
         episodes = pd.read_csv(f"outputs/watch_training/step_{step}/episodes.csv")
         assert episodes["episode_index"].tolist() == [0, 1, 2, 3]
     assert json.loads(Path("good/promoted.json").read_text())["success_rate"] == 1.0
+
+
+def killed_now_and_then(line: list[str], num_watchers: int, *, num_kills: int, timeout_s: float) -> list[int]:
+    """Run watchers to their end, kill one after the other by ``kill -9`` at any moment, and start each again."""
+    chance, deadline = random.Random(0), time.monotonic() + timeout_s
+    watchers = [subprocess.Popen(line) for _ in range(num_watchers)]
+    try:
+        while any(watcher.poll() is None for watcher in watchers) and time.monotonic() < deadline:
+            time.sleep(chance.uniform(0.0, 6.0) if num_kills else 0.5)
+            killed = chance.randrange(num_watchers)
+            if num_kills and watchers[killed].poll() is None:
+                watchers[killed].kill()
+                watchers[killed].wait()
+                watchers[killed] = subprocess.Popen(line)
+                num_kills -= 1
+        assert num_kills == 0, "the watch was over before all kills"
+        return [watcher.wait(timeout=1.0) for watcher in watchers]
+    finally:
+        for watcher in watchers:
+            watcher.kill()
+
+
+@pytest.mark.slow
+def test_of_fifty_checkpoints_each_is_evaluated_once_by_two_watchers_that_are_killed_again_and_again(training):
+    """WATCHED_CHECKPOINTS may ask for fewer; a kill leaves a run behind, which the others take over when it ends."""
+    num_checkpoints = int(os.environ.get("WATCHED_CHECKPOINTS", "50"))
+    [trained] = CARTPOLE.glob("model_*.pt")
+    content = trained.read_bytes()
+    shutil.copy(CARTPOLE / "params" / "agent.yaml", training / "params" / "agent.yaml")
+    steps = range(1, num_checkpoints + 1)
+    (training / "model_50.pt").unlink()
+    save(training, *steps, content=content)
+    job = {"name": "cartpole", "policy_type": "rsl_rl", "num_episodes": 2}
+    job["arena_env_args"] = {"environment": "cartpole", "num_envs": 2}
+    Path("jobs.json").write_text(json.dumps({"jobs": [job]}))
+    line = [sys.executable, "-m", "isaaclab_arena.cli", "watch", "training", "--eval_jobs_config", "jobs.json"]
+    line += ["--poll_s", "0.2", "--device", "cpu", "--no_dataset", "--no_report", "--until", str(num_checkpoints)]
+    limit_s = patience_s(30.0 * num_checkpoints)
+    assert killed_now_and_then(line, 2, num_kills=max(2, num_checkpoints // 3), timeout_s=limit_s) == [0, 0]
+    evaluated = {step: Evaluated(**json.loads(record_of(step).read_text())) for step in steps}
+    assert all(record.is_done and record.tries == 0 for record in evaluated.values())
+    for step in steps:
+        lines = Path(f"outputs/watch_training/step_{step}/cartpole-{step}").glob("episode_results_*.jsonl")
+        played = [json.loads(text)["episode_index"] for file in lines for text in file.read_text().splitlines()]
+        assert sorted(played) == [0, 1], f"step {step}"
+    assert len(pd.read_csv("outputs/watch_training/curve.csv")) == num_checkpoints
+
+
+def record_of(step: int) -> Path:
+    return Path(f"outputs/watch_training/watch/step_{step}/evaluated.json")
 
 
 def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd):
