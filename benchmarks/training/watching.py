@@ -1,7 +1,9 @@
 """Measure what a watch beside a training takes from it on the same processor.
 
-The training waits between its turns. In each round it does some iterations alone, and the same number while
-`isaaclab-arena watch` evaluates a checkpoint beside it, with an equal claim to the processor and with the least one.
+The training waits between its turns, and so do the watches, each of which is stopped while it is not its turn. In each
+round the training does some iterations alone, and the same number while `isaaclab-arena watch` evaluates a checkpoint
+beside it, with an equal claim to the processor and with the least one; every other round in the opposite order. Rounds
+are short and many, so that what else happens on the machine meets all of them alike.
 """
 
 import json
@@ -12,8 +14,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +30,7 @@ from benchmarks.training.processes import RANK, Training, Turn
 TRAINED = ROOT / "models" / "reach"
 WARM_UP_ITERATIONS = 2
 ALONE = "alone"
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 AUTOGROUP = "echo 19 > /proc/self/autogroup; "
 
 
@@ -37,8 +39,9 @@ class Options(PageOptions):
     """What to measure."""
 
     num_envs: int = 64  # Env slots of the training.
-    rounds: int = 3  # Turns of each kind.
-    iterations: int = 8  # Iterations of a turn.
+    rounds: int = 14  # Turns of each kind at most, an even number.
+    iterations: int = 5  # Iterations of a turn.
+    limit_s: float = 200.0  # No further rounds begin after this time [s].
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,35 +62,21 @@ BESIDE = {
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Evaluate a checkpoint by a watch, from its first finished episode on."""
+def watching(watch: Watch) -> Iterator[subprocess.Popen[bytes]]:
+    """Evaluate a checkpoint by a watch that has finished its first episode, and is stopped."""
     with tempfile.TemporaryDirectory(prefix="watching_") as name:
         place = Path(name)
-        training = place / "training"
-        shutil.copytree(TRAINED, training)
-        arguments = {"environment": "reach", "num_envs": 16, "action_mode": "ee_delta"}
-        job = {"name": "reach", "policy_type": "rsl_rl", "num_episodes": 1_000_000, "arena_env_args": arguments}
-        (place / "jobs.json").write_text(json.dumps({"jobs": [job]}), encoding="utf-8")
-        words = [
-            "--eval_jobs_config",
-            "jobs.json",
-            "--output_dir",
-            "watch",
-            "--device",
-            "cpu",
-            "--nice",
-            str(watch.nice),
-        ]
-        command = module("isaaclab_arena.cli", "watch", "training", *words, "--no_dataset")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        _prepare(place)
+        line = ["--eval_jobs_config", "jobs.json", "--output_dir", "watch", "--device", "cpu"]
+        line += ["--nice", str(watch.nice), "--no_dataset"]
+        command = module("isaaclab_arena.cli", "watch", "training", *line)
+        # A group of its own, so that the process of the evaluation stops and ends with it. Each terminal has a session.
+        own = watch.is_of_another_terminal
         with (place / "log.txt").open("wb") as log:
-            # A group of its own, so that the process of the evaluation ends with it. Each terminal has a session.
-            own = watch.is_of_another_terminal
-            shell = ["sh", "-c", f"{watch.before}exec {shlex.join(command)}"]
             process = subprocess.Popen(
-                shell,
+                ["sh", "-c", f"{watch.before}exec {shlex.join(command)}"],
                 cwd=place,
-                env=environment,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdout=log,
                 stderr=log,
                 start_new_session=own,
@@ -95,11 +84,19 @@ def watching(watch: Watch) -> Iterator[None]:
             )
             try:
                 _wait_for_episode(place, process)
-                yield
-                assert process.poll() is None, "the watch ended before the training's turn did"
+                os.killpg(process.pid, signal.SIGSTOP)
+                yield process
             finally:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _prepare(place: Path) -> None:
+    """Write the directory of a training with one checkpoint, and a job that never ends."""
+    shutil.copytree(TRAINED, place / "training")
+    arguments = {"environment": "reach", "num_envs": 16, "action_mode": "ee_delta"}
+    job = {"name": "reach", "policy_type": "rsl_rl", "num_episodes": 1_000_000, "arena_env_args": arguments}
+    (place / "jobs.json").write_text(json.dumps({"jobs": [job]}), encoding="utf-8")
 
 
 def _wait_for_episode(place: Path, process: subprocess.Popen[bytes]) -> None:
@@ -111,12 +108,28 @@ def _wait_for_episode(place: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.1)
 
 
-def turn(training: Training, iterations: int, watch: Watch | None) -> Turn:
+def turn(training: Training, iterations: int, watch: subprocess.Popen[bytes] | None) -> Turn:
     """Do iterations, alone where there is no watch."""
     if watch is None:
         return training.turn(iterations)
-    with watching(watch):
-        return training.turn(iterations)
+    os.killpg(watch.pid, signal.SIGCONT)
+    try:
+        done = training.turn(iterations)
+        assert watch.poll() is None, "the watch ended before the training's turn did"
+        return done
+    finally:
+        os.killpg(watch.pid, signal.SIGSTOP)
+
+
+def rounds(options: Options, calls: Mapping[str, Callable[[], Turn]]) -> dict[str, list[Turn]]:
+    """Make turns of each kind, as many as there is time for."""
+    begun, turns = time.monotonic(), {name: list[Turn]() for name in calls}
+    for _ in range(options.rounds // 2):
+        for name, found in in_turn(calls, 2).items():
+            turns[name] += found
+        if time.monotonic() - begun > options.limit_s:
+            break
+    return turns
 
 
 def main(options: Options) -> None:
@@ -124,10 +137,12 @@ def main(options: Options) -> None:
     page = Page("watching_cost", "What a watch takes from a training on the same processor", options, "torch", "mujoco")
     training = Training([*RANK, "reach", "--num_envs", str(options.num_envs)], torch_threads=None)
     training.turn(WARM_UP_ITERATIONS)
-    kinds: dict[str, Watch | None] = {ALONE: None, **BESIDE}
-    calls = {name: partial(turn, training, options.iterations, watch) for name, watch in kinds.items()}
-    turns = in_turn(calls, options.rounds)
+    with ExitStack() as stack:
+        kinds = {ALONE: None, **{name: stack.enter_context(watching(watch)) for name, watch in BESIDE.items()}}
+        calls = {name: partial(turn, training, options.iterations, watch) for name, watch in kinds.items()}
+        turns = rounds(options, calls)
     training.close()
+    num_turns = len(turns[ALONE])
     table = Table("training", "iterations per second", "of that alone")
     for name, found in turns.items():
         speeds = [options.iterations / seconds for seconds in values(found, "wall_s")]
@@ -135,7 +150,7 @@ def main(options: Options) -> None:
         table.add(name, spread(speeds), share)
     text = f"""\
 A training of `reach` with {options.num_envs} env slots, as it is typed, and a watch in one process that evaluates a
-checkpoint of `reach` all the time, with 16 env slots and without recordings. Medians of {options.rounds} turns of
+checkpoint of `reach` all the time, with 16 env slots and without recordings. Medians of {num_turns} turns of
 {options.iterations} iterations, with the smallest and the largest; ratios are of neighbours in time. There is no GPU in
 it."""
     sessions = f"""\

@@ -9,11 +9,13 @@ from typing import Any
 
 from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
+from isaaclab_arena.evaluation.watching.ledger import runner_directory
 from isaaclab_arena.evaluation.watching.other_episodes import take_unused_conditions, with_shifted_seed
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.run.run_lock import RunLock
 
 _RUNNER = "isaaclab_arena.evaluation.eval_runner"
 _INTERRUPTED = (-2, -15, 130, 143)
@@ -62,7 +64,7 @@ class Evaluator:
         if self.seed_offset:
             take_unused_conditions(jobs, job_file.parent)
         write_text(job_file, json_text(jobs), overwrite=True)
-        exit_code = subprocess.run(self._command(job_file, directory), check=False).returncode  # noqa: S603 - our own program
+        exit_code = self._exit_code(self._command(job_file, directory), runner_directory(directory))
         if exit_code in _INTERRUPTED:
             return Outcome(verdict=Verdict.INTERRUPTED)
         if exit_code == 0:
@@ -72,6 +74,13 @@ class Evaluator:
         unfinished = "not every job has all its episodes; its table says why"
         reason = unfinished if exit_code == 1 else f"its process ended with {exit_code}"
         return Outcome(verdict=Verdict.FAILED, reason=reason)
+
+    def _exit_code(self, command: Sequence[str], lock_directory: Path) -> int:
+        """Run the runner; it keeps others away from its checkpoint even if this process is killed."""
+        lock_directory.mkdir(parents=True, exist_ok=True)
+        with RunLock(lock_directory) as lock:
+            lock.hold_alone()
+            return subprocess.run(command, check=False, pass_fds=(lock.descriptor,)).returncode  # noqa: S603 - our own program
 
     def runner(self) -> list[str]:
         """Return the program that runs job files, as the beginning of a command line."""

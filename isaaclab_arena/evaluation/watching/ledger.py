@@ -49,6 +49,11 @@ def step_name(step: int) -> str:
     return f"step_{step}"
 
 
+def runner_directory(run_directory: Path) -> Path:
+    """Return the directory whose lock the program that evaluates a checkpoint holds from its first moment on."""
+    return run_directory.parent / "watch" / run_directory.name / "runner"
+
+
 class Ledger:
     """The records of one watch.
 
@@ -102,13 +107,18 @@ class Ledger:
             yield _is_free(lock) and not self._is_at_work(self.directory / name)
 
     def _is_at_work(self, run_directory: Path) -> bool:
-        if not run_directory.is_dir():
-            return False
-        with RunLock(run_directory) as lock:
-            return not _is_free(lock)
+        # A program that has just been started has no directory yet, and holds only what its watcher gave it.
+        return any(not _is_unlocked(each) for each in (run_directory, runner_directory(run_directory)))
 
     def _record(self, step: int) -> Path:
         return self.directory / "watch" / step_name(step) / "evaluated.json"
+
+
+def _is_unlocked(directory: Path) -> bool:
+    if not directory.is_dir():
+        return True
+    with RunLock(directory) as lock:
+        return _is_free(lock)
 
 
 def _is_free(lock: RunLock) -> bool:

@@ -54,6 +54,11 @@ class RunLock:
         self._take(fcntl.LOCK_SH)
         return self
 
+    @property
+    def descriptor(self) -> int:
+        """The open file that holds the lock; a program that is given it holds the lock too, as long as it runs."""
+        return self._descriptor
+
     def release(self) -> None:
         """Give the lock back. May be called more than once; the end of the process does it too."""
         if self._descriptor >= 0:

@@ -9,7 +9,9 @@ import pytest
 
 from isaaclab_arena.checkpoints.finding import Checkpoint
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator
+from isaaclab_arena.evaluation.watching.ledger import Ledger
 from isaaclab_arena.evaluation.watching.watcher import Verdict
+from tests.end_to_end.launching import wait_until
 from tests.evaluation.watching.trainings import save
 
 DOCUMENT = {"jobs": [{"name": "reach", "policy_type": "rsl_rl", "arena_env_args": {"environment": "reach"}}]}
@@ -83,3 +85,16 @@ def test_the_exit_code_of_the_runner_decides(evaluated, ending, verdict, reason)
 def test_the_evaluation_can_leave_the_processor_to_the_training(evaluated):
     _, nice = evaluated(nice=7, ending="open('asked', 'w').write(str(os.nice(0)))")
     assert int(nice) >= 7
+
+
+def test_what_a_killed_watcher_has_started_keeps_its_checkpoint_from_its_first_moment_on(evaluated):
+    """The program that is asked ends, and leaves one that has all that it was given, as a watcher leaves its own."""
+    evaluated(ending="os.fork() or __import__('time').sleep(2.0)")
+    with Ledger(Path("watch")).held("step_50") as is_mine:
+        assert not is_mine
+    wait_until(is_free)
+
+
+def is_free() -> bool:
+    with Ledger(Path("watch")).held("step_50") as is_mine:
+        return is_mine
