@@ -1,11 +1,18 @@
-"""What draws pictures is loaded while a job is built, where its policy looks at any: kernels may take minutes."""
+"""While a job is built, what draws its pictures is loaded, and its policy is probed as it will be asked."""
 
+import dataclasses
+
+import pytest
 import torch
 
+from isaaclab_arena.config.latency import LatencyConfig, Meanwhile
 from isaaclab_arena.evaluation.job.group_building import GroupBuilder
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
+from isaaclab_arena.evaluation.latency.delays import in_steps
+from isaaclab_arena.evaluation.latency.job_latency import JobLatency
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.latency.plants import NoisyChunks
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
 
@@ -51,3 +58,31 @@ def test_a_policy_that_looks_finds_everything_loaded(tmp_path):
 
 def test_a_policy_that_never_looks_waits_for_nothing(tmp_path):
     assert loads(tmp_path, BlindPolicy) == [0, 0]
+
+
+class PlacedWhenItGoesOn(NoisyChunks):
+    """Knows its place in the batch as soon as it is given actions to go on from."""
+
+    traits = PolicyTraits(reproducible=True)
+    TERM = "clock"
+
+    def __init__(self, config=None) -> None:
+        super().__init__()
+
+    def chunks(self, env, observation, env_ids, going_on=None):
+        answer = super().chunks(env, observation, env_ids, going_on)
+        return answer if going_on is None else answer + 1e-6 * torch.arange(len(answer))[:, None, None]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "steps", "is_bitwise"),
+    [(Meanwhile.RTC, 2, False), (Meanwhile.RTC, 0, True), (Meanwhile.CHUNK, 2, True)],
+)
+def test_the_same_bits_are_promised_of_a_policy_as_the_job_asks_it(tmp_path, meanwhile, steps, is_bitwise):
+    config = LatencyConfig(steps=(steps, steps), meanwhile=meanwhile)
+    job = dataclasses.replace(
+        coin_job(policy_class=PlacedWhenItGoesOn, latency=config),
+        latency=JobLatency(config=config, delays=in_steps(steps, steps)),
+    )
+    built = GroupBuilder(settings(tmp_path)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+    assert (built.plan_because is None) == is_bitwise

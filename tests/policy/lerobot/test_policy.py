@@ -75,6 +75,12 @@ def test_an_episode_is_the_same_whichever_others_share_its_calls(tmp_path, kind)
         assert torch.allclose(actions, together[index], atol=1e-6), index
 
 
+def test_how_many_actions_are_known_is_read_before_anything_is_loaded(tmp_path):
+    options = options_for(saved(tmp_path), n_action_steps=2)
+    stated = LeRobotPolicy.stated_chunks(LeRobotPolicyCfg(**options))
+    assert (stated.played, stated.predicted, stated.can_continue) == (2, 3, False)
+
+
 @pytest.mark.parametrize(("num_observations", "n_action_steps", "drawn"), [(1, None, 5), (2, None, 10), (2, 2, 15)])
 def test_only_pictures_that_a_query_shows_are_drawn(tmp_path, num_observations, n_action_steps, drawn):
     environment = DrawnOnDemand(LimbEnvironment(1, cameras=("front",)))
