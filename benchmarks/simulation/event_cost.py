@@ -2,12 +2,12 @@
 
 Runs random actions through the evaluation's loop on the CPU, so that nothing but the simulation and the loop takes
 time; a policy with a network makes the share smaller. Counted in the same run, in CPU time, are the states that are
-kept at each start and after each control step, and the reading of events from them at each end.
+kept at each start and after each control step, the judging of starts, and the reading of events at each end.
 """
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,23 @@ from benchmarks.harness.tables import Table, spread
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.events.moments import MomentRing
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode
+
+TASKS = (
+    *("reach", "lift_object", "pick_and_place", "push_to_goal", "push_cube", "stack", "pick_by_colour", "sort_two"),
+    *("open_drawer", "close_drawer", "open_microwave", "press_button"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
     """What to measure."""
 
-    tasks: tuple[str, ...] = ("lift_object", "open_drawer", "sort_two")  # Environments.
-    num_envs: tuple[int, ...] = (4, 16)  # Numbers of env slots.
-    rounds: int = 2  # Times that every env slot runs an episode.
+    tasks: tuple[str, ...] = TASKS  # Environments.
+    num_envs: tuple[int, ...] = (1, 4, 16)  # Numbers of env slots.
+    turns: int = 3  # Times that each number has its turn; all of a task take turns, so that none gets the quiet time.
+    least: int = 4  # Episodes of a turn, where there are fewer env slots.
 
 
 class Clock:
@@ -67,7 +75,10 @@ class Clock:
         return counted
 
 
-EVENTS = ((ArenaEnvironment, "begin_events"), (MomentRing, "keep"), (ArenaEnvironment, "episode_events"))
+EVENTS = (
+    *((ArenaEnvironment, name) for name in ("begin_events", "solved_at_start", "episode_events")),
+    (MomentRing, "keep"),
+)
 
 
 def main(options: Options) -> None:
@@ -75,19 +86,31 @@ def main(options: Options) -> None:
     page = Page("event_cost", "What it costs to tell what happened", options, "mujoco", "torch")
     table = Table("task", "env slots", "CPU µs a control step and env slot", "share of events, %", words=1)
     for task in options.tasks:
-        for num_envs in options.num_envs:
-            environment, policy = build(task, num_envs), make_policy("random_action")
-            rollout(environment, policy, episodes(num_envs), [])
-            each_us, shares = [], []
-            for turn in range(options.rounds):
-                begun = time.process_time()
-                with Clock(*EVENTS) as clock:
-                    ran = rollout(environment, policy, episodes(num_envs, seed=turn + 1), [])
-                others_s = time.process_time() - begun - clock.spent_s
-                each_us.append(1e6 * others_s / ran.env_steps)
-                shares.append(100 * clock.spent_s / others_s)
-            table.add(task, num_envs, spread(each_us, 0), spread(shares))
-    page.write(f"MuJoCo on one thread, random actions, {options.rounds} turns of an episode in every env slot.", table)
+        environments = {num_envs: build(task, num_envs) for num_envs in options.num_envs}
+        each_us: dict[int, list[float]] = {num_envs: [] for num_envs in environments}
+        shares: dict[int, list[float]] = {num_envs: [] for num_envs in environments}
+        for turn in range(1 + options.turns):
+            for num_envs, environment in environments.items():
+                other_us, share = turn_of(environment, episodes(max(num_envs, options.least), seed=turn))
+                # The first turn warms up.
+                each_us[num_envs] += [other_us] if turn else []
+                shares[num_envs] += [share] if turn else []
+        for num_envs in environments:
+            table.add(task, num_envs, spread(each_us[num_envs], 0), spread(shares[num_envs]))
+        page.write(
+            f"MuJoCo on one thread, random actions, {options.turns} turns of an episode in every env slot, and of "
+            f"{options.least} episodes at least.",
+            table,
+        )
+
+
+def turn_of(environment: Environment, each: Sequence[Episode]) -> tuple[float, float]:
+    """Return the CPU time of a control step and env slot without events [µs], and the share of it of events [%]."""
+    begun = time.process_time()
+    with Clock(*EVENTS) as clock:
+        ran = rollout(environment, make_policy("random_action"), each, [])
+    others_s = time.process_time() - begun - clock.spent_s
+    return 1e6 * others_s / ran.env_steps, 100 * clock.spent_s / others_s
 
 
 if __name__ == "__main__":

@@ -54,6 +54,12 @@ class Sampler:
         chosen = (part for choice in self.choices if not isinstance(choice, str) for part in choice)
         return (*self.low, *self.high, *chosen)
 
+    @property
+    def span(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The least and the greatest value of each component that it may draw; nothing for texts."""
+        ends = [choice for choice in (self.low, self.high, *self.choices) if choice and not isinstance(choice, str)]
+        return tuple(map(min, zip(*ends, strict=False))), tuple(map(max, zip(*ends, strict=False)))
+
     def draw(self, generator: np.random.Generator, episode_index: int) -> tuple[float, ...] | str:
         """Draw a value; the same numbers of the stream serve every range, so a wider range stretches the draws.
 
@@ -87,6 +93,9 @@ class Variation:
         sampler: How it is drawn.
         minimum: Least value that makes sense.
         maximum: Greatest value that makes sense.
+        lowest: Least value of each component, where that is not the same for all.
+        highest: Greatest value of each component, likewise.
+        because: Why there is no going beyond ``lowest`` and ``highest``.
         sizes: Numbers of components that a value may have.
         nominal: The value that changes nothing, empty where the task draws the value itself.
         integer: Whether it is a whole number.
@@ -103,6 +112,9 @@ class Variation:
     sampler: Sampler
     minimum: float = float("-inf")
     maximum: float = float("inf")
+    lowest: tuple[float, ...] = ()
+    highest: tuple[float, ...] = ()
+    because: str = ""
     sizes: tuple[int, ...] = (1,)
     nominal: tuple[float, ...] = ()
     integer: bool = False
@@ -136,6 +148,9 @@ class Variation:
             return "must be a whole number"
         if not all(self.minimum <= part <= self.maximum for part in parts):
             return f"must be {self.minimum:g} to {self.maximum:g}"
+        for number, (part, low, high) in enumerate(zip(parts, self.lowest, self.highest, strict=False), start=1):
+            if not low <= part <= high:
+                return f"number {number} must be {low:g} to {high:g}, {self.because}"
         return "must not be all zeros" if self.is_direction and not any(parts) else None
 
     def draw(self, generator: np.random.Generator, episode_index: int) -> ConditionValue:

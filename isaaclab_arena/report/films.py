@@ -86,16 +86,25 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
     return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
 
 
-def chosen_films(films: Sequence[Film], failed: Mapping[int, frozenset[int]], *, budget_bytes: int) -> list[Film]:
+def chosen_films(
+    films: Sequence[Film],
+    failed: Mapping[int, frozenset[int]],
+    *,
+    budget_bytes: int,
+    explaining: Mapping[int, frozenset[int]] | None = None,
+) -> list[Film]:
     """Return the films with their posters, and marked which go into the page.
 
-    One film of each job comes first, then the others; among them those of episodes that did not succeed.
+    One film of each job comes first, then those that show a reason, then the others; among them those of episodes that
+    did not succeed.
 
     Args:
         films: All of them.
         failed: The episodes that did not succeed, by position of the job.
         budget_bytes: What the contents of films may take in the page, as base64.
+        explaining: The episodes that show why others failed too, by position of the job.
     """
+    explaining = explaining or {}
 
     def has_failed(film: Film) -> bool:
         return film.episode_index in failed.get(film.job, frozenset())
@@ -103,7 +112,7 @@ def chosen_films(films: Sequence[Film], failed: Mapping[int, frozenset[int]], *,
     ordered = sorted(films, key=lambda film: not has_failed(film))
     first_of_jobs = {film.job: film for film in reversed(ordered)}
     firsts = {film.name for film in first_of_jobs.values()}
-    ordered.sort(key=lambda film: film.name not in firsts)
+    ordered.sort(key=lambda film: (film.name not in firsts, film.episode_index not in explaining.get(film.job, ())))
     embedded = _within(ordered, budget_bytes)
     with_poster = {film.name for film in ordered[:MOST_POSTERS]}
     return [

@@ -100,6 +100,11 @@ class JobOnPage:
         return rate_text(self.row)
 
     @property
+    def explaining(self) -> frozenset[int]:
+        """The episodes whose films show why it failed."""
+        return frozenset(index for reason in self.reasons for index in reason.filmed)
+
+    @property
     def is_anytime(self) -> bool:
         """Whether its interval is the one that holds at every look, because a question could end the job."""
         return self.row.get("interval_kind") == "anytime"

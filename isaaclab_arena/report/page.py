@@ -164,7 +164,14 @@ def page_of(
         jobs=tuple(jobs),
         suites=suites,
         checkpoints=checkpoints(jobs),
-        films=tuple(chosen_films(films, dict(enumerate(job.failed for job in jobs)), budget_bytes=embedded_bytes)),
+        films=tuple(
+            chosen_films(
+                films,
+                dict(enumerate(job.failed for job in jobs)),
+                budget_bytes=embedded_bytes,
+                explaining=dict(enumerate(job.explaining for job in jobs)),
+            )
+        ),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs], suites),
         curves=curves(jobs),
         matrix=matrix(jobs),

@@ -291,3 +291,21 @@ def test_five_thousand_jobs_have_a_page(page, tmp_path):
     assert page.open(page_of(run, output=tmp_path / "report.html")) < 10
     is_quiet(page)
     assert "job-4999" in page.run("document.body.textContent")
+
+
+def test_each_reason_of_a_job_that_failed_plays_three_films_from_the_page_alone(page, tmp_path):
+    jobs = write_jobs(
+        tmp_path / "jobs.json", [{**JOBS[1], "name": "idle", "num_episodes": 4, "policy_type": "zero_action"}]
+    )
+    run = tmp_path / "run"
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(run)]) == 0
+    assert main(["film", str(run), "--episodes", "reasons"]) == 0
+    page_of(run, output=run / "report.html")
+    shutil.copy(run / "report.html", tmp_path / "alone.html")
+    page.open(tmp_path / "alone.html")
+    buttons = "[...document.querySelectorAll('.reasons button')]"
+    assert page.run("document.querySelector('.reasons li').innerText").startswith("4 never moved")
+    assert page.run(f"{buttons}.map(each => each.textContent)") == ["0", "1", "2"]
+    page.run(f"{buttons}[2].click()")
+    page.until(f"{FILM}?.readyState > 1")
+    is_quiet(page)

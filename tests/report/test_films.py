@@ -28,6 +28,13 @@ def test_one_film_of_each_job_goes_in_first_and_failures_before_successes(tmp_pa
     assert all(film.poster for film in chosen)
 
 
+def test_films_that_show_a_reason_go_in_before_other_failures(tmp_path: Path):
+    write_films(tmp_path, "lift", range(6))
+    films, failed = films_of_job(tmp_path, "lift", job=0), {0: frozenset(range(1, 6))}
+    chosen = chosen_films(films, failed, budget_bytes=4 * 400, explaining={0: frozenset({3, 4, 5})})
+    assert [film.episode_index for film in chosen if film.embedded] == [1, 3, 4, 5]
+
+
 def test_a_budget_of_nothing_leaves_paths_that_the_page_finds(tmp_path: Path):
     write_films(tmp_path, "lift", range(1))
     (film,) = chosen_films(films_of_job(tmp_path, "lift", job=0), {}, budget_bytes=0)

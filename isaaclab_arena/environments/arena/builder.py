@@ -172,6 +172,7 @@ class TableEnvironmentBuilder:
             task=parts.task,
             has_distractors=bool(distractor_kinds(parts.task)),
             joint_position_span=span,
+            joint_limits=(parts.embodiment.robot.joint_low, parts.embodiment.robot.joint_high),
         )
         return catalogue(scene)
 

@@ -88,6 +88,10 @@ class Axis:
             [_rounded(middle + share * (end - middle)) for middle, end in zip(variation.nominal, ends, strict=True)]
             for ends in (default.low, default.high)
         )
+        if variation.lowest and level <= EDGE_LEVEL:
+            # One joint that is near its limit does not take the level from the others.
+            low = [max(*each) for each in zip(low, variation.lowest, strict=True)]
+            high = [min(*each) for each in zip(high, variation.highest, strict=True)]
         if variation.integer:
             low, high = (
                 [_whole(end, middle) for end, middle in zip(ends, variation.nominal, strict=True)]

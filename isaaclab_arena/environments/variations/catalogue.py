@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import mujoco
 import numpy as np
@@ -37,6 +38,12 @@ LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intens
 MAX_DISTRACTORS = 6
 MAX_DELAY = 100
 
+Ends: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""The lowest and the highest value of each component."""
+
+_TABLE_TOP = "table_top"
+_ON_TABLE = "for it has to be on the table"
+_ON_ROBOT = "for no joint goes beyond its limits"
 _SAMPLES = 256
 _VIEWPORT = "viewport"
 _SEEN = {"table": "table", "background": "floor around the table"}
@@ -54,19 +61,21 @@ class Scene:
         task: The task in it.
         has_distractors: Whether there are objects that could distract.
         joint_position_span: Lowest and highest start of the robot's joints [rad].
+        joint_limits: The lowest and highest positions that its joints can have [rad].
     """
 
     model: mujoco.MjModel
     task: Task
     has_distractors: bool
     joint_position_span: tuple[tuple[float, ...], tuple[float, ...]]
+    joint_limits: tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def catalogue(scene: Scene) -> tuple[Variation, ...]:
     """Return every variation of an environment, switched off, by its key."""
     found: dict[str, Variation] = {}
     for variation in (
-        *_starts(scene.task),
+        *_starts(scene.task, _table_edges(scene.model)),
         *_objects(scene),
         *_light(scene.model),
         *_cameras(scene.model),
@@ -87,18 +96,44 @@ def object_bodies(model: mujoco.MjModel, task: Task) -> dict[str, str]:
     }
 
 
-def _starts(task: Task) -> Iterator[Variation]:
+def _table_edges(model: mujoco.MjModel) -> Ends:
+    """Return the lowest and highest x and y of the table [m]."""
+    top = model.geom(_TABLE_TOP)
+    middle = model.body(int(model.geom_bodyid[top.id])).pos[:2] + top.pos[:2]
+    return _within((middle - top.size[:2]).tolist(), (middle + top.size[:2]).tolist())
+
+
+def _within(low: Sequence[float], high: Sequence[float]) -> Ends:
+    """Return ends in few digits that lie within those that are given."""
+    return tuple(math.ceil(1e4 * end) / 1e4 for end in low), tuple(math.floor(1e4 * end) / 1e4 for end in high)
+
+
+def _room(ends: Ends, drawn: Ends) -> Ends:
+    """Return how far what is drawn may be moved down and up, so that it stays within ends; none is an empty one."""
+    low, high = (
+        [edge - end for edge, end in zip(edges, ends, strict=False)] for edges, ends in zip(ends, drawn, strict=True)
+    )
+    return _within([min(0.0, end) for end in low], [max(0.0, end) for end in high])
+
+
+def _starts(task: Task, table: Ends) -> Iterator[Variation]:
     """Yield what the task itself draws: the variation replaces the draw."""
-    draws = [task.draw_conditions(np.random.default_rng([0, index])) for index in range(_SAMPLES)]
     seen: dict[str, list[ConditionValue]] = {}
-    for draw in draws:
+    for draw in _draws(task):
         for key, value in draw.items():
             seen.setdefault(key, []).append(value)
     for key, values in seen.items():
         asset, _, name = key.partition(".")
         if name:
-            yield _start(asset, name, values)
-            yield from _moved(asset, name, values[0])
+            start = _start(asset, name, values)
+            if name == "position" and start.sizes == (2, 3):
+                start = replace(start, lowest=table[0], highest=table[1], because=_ON_TABLE)
+            yield start
+            yield from _moved(asset, name, values[0], _room(table, (start.sampler.low, start.sampler.high)))
+
+
+def _draws(task: Task) -> list[Mapping[str, ConditionValue]]:
+    return [task.draw_conditions(np.random.default_rng([0, index])) for index in range(_SAMPLES)]
 
 
 def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation:
@@ -130,11 +165,12 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
     )
 
 
-def _moved(asset: str, name: str, value: ConditionValue) -> Iterator[Variation]:
-    """Yield what is added to a start that the task draws."""
+def _moved(asset: str, name: str, value: ConditionValue, room: Ends) -> Iterator[Variation]:
+    """Yield what is added to a start that the task draws; a place has room on the table."""
     if name == "position" and isinstance(value, tuple) and len(value) == 3:
         words = f"added to {asset}.position along x and y"
-        yield _variation(asset, SHIFT, "m", words, ((-0.02, -0.02), (0.02, 0.02)), (-0.5, 0.5), nominal=(0.0, 0.0))
+        shift = _variation(asset, SHIFT, "m", words, ((-0.02, -0.02), (0.02, 0.02)), (-0.5, 0.5), nominal=(0.0, 0.0))
+        yield replace(shift, lowest=room[0], highest=room[1], because=_ON_TABLE)
     elif name == "yaw":
         words = f"added to {asset}.yaw"
         yield _variation(asset, TURN, "rad", words, (-0.2, 0.2), (-math.pi, math.pi), nominal=0.0)
@@ -208,10 +244,13 @@ def _others(scene: Scene) -> Iterator[Variation]:
     words = "start of its joints; replaces the draw around home"
     turn = (-2 * math.pi, 2 * math.pi)
     joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn, nominal=())
-    yield replace(joints, is_drawn_anyway=True)
+    low, high = _within(*scene.joint_limits)
+    yield replace(joints, is_drawn_anyway=True, lowest=low, highest=high, because=_ON_ROBOT)
     num_joints = len(scene.joint_position_span[0])
     words, span = "added to the start of its joints", ((-0.05,) * num_joints, (0.05,) * num_joints)
-    yield _variation("robot", "joint_shift", "rad", words, span, (-math.pi, math.pi), nominal=(0.0,) * num_joints)
+    shift = _variation("robot", "joint_shift", "rad", words, span, (-math.pi, math.pi), nominal=(0.0,) * num_joints)
+    low, high = _room(scene.joint_limits, scene.joint_position_span)
+    yield replace(shift, lowest=low, highest=high, because=_ON_ROBOT)
     words = "height of the table above the robot's base"
     yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), nominal=0.0)
     if scene.has_distractors:
@@ -259,10 +298,11 @@ def _language(task: Task) -> Iterator[Variation]:
     Raises:
         ConfigError: If these tell of more than the task.
     """
-    conditions = task.draw_conditions(np.random.default_rng([0, 0]))
-    paraphrases = task.paraphrases_for(conditions)
-    check_paraphrases(task.instruction_for(conditions), paraphrases)
-    number_of = len(paraphrases)
+    number_of = 0
+    # Words may depend on what is drawn, such as a colour.
+    for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in _draws(task)}.items():
+        check_paraphrases(*told)
+        number_of = len(told[1])
     if number_of > 0:
         words = "which of the task's paraphrases is told, from near its own words to far from them"
         told = _variation("instruction", "paraphrase", "", words, (1, number_of), (0, number_of), nominal=0)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from isaaclab_arena.environments.variations.starts import JOINT_SHIFT, ROBOT_START, SHIFT
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
 from isaaclab_arena.nested import leaves
@@ -43,10 +44,26 @@ def enabled_variations(catalogue: Sequence[Variation], overrides: Mapping[str, A
         else:
             problems.append(Problem(reason, key=f"variations.{path}"))
     enabled = [_overridden(known[key], fields, problems) for key, fields in asked.items()]
+    problems += [] if problems else _beyond({variation.key: variation for variation in enabled if variation.enabled})
     if problems:
         raise ConfigError(problems)
     wanted = {variation.key: variation for variation in enabled if variation.enabled}
     return tuple(wanted[variation.key] for variation in catalogue if variation.key in wanted)
+
+
+def _beyond(on: Mapping[str, Variation]) -> list[Problem]:
+    """Return where a start that is replaced and moved besides leads beyond what can be, though neither alone does."""
+    problems = []
+    for key, moved in on.items():
+        start = on.get(key.replace(f".{SHIFT}", ".position").replace(JOINT_SHIFT, ROBOT_START))
+        if start is None or start is moved or not start.lowest:
+            continue
+        (low, high), (down, up) = start.sampler.span, moved.sampler.span
+        sums = [[a + b for a, b in zip(*ends, strict=False)] for ends in ((low, down), (high, up))]
+        wrong = next(filter(None, map(start.wrong_with, sums)), None)
+        if wrong is not None:
+            problems.append(Problem(f"added to '{start.key}', {wrong}", key=f"variations.{key}"))
+    return problems
 
 
 def _flat(tree: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:

@@ -24,7 +24,12 @@ class Choice(StrEnum):
     ONE = "one"
     FAILURES = "failures"
     SUCCESSES = "successes"
+    REASONS = "reasons"
     DISCORDANT = "discordant"
+
+
+FILMS_OF_A_REASON = 3
+"""Failures of each reason that are filmed, as many as the report shows."""
 
 
 def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
@@ -49,14 +54,15 @@ def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
 
 
 def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[str, list[int]]:
-    """Return the finished episodes of each job that succeeded, that did not, all, or one of them, ascending.
+    """Return the finished episodes of each job that succeeded, that did not, all, or some of them, ascending.
 
     Args:
         run: Directory of the run.
         jobs: Names of its jobs.
         choice: Which; an error and an episode whose success is not measured count as failures, as they do for
             ``--video_episodes failures``. The one of a job is its first failure, else its first success, and an error
-            only where there is nothing else.
+            only where there is nothing else. For reasons, it is the first failures, `FILMS_OF_A_REASON` at most, of
+            each event that decided them, without errors.
     """
     return {job: list(_by_outcome(read_commits(job_directory(run, job), job).lines, choice)) for job in jobs}
 
@@ -65,9 +71,20 @@ def _by_outcome(lines: Sequence[CommitLine], choice: Choice) -> Iterator[int]:
     if choice is Choice.ONE:
         best_first = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))
         lines = best_first[:1]
+    elif choice is Choice.REASONS:
+        yield from _by_reason(lines)
+        return
     for line in lines:
         if choice in {Choice.ALL, Choice.ONE} or (line.success is True) == (choice is Choice.SUCCESSES):
             yield line.episode_index
+
+
+def _by_reason(lines: Sequence[CommitLine]) -> list[int]:
+    groups: dict[str | None, list[int]] = {}
+    for line in sorted(lines, key=lambda line: line.episode_index):
+        if line.success is False and line.outcome is not Outcome.ERROR:
+            groups.setdefault(line.events and line.events.decisive, []).append(line.episode_index)
+    return sorted(index for indices in groups.values() for index in indices[:FILMS_OF_A_REASON])
 
 
 def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[str, list[int]]:

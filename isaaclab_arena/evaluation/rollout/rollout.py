@@ -111,9 +111,7 @@ class EpisodeLoop:
             free = self._end(solved_starts(self._environment, starts)) if starts else []
             solved = solved + len(free) if len(free) == len(starts) else 0
             if solved > _MOST_SOLVED_STARTS and self._limits.max_steps is not None:
-                raise ArenaError(
-                    f"{solved} episodes one after the other were solved at their start, so no step is ever made"
-                )
+                raise ArenaError(f"{solved} episodes, one after the other, were solved at their start: no step is made")
 
     def _start(self, env_ids: Sequence[int]) -> Sequence[EpisodeStart]:
         environment, has_steps = self._environment, self._limits.allow_step(self.episodes.num_steps)

@@ -145,3 +145,14 @@ def test_cameras_and_things_are_told_apart_by_what_is_nominal(axis, asset):
 def test_an_axis_owns_no_variation_of_another(axis, other):
     assert all(AXES[axis].owns(variation.key) for variation in AXES[axis].variations(CAN))
     assert not any(AXES[axis].owns(variation.key) for variation in AXES[other].variations(CAN))
+
+
+def test_a_joint_near_its_limit_goes_to_it_and_takes_no_level_from_the_others():
+    so101 = catalogue_of("lift_object", embodiment="so101")
+    edge = AXES["robot_start"].settings(so101, EDGE_LEVEL)
+    high = edge["robot.joint_shift.sampler_cfg.high"]
+    assert high[3] < high[0] == high[1] == high[2]
+    (variation,) = enabled_variations(so101, edge)
+    assert variation.sampler.high[3] == variation.highest[3]
+    with pytest.raises(ConfigError, match="for no joint goes beyond its limits"):
+        enabled_variations(so101, AXES["robot_start"].settings(so101, 20))

@@ -5,8 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.paraphrases import word_distance
+from isaaclab_arena.environments.tasks.manipulation.pick_by_colour import PickByColour
 from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.policy.scripted.scripts import SCRIPTS
@@ -67,3 +69,22 @@ def test_conditions_without_a_paraphrase_are_told_in_the_tasks_own_words():
 def test_a_paraphrase_that_there_is_not_is_refused():
     with pytest.raises(ConfigError, match="must be 0 to 5, got 6"):
         build_varied("open_drawer", fixed("instruction.paraphrase", 6))
+
+
+def test_the_words_of_every_draw_are_looked_at_and_not_those_of_one_only():
+    class TellsOfBlue(PickByColour):
+        def paraphrases_for(self, conditions):
+            told = super().paraphrases_for(conditions)
+            return [*told, "level 5"] if "blue" in self.instruction_for(conditions) else told
+
+    class TellsOfRed(PickByColour):
+        def paraphrases_for(self, conditions):
+            told = super().paraphrases_for(conditions)
+            return [*told, "level 5"] if "red" in self.instruction_for(conditions) else told
+
+    for task in (TellsOfBlue, TellsOfRed):
+        builder = TableEnvironmentBuilder(
+            config_class=TableOptions, make_task=lambda _, embodiment, task=task: task(embodiment)
+        )
+        with pytest.raises(ConfigError, match="'level 5' tells more than"):
+            builder.variations(TableOptions())

@@ -3,6 +3,7 @@ import pytest
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation, spelled
+from tests.environments.variations.varying import catalogue_of
 
 MASS = Variation(
     asset="cube",
@@ -133,3 +134,57 @@ def test_spelled_out_variations_read_back_as_themselves():
     }
     found = enabled_variations(CATALOGUE, overrides)
     assert enabled_variations(CATALOGUE, spelled(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "message"),
+    [
+        (
+            {"cube.shift": {"enabled": True, "sampler_cfg": {"low": [-0.1, -0.5], "high": [0.1, 0.1]}}},
+            "variations.cube.shift.sampler_cfg.low",
+            "number 2 must be -0.3999 to 0.3999, for it has to be on the table",
+        ),
+        (
+            {"cube.position": {"enabled": True, "sampler_cfg": {"low": [0.4, 0.0], "high": [1.1, 0.0]}}},
+            "variations.cube.position.sampler_cfg.high",
+            "number 1 must be -0.2199 to 1.02, for it has to be on the table",
+        ),
+        (
+            {"robot.joint_shift": {"enabled": True, "sampler_cfg": {"low": 0.0, "high": 3.1}}},
+            "variations.robot.joint_shift.sampler_cfg.high",
+            "number 1 must be -2.8773 to 2.8773, for no joint goes beyond its limits",
+        ),
+        (
+            {
+                "robot.joint_position": {
+                    "enabled": True,
+                    "sampler_cfg": {"low": [0, 0, 0, -3.5, 0, 1, 0], "high": [0, 0, 0, -1, 0, 1, 0]},
+                }
+            },
+            "variations.robot.joint_position.sampler_cfg.low",
+            "number 4 must be -3.0718 to -0.0698, for no joint goes beyond its limits",
+        ),
+        (
+            {
+                "cube.position": {"enabled": True, "sampler_cfg": {"low": [0.4, 0.0], "high": [0.8, 0.0]}},
+                "cube.shift": {"enabled": True, "sampler_cfg": {"low": [0.0, 0.0], "high": [0.3, 0.0]}},
+            },
+            "variations.cube.shift",
+            "added to 'cube.position', number 1 must be -0.2199 to 1.02",
+        ),
+    ],
+)
+def test_what_cannot_be_on_the_table_or_on_the_robot_is_refused(overrides, key, message):
+    with pytest.raises(ConfigError) as refused:
+        enabled_variations(catalogue_of("lift_object"), overrides)
+    (problem,) = refused.value.problems
+    assert problem.key == key
+    assert problem.message.startswith(message)
+
+
+def test_a_start_within_the_edges_of_table_and_robot_may_be_moved_to_them():
+    overrides = {
+        "cube.shift": {"enabled": True, "sampler_cfg": {"low": [-0.5, -0.3999], "high": [0.42, 0.3999]}},
+        "robot.joint_shift": {"enabled": True, "sampler_cfg": {"low": -0.65, "high": 1.73}},
+    }
+    assert len(enabled_variations(catalogue_of("lift_object"), overrides)) == 2

@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.evaluation.filming.choosing import Choice, chosen_jobs, discordant_episodes, episodes_by_outcome
-from tests.analysis.recorded_runs import write_run
+from tests.analysis.recorded_runs import failed_by, write_run
 from tests.end_to_end.launching import write_jobs
 
 
@@ -51,6 +51,18 @@ def test_episodes_are_chosen_by_how_they_ended(run):
 def test_one_episode_of_a_job_is_its_first_failure_or_else_its_first(tmp_path, outcomes, one):
     write_run(tmp_path / "run", {"lift": outcomes})
     assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.ONE) == {"lift": one}
+
+
+def test_of_each_reason_the_first_three_failures_are_filmed_and_neither_errors_nor_successes(tmp_path):
+    told = {1: "dropped", 2: "dropped", 3: "stuck", 4: "dropped", 5: "dropped", 6: None, 7: "stuck", 8: "dropped"}
+    events = {index: failed_by(event) for index, event in told.items()}
+    write_run(tmp_path / "run", {"lift": "sffftfffe"}, events=events)
+    assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.REASONS) == {"lift": [1, 2, 3, 4, 6, 7]}
+
+
+def test_where_nobody_tells_reasons_the_first_three_failures_are_filmed(tmp_path):
+    write_run(tmp_path / "run", {"lift": "sfufff"})
+    assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.REASONS) == {"lift": [1, 3, 4]}
 
 
 def test_discordant_episodes_of_a_job_and_another_of_the_run_belong_to_both(run):

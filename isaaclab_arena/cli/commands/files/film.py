@@ -36,8 +36,9 @@ class FilmOptions:
     """Directory of the run."""
 
     episodes: str
-    """Which episodes of each job: all, one, failures, successes, discordant, or numbers, for example 0,5,7-9; one is
-    the first that failed, or the first where none did."""
+    """Which episodes of each job: all, one, failures, successes, reasons, discordant, or numbers, for example 0,5,7-9;
+    one is the first that failed, or the first where none did, and reasons are up to three failures of each event that
+    decided them."""
 
     job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Only this job; may be given several times."""
