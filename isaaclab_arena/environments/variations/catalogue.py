@@ -116,6 +116,13 @@ def _room(ends: Ends, drawn: Ends) -> Ends:
     return _within([min(0.0, end) for end in low], [max(0.0, end) for end in high])
 
 
+def _around(ends: Ends, drawn: Ends) -> Ends:
+    """Return ends, farther out where the task itself draws from beyond them, as around a home at a joint's limit."""
+    low, high = _within(*ends)
+    lowest, highest = drawn
+    return tuple(map(min, zip(low, lowest, strict=False))), tuple(map(max, zip(high, highest, strict=False)))
+
+
 def _starts(task: Task, table: Ends) -> Iterator[Variation]:
     """Yield what the task itself draws: the variation replaces the draw."""
     seen: dict[str, list[ConditionValue]] = {}
@@ -127,7 +134,8 @@ def _starts(task: Task, table: Ends) -> Iterator[Variation]:
         if name:
             start = _start(asset, name, values)
             if name == "position" and start.sizes == (2, 3):
-                start = replace(start, lowest=table[0], highest=table[1], because=_ON_TABLE)
+                low, high = _around(table, (start.sampler.low, start.sampler.high))
+                start = replace(start, lowest=low, highest=high, because=_ON_TABLE)
             yield start
             yield from _moved(asset, name, values[0], _room(table, (start.sampler.low, start.sampler.high)))
 
@@ -244,7 +252,7 @@ def _others(scene: Scene) -> Iterator[Variation]:
     words = "start of its joints; replaces the draw around home"
     turn = (-2 * math.pi, 2 * math.pi)
     joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn, nominal=())
-    low, high = _within(*scene.joint_limits)
+    low, high = _around(scene.joint_limits, scene.joint_position_span)
     yield replace(joints, is_drawn_anyway=True, lowest=low, highest=high, because=_ON_ROBOT)
     num_joints = len(scene.joint_position_span[0])
     words, span = "added to the start of its joints", ((-0.05,) * num_joints, (0.05,) * num_joints)
