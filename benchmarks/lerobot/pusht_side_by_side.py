@@ -223,8 +223,8 @@ whole commands, with the start of all interpreters and what is written in the en
 and a second one for the videos of its first ten episodes, which cannot be switched off. Here pictures are drawn where
 the policy looks, and there is a recording of states and actions, but no video; two workers hold the environments. The T
 was over its target at some time in {pushed} of {options.episodes} episodes. `lerobot-eval` steps 50 environments at
-once unless it is told otherwise. All programs took turns, {options.rounds} times: a cell holds the median, and the least
-and the most. The last two columns compare outcomes and sums of rewards of all runs, episode by episode, with those of
+once unless it is told otherwise. All programs took turns, {options.rounds} times; cells hold the median, the least and
+the most. The last two columns compare outcomes and sums of rewards of all runs, episode by episode, with those of
 this program's first line. The last digits of an answer depend on how many observations a call has; here it has
 {" or ".join(map(str, options.slots_per_call))}."""
 

@@ -18,7 +18,7 @@ from lerobot.policies.factory import (  # pyright: ignore[reportMissingImports]
     make_pre_post_processors,
 )
 
-PICTURE, STATE, ACTION = "observation.images.wrist_cam_rgb", "observation.state", "action"
+STATE, ACTION = "observation.state", "action"
 SIZES = {STATE: 9, ACTION: 8}
 SETTINGS = {
     "act": {
@@ -57,10 +57,15 @@ DRAWN_AT_ONCE = frozenset({"vqbet"})
 NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot/worker/noise.py"
 
 
+def picture_of(kind: str) -> str:
+    """Return what the picture of a policy is called; LeRobot 0.4.4 has TD-MPC find it by one name alone."""
+    return "observation.image" if kind == "tdmpc" else "observation.images.wrist_cam_rgb"
+
+
 def make(kind: str, directory: str) -> None:
     torch.manual_seed(0)
     inputs = {
-        PICTURE: PolicyFeature(FeatureType.VISUAL, (3, 64, 64)),
+        picture_of(kind): PolicyFeature(FeatureType.VISUAL, (3, 64, 64)),
         STATE: PolicyFeature(FeatureType.STATE, (SIZES[STATE],)),
     }
     outputs = {ACTION: PolicyFeature(FeatureType.ACTION, (SIZES[ACTION],))}
@@ -71,7 +76,7 @@ def make(kind: str, directory: str) -> None:
         name: {"mean": torch.full((n,), 0.1), "std": torch.full((n,), 0.7), "min": -torch.ones(n), "max": torch.ones(n)}
         for name, n in SIZES.items()
     }
-    statistics[PICTURE] = {name: torch.full((3, 1, 1), 0.5) for name in ("mean", "std", "min", "max")}
+    statistics[picture_of(kind)] = {name: torch.full((3, 1, 1), 0.5) for name in ("mean", "std", "min", "max")}
     processors = make_pre_post_processors(config, dataset_stats=statistics)
     policy = get_policy_class(kind)(config)
     if kind == "vqbet":
@@ -94,7 +99,7 @@ def play(directory: str, observations: str, actions: str) -> None:
     played = []
     for picture, state, seed in zip(shown["pictures"], shown["states"], shown["seeds"], strict=True):
         pixels = torch.from_numpy(picture)[None].permute(0, 3, 1, 2).contiguous().type(torch.float32) / 255
-        batch = before({PICTURE: pixels, STATE: torch.from_numpy(state)[None], "task": ["lift"]})
+        batch = before({picture_of(config.type): pixels, STATE: torch.from_numpy(state)[None], "task": ["lift"]})
         torch.manual_seed(int(seed))
         drawn = contextlib.nullcontext() if config.type in DRAWN_AT_ONCE else noise.NoiseOfEntries([int(seed)])
         with torch.inference_mode(), drawn:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,23 @@ from isaaclab_arena.evaluation.serving.hosted_policy import BegunEpisode, Hosted
 from isaaclab_arena.evaluation.serving.observations import checked_observation
 from isaaclab_arena_gr00t.serving.observation_mapping import mapping_of
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
-from tests.gr00t.serving import test_openpi, test_vla_eval
+from tests.gr00t.serving import test_gr00t, test_openpi, test_vla_eval
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, limb_job
 from tests.outsiders.client_observations import STEPS, pictures, states, words
 
 HERE = Path(__file__).parent
 VLA_EVAL_PYTHON = os.environ.get("VLA_EVAL_PYTHON", "")
+ISAAC_GR00T_PATH = os.environ.get("ISAAC_GR00T_PATH", "")
 OPENPI_PYTHON = os.environ.get("OPENPI_PYTHON", "")
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 
 
-def asked(python: str, script: str, port: int) -> dict[str, Any]:
+def asked(python: str, script: str, port: int, *words: str, path: str = "") -> dict[str, Any]:
     """Run a script of a client in its interpreter, and return what it prints."""
-    command = [python, str(HERE / script), f"ws://127.0.0.1:{port}"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    command = [python, str(HERE / script), f"ws://127.0.0.1:{port}", *words]
+    variables = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, env=variables)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -42,6 +45,17 @@ def answered(policy_class: type[LookPolicy], session: int) -> list:
         assert isinstance(answer, SlotAnswer)
         actions.append(answer.action.tolist())
     return actions
+
+
+def chunk_of(policy_class: type[LookPolicy], step: int) -> list:
+    """Return a policy's whole answer to what the first session shows in a step, as if its episode began there."""
+    policy = HostedPolicy(limb_job(policy_class), 1)
+    job = ServedJob(policy=policy, mapping=mapping_of(policy.observation_spec, None, None), contents={})
+    policy.start(0, BegunEpisode(episode=job.episode(0), instruction=words(0)))
+    shown = job.mapping.observation(pictures(0, step), states(0, step))
+    answer = policy.act({0: checked_observation(shown, policy.observation_spec)})[0]
+    assert isinstance(answer, SlotAnswer)
+    return answer.planned.tolist()
 
 
 @pytest.mark.skipif(not VLA_EVAL_PYTHON, reason="vla-eval's interpreter is missing: make test-benchmarks makes it")
@@ -61,3 +75,18 @@ def test_openpis_own_client_gets_what_the_policy_answers_here(policy_class):
     assert found["actions"] == answered(policy_class, 0)
     assert found["program"].startswith("isaaclab-arena")
     assert "observation refused: the observation has no state 'robot_joint_pos'" in found["refused"]
+
+
+@pytest.mark.skipif(not ISAAC_GR00T_PATH, reason="ISAAC_GR00T_PATH names no checkout of NVIDIA/Isaac-GR00T")
+@pytest.mark.parametrize("policy_class", [LookPolicy, StridePolicy])
+def test_nvidias_own_client_gets_what_the_policy_answers_here(policy_class):
+    with test_gr00t.serving(policy_class, token="secret") as port:
+        found = asked(sys.executable, "gr00t_own_client.py", port, "secret", path=ISAAC_GR00T_PATH)
+    assert Path(found["from"]).is_relative_to(ISAAC_GR00T_PATH)
+    assert found["video"] == ["front", "side"]
+    # Each question is the first observation of an episode, and its answer a whole chunk.
+    chunks = [chunk_of(policy_class, step) for step in range(STEPS)]
+    assert found["actions"] == chunks
+    assert found["horizon"] == len(chunks[0])
+    assert "the observation has no state 'robot_joint_pos'" in found["refused"]
+    assert "Unauthorized" in found["unauthorised"]

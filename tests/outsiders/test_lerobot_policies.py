@@ -62,6 +62,7 @@ def test_a_policy_acts_as_in_lerobots_own_loop(tmp_path, kind, num_actions):
         "python": PYTHON,
         "environment_variables": VARIABLES,
         "states": {"observation.state": ["robot_joint_pos", "gripper_pos"]},
+        "images": {"observation.image": "wrist_cam_rgb"} if kind == "tdmpc" else {},
     }
     environment, policy = lift_object(), LeRobotPolicy.from_dict(options)
     shown, actions = played(policy, environment)

@@ -16,8 +16,8 @@ def test_episodes_of_both_programs_are_compared_one_by_one(tmp_path):
     theirs = {"per_task": [{"task_group": "pusht", "metrics": metrics}]}
     (tmp_path / "eval_info.json").write_text(json.dumps(theirs))
     # A run lists its episodes in the order in which they ended.
-    rows = ("pusht,2,18.0,True", "pusht,0,0.0,False", "pusht,1,4.25,False")
-    (tmp_path / "episodes.csv").write_text("\n".join(["job,episode_index,return,success", *rows, ""]))
+    lines = ("pusht,2,18.0,True", "pusht,0,0.0,False", "pusht,1,4.25,False")
+    (tmp_path / "episodes.csv").write_text("\n".join(["job,episode_index,return,success", *lines, ""]))
     ours = our_episodes(tmp_path)
     assert ours == Episodes(returns=[0.0, 4.25, 18.0], successes=[False, False, True])
     assert furthest_apart(ours.returns, their_episodes(tmp_path).returns) == 0.25

@@ -20,10 +20,10 @@ from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPoli
 
 
 @contextmanager
-def serving(policy_class: type[LookPolicy] = LookPolicy, num_slots: int = 2) -> Iterator[int]:
+def serving(policy_class: type[LookPolicy] = LookPolicy, num_slots: int = 2, token: str | None = None) -> Iterator[int]:
     with served(num_slots, policy_class=policy_class) as (job, host):
         host.close()
-        server = Gr00tServer(job, ListenOptions(port=0), max_batch=8, max_wait_ms=2.0)
+        server = Gr00tServer(job, ListenOptions(port=0, api_token=token), max_batch=8, max_wait_ms=2.0)
         server.start()
         try:
             yield server.port
