@@ -16,8 +16,8 @@ import torch
 from benchmarks import ROOT
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.processes import cpu_of_all_s
-from benchmarks.harness.tables import Table
-from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from benchmarks.harness.tables import Table, spread
+from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed, values
 from benchmarks.harness.workers import Worker
 from isaaclab_arena.policy.lerobot.network import LeRobotNetwork
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
@@ -33,7 +33,7 @@ class Options(PageOptions):
     python: str = ".venv-lerobot/bin/python"  # Interpreter with LeRobot 0.4.4.
     chunk: int = 50  # Actions of an answer.
     num_slots: tuple[int, ...] = (1, 8, 32)  # Env slots of a query.
-    rounds: int = 5  # Queries of each kind, in turn.
+    rounds: int = 10  # Queries of each kind, in turn.
 
 
 def ask_here(network: LeRobotNetwork, num_slots: int) -> Timing:
@@ -78,17 +78,17 @@ def main(options: Options) -> None:
             f"{1e3 * median(inside, 'cpu_s'):.0f}",
             f"{1e3 * median(here, 'cpu_s'):.0f}",
             f"{1e3 * more_s:.0f}",
-            f"{statistics.median(ratios(here, inside, 'cpu_s')):.2f}",
-            f"{1e3 * median(inside, 'wall_s'):.0f}",
-            f"{1e3 * median(here, 'wall_s'):.0f}",
+            spread(ratios(here, inside, "cpu_s")),
+            spread([1e3 * each for each in values(inside, "wall_s")], 0),
+            spread([1e3 * each for each in values(here, "wall_s")], 0),
         )
     text = f"""\
 Untrained ACT of LeRobot (resnet18, width 128, chunks of {options.chunk} actions), two pictures of {EDGE_PX} x {EDGE_PX}
-pixels per env slot, on a CPU with one thread; medians of {options.rounds} queries in turn. In its own process the
-policy is asked by LeRobot's `preprocess_observation`, its processors and `predict_action_chunk`. From here the pictures
-go to that process, where every action of the chunk passes through the processors as in LeRobot's loop, and the chunk
-comes back. CPU time is that of both processes, counted in hundredths of a second; wall time is that of a machine that
-did other work too."""
+pixels per env slot, on a CPU with one thread; medians of {options.rounds} queries in turn, some with the least and the
+most. In its own process the policy is asked by LeRobot's `preprocess_observation`, its processors and
+`predict_action_chunk`. From here the pictures go to that process, where every action of the chunk passes through the
+processors as in LeRobot's loop, and the chunk comes back. CPU time is that of both processes, counted in hundredths of
+a second."""
     page.write(text, table)
 
 

@@ -29,7 +29,7 @@ class Options(PageOptions):
     num_envs: int = 4  # Env slots of each rank.
     episodes: int = 24  # Episodes of the job, which the ranks share.
     max_wait_ms: float = 5.0  # How long a query waits for others [ms].
-    pairs: int = 2  # Runs of each kind.
+    pairs: int = 3  # Runs of each kind, in turn.
 
 
 @dataclass(frozen=True, kw_only=True)

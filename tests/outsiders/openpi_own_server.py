@@ -1,7 +1,7 @@
 """Serves a policy by openpi's own server, in an interpreter that has it: ``python openpi_own_server.py KIND``.
 
 It writes its port once it listens. ``plays`` answers with what follows from what one request shows and says, ``errs``
-fails at its third request.
+fails at its third request, ``still`` asks a robot of eight numbers to do nothing.
 """
 
 import contextlib
@@ -24,6 +24,8 @@ class Pi(BasePolicy):
 
     def infer(self, obs):
         self.num_asked += 1
+        if self.kind == "still":
+            return {"actions": np.zeros((8, 8), np.float32)}
         if self.kind == "errs" and self.num_asked == 3:
             raise ValueError("the images are too dark")
         shown = [obs["observation/state"].sum(), obs["observation/image"].sum() / 1e4, len(obs["prompt"])]
@@ -44,7 +46,7 @@ def main(kind):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     threading.Thread(target=tell_once_it_listens, args=(port,), daemon=True).start()
-    metadata = {"policy": "pi", "action_horizon": LENGTH}
+    metadata = {"policy": "pi", "action_horizon": 8 if kind == "still" else LENGTH}
     WebsocketPolicyServer(Pi(kind), host="127.0.0.1", port=port, metadata=metadata).serve_forever()
 
 

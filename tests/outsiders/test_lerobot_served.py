@@ -106,7 +106,10 @@ def test_ranks_on_one_server_come_to_the_tables_of_one_without(policy, tmp_path)
 def test_the_commands_of_the_document_run(tmp_path):
     document = (ROOT / "docs" / "bring_your_policy" / "lerobot.md").read_text()
     (tmp_path / "lerobot" / "bin").mkdir(parents=True)
-    (tmp_path / "lerobot" / "bin" / "python").symlink_to(PYTHON)
+    # A link would be the interpreter that LeRobot's was made from.
+    interpreter = tmp_path / "lerobot" / "bin" / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec {PYTHON} "$@"\n')
+    interpreter.chmod(0o755)
     in_lerobot("make", "act", tmp_path / "outputs" / "train" / "act")
     (job_file,) = blocks(document, "yaml")
     # The name of its picture, and fewer episodes.

@@ -2,7 +2,8 @@
 
 It writes its port. ``plain`` and ``batched`` answer with what follows from one observation and its instruction,
 ``chunked`` with six steps that vla-eval plays one by one; ``errs`` fails at its third observation, ``hangs`` is silent
-at its third. The first number of a batched action is the size of its batch.
+at its third; ``still`` asks a robot of eight numbers to do nothing. The first number of a batched action is the size
+of its batch.
 """
 
 import functools
@@ -30,7 +31,7 @@ class Pusher(PredictModelServer):
     async def on_episode_start(self, config, ctx):
         await super().on_episode_start(config, ctx)
         self.num_started += 1
-        assert config["task"]["name"] in ("move left", "move right"), config
+        assert self.kind == "still" or config["task"]["name"] in ("move left", "move right"), config
 
     def push(self, obs):
         goal = np.array([-1.0 if obs["task_description"] == "move left now" else 1.0, 0.0])
@@ -39,6 +40,8 @@ class Pusher(PredictModelServer):
 
     def predict(self, obs, ctx):
         self.num_asked += 1
+        if self.kind == "still":
+            return {"actions": np.zeros(8)}
         if self.num_asked == 3 and self.kind == "errs":
             raise ValueError("the pictures are too dark")
         if self.num_asked == 3 and self.kind == "hangs":
@@ -51,7 +54,7 @@ class Pusher(PredictModelServer):
         return [{"actions": np.array([len(obs_batch), self.push(obs)[1]])} for obs in obs_batch]
 
     def get_action_spec(self):
-        return {"push": DimSpec("push", 2, "delta", (-1, 1))}
+        return {"push": DimSpec("push", 8 if self.kind == "still" else 2, "delta", (-1, 1))}
 
     def get_observation_spec(self):
         return {"image": IMAGE_RGB, "state": RAW, "language": LANGUAGE}
