@@ -1,11 +1,15 @@
-"""Policy servers with a model that takes no time: ``python -m benchmarks.gr00t.wire_servers gr00t|openpi|vla_eval``.
+"""Policy servers with a model that takes no time: ``python -m benchmarks.gr00t.wire_servers WIRE``.
 
-It prints its port. openpi's and vla-eval's own servers answer in one event loop too; they have codecs of their own.
+WIRE is ``gr00t``, ``openpi``, ``vla_eval`` or ``policy_server``. It prints its port, and for ``policy_server`` where
+its socket is. openpi's and vla-eval's own servers answer in one event loop too; they have codecs of their own.
 """
 
 import asyncio
+import socket
 import sys
-from collections.abc import Awaitable, Callable
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +19,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
+from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
+from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena_gr00t.remote.wire import openpi_wire, vla_eval_wire
 
+TOKEN = "zeros"
 ACTIONS = np.zeros((NUM_STEPS, ACTION_DIM), np.float32)
 
 
@@ -37,6 +44,27 @@ class Zeros:
         """Do nothing."""
         del options
         return {}
+
+
+class ZeroNetwork:
+    """Answers what ranks ask their policy server with zeros."""
+
+    about: Mapping[str, Any] = {"slots_per_call": None}
+
+    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
+        """Return a chunk for each entry."""
+        return {"actions": np.zeros((len(entries["words"]), NUM_STEPS, ACTION_DIM), np.float32)}
+
+
+def serve_ranks() -> None:
+    """Serve as a run's policy server does, on a socket in a directory of its own, until this process is ended."""
+    with tempfile.TemporaryDirectory(prefix="wire_servers_") as name, socket.socket(socket.AF_UNIX) as listening:
+        path = f"{name}/socket"
+        listening.bind(path)
+        listening.listen()
+        Serving(listening, LoadedNetworks({"zeros": ZeroNetwork}, max_batch=64, max_wait_s=0.0), token=TOKEN)
+        print(path, flush=True)
+        threading.Event().wait()
 
 
 async def openpi(connection: ServerConnection) -> None:
@@ -76,7 +104,9 @@ async def run(talk: Callable[[ServerConnection], Awaitable[None]]) -> None:
 
 def main(wire: str) -> None:
     """Serve one protocol."""
-    if wire == "gr00t":
+    if wire == "policy_server":
+        serve_ranks()
+    elif wire == "gr00t":
         server = PolicyServer(Zeros(), port=0, batching=BatchingOptions(max_batch=1))
         print(server.port, flush=True)
         server.run()

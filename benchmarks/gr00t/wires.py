@@ -17,11 +17,14 @@ import numpy as np
 import torch
 
 from benchmarks import ROOT
+from benchmarks.gr00t.wire_servers import TOKEN
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
 from benchmarks.harness.environments import build
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import in_turn, median, timed, values
+from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
+from isaaclab_arena.evaluation.policy_server.wire import ServerAddress as RanksAddress
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.workers.worker_process import WorkerProcess
 from isaaclab_arena_gr00t.remote import openpi, vla_eval
@@ -50,6 +53,8 @@ class Options(PageOptions):
     env_slots: tuple[int, ...] = (1, 8, 32)  # Env slots that are asked about at once.
     queries: int = 64  # Env slots in a measurement.
     rounds: int = 5  # Measurements of each kind.
+    openpi_python: str | None = None  # Interpreter with openpi's own server, which then takes part.
+    vla_eval_python: str | None = None  # Interpreter with vla-eval's own server, which then takes part.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,7 @@ def shown_pictures() -> dict[str, np.ndarray]:
     return pictures
 
 
-def ways(stack: ExitStack, pictures: Mapping[str, np.ndarray]) -> dict[str, Way]:
+def ways(stack: ExitStack, pictures: Mapping[str, np.ndarray], options: Options) -> dict[str, Way]:
     """Start every server, and return the ways to the policy by name."""
     state = np.zeros(ACTION_DIM, np.float32)
 
@@ -97,22 +102,52 @@ def ways(stack: ExitStack, pictures: Mapping[str, np.ndarray]) -> dict[str, Way]
     connection.wait_until_ready()
     stack.callback(connection.close)
     found["gr00t"] = Way(ask=partial(ask_gr00t, connection, pictures, state), server_pid=pid)
-    port, pid = stack.enter_context(server("openpi"))
-    slots = SlotConnections(address(port), openpi.OpenpiWire)
-    stack.callback(slots.close)
-    flat = {**{f"observation/{name}": picture for name, picture in pictures.items()}, "observation/state": state}
-    found["openpi"] = Way(ask=partial(ask_slots, slots, openpi.OBSERVATION, {**flat, "prompt": WORDS}), server_pid=pid)
-    for picture_format in FORMATS:
-        port, pid = stack.enter_context(server("vla_eval"))
-        sessions = SlotConnections(address(port), partial(vla_eval.VlaEvalWire, picture_format))
-        stack.callback(sessions.close)
-        observation = {"images": dict(pictures), "states": state, "task_description": WORDS}
-        ask = partial(ask_slots, sessions, OBSERVATION, observation)
-        found[f"vla_eval, {picture_format}"] = Way(ask=ask, server_pid=pid)
+    found |= websocket_ways(stack, pictures, state, options)
+    path, pid = stack.enter_context(server("policy_server"))
+    network = ServedNetwork(RanksAddress(token=TOKEN, path=path), "zeros")
+    stack.callback(network.close)
+    found["policy server"] = Way(ask=partial(ask_server_of_ranks, network, pictures, state), server_pid=pid)
     worker = WorkerProcess(Path(__file__).with_name("wire_worker"), sys.executable, {})
     stack.callback(worker.close)
     found["lerobot"] = Way(ask=partial(ask_worker, worker, pictures, state), server_pid=worker.pid)
     return found
+
+
+def websocket_ways(
+    stack: ExitStack, pictures: Mapping[str, np.ndarray], state: np.ndarray, options: Options
+) -> dict[str, Way]:
+    """Start the servers that have a connection for each env slot: loops around codecs, and those of the packages."""
+    flat = {**{f"observation/{name}": picture for name, picture in pictures.items()}, "observation/state": state}
+    observation = {"images": dict(pictures), "states": state, "task_description": WORDS}
+
+    def way(wire: Callable[[], Any], kind: str, shown: Mapping[str, Any], protocol: str, python: str | None) -> Way:
+        port, pid = stack.enter_context(server(protocol, python))
+        slots = SlotConnections(address(port), wire)
+        stack.callback(slots.close)
+        return Way(ask=partial(ask_slots, slots, kind, shown), server_pid=pid)
+
+    shown = {**flat, "prompt": WORDS}
+    found = {"openpi": way(openpi.OpenpiWire, openpi.OBSERVATION, shown, "openpi", None)}
+    if options.openpi_python is not None:
+        own = way(openpi.OpenpiWire, openpi.OBSERVATION, shown, "openpi", options.openpi_python)
+        found["openpi, its own server"] = own
+    for picture_format in FORMATS:
+        wire = partial(vla_eval.VlaEvalWire, picture_format)
+        found[f"vla_eval, {picture_format}"] = way(wire, OBSERVATION, observation, "vla_eval", None)
+    if options.vla_eval_python is not None:
+        wire = partial(vla_eval.VlaEvalWire, FORMATS[0])
+        own = way(wire, OBSERVATION, observation, "vla_eval", options.vla_eval_python)
+        found[f"vla_eval, {FORMATS[0]}, its own server"] = own
+    return found
+
+
+def ask_server_of_ranks(
+    network: ServedNetwork, pictures: Mapping[str, np.ndarray], state: np.ndarray, num_slots: int
+) -> object:
+    """Ask about all env slots in one request."""
+    entries: dict[str, Any] = {name: np.stack([picture] * num_slots) for name, picture in pictures.items()}
+    entries |= {"state": np.stack([state] * num_slots), "words": [WORDS] * num_slots, "seeds": np.arange(num_slots)}
+    return network.ask(entries, slots_per_call=num_slots)
 
 
 def ask_gr00t(
@@ -142,20 +177,22 @@ def ask_worker(worker: WorkerProcess, pictures: Mapping[str, np.ndarray], state:
 
 
 @contextmanager
-def server(wire: str) -> Iterator[tuple[int, int]]:
-    """Run a server of a protocol, and give its port and its process."""
+def server(wire: str, python: str | None = None) -> Iterator[tuple[str, int]]:
+    """Run a server of a protocol, with an interpreter the package's own, and give its port and its process."""
     command = [sys.executable, "-m", "benchmarks.gr00t.wire_servers", wire]
+    if python is not None:
+        command = [python, str(Path(__file__).with_name("wire_worker") / "own_servers.py"), wire]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline()), process.pid
+            yield process.stdout.readline().strip(), process.pid
         finally:
             process.kill()
 
 
-def address(port: int) -> ServerAddress:
+def address(port: str) -> ServerAddress:
     """Return the address of a server of this machine."""
-    return ServerAddress(host="127.0.0.1", port=port, timeout_s=TIMEOUT_S)
+    return ServerAddress(host="127.0.0.1", port=int(port), timeout_s=TIMEOUT_S)
 
 
 def cpu_s(pid: int | None) -> float:
@@ -189,7 +226,7 @@ def main(options: Options) -> None:
     page = Page("wires", "What a policy in another process costs a query", options, "numpy", "msgpack", "websockets")
     pictures = shown_pictures()
     with ExitStack() as stack:
-        found = ways(stack, pictures)
+        found = ways(stack, pictures, options)
         calls = {
             (num_slots, name): partial(measured, way, num_slots, options.queries)
             for num_slots in options.env_slots
@@ -209,10 +246,10 @@ TEXT = """\
 The policy takes no time: what is left is the way there and back for two pictures of 224 x 224 pixels (cameras of
 `{environment}`), a state, an instruction, and a chunk of 16 actions of 8 numbers. Servers run in a process of their
 own on the same machine. CPU times are medians of {rounds} measurements of each kind, by turns; wall times, which
-depend on what else the machine does, are the smallest. `gr00t` and `lerobot` ask about all env slots in one request,
-the others in one connection per env slot, all at once. The server of `gr00t` is the included one, those of `openpi`
-and `vla_eval` are loops around this package's codecs, and `lerobot` is the way to a worker of another interpreter,
-without LeRobot.
+depend on what else the machine does, are the smallest. `gr00t`, `policy server` and `lerobot` ask about all env slots
+in one request, the others in one connection per env slot, all at once. The server of `gr00t` is the included one, those
+of `openpi` and `vla_eval` are loops around this package's codecs, or the package's own where the line says so; `policy
+server` is that of a run's ranks, and `lerobot` is the way to a worker of another interpreter, without LeRobot.
 
 The pictures of an env slot take {sizes}. On one machine raw pictures cost least; the other formats pay behind a
 network that takes longer for the rest of the bytes than encoding and decoding does."""
