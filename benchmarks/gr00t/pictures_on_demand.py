@@ -2,17 +2,21 @@
 
 Rollouts of the shipped GR00T model, which looks at one picture in eight, with pictures on demand and with every picture
 drawn, in turn, in one process, on one core. And rollouts of a policy that never looks, with cameras and without.
+Each of the first is run as a job too, with ``--eager_pictures`` and without, whose tables have to be the same bytes.
 """
 
 import statistics
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import Tally, build, episodes, make_policy
+from benchmarks.harness.evaluations import evaluate
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table, spread
 from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
@@ -76,6 +80,24 @@ def chunked(policy: PolicyBase, num_envs: int, size_px: int, options: Options) -
     )
 
 
+def require_same_tables(num_envs: int, size_px: int, options: Options) -> None:
+    """Run a job with every picture drawn and with pictures on demand.
+
+    Raises:
+        AssertionError: Their tables of results and of episodes are not the same bytes.
+    """
+    arguments = {"environment": ENVIRONMENT, "num_envs": num_envs, "enable_cameras": True, "camera_size": size_px}
+    policy = {"policy_config_yaml_path": str(YAML), "model_path": str(MODEL)}
+    job = {"name": "job", "arena_env_args": arguments, "num_episodes": options.episodes * num_envs}
+    document = {"jobs": [{**job, "policy_type": "gr00t_closedloop", "policy_config_dict": policy}]}
+    found = []
+    for more_options in ((), ("--eager_pictures",)):
+        with tempfile.TemporaryDirectory(prefix="pictures_on_demand_") as name:
+            evaluate(Path(name), document, "--num_threads", "1", *more_options)
+            found.append([(Path(name) / "out" / table).read_bytes() for table in ("results.csv", "episodes.csv")])
+    assert found[0] == found[1], "the tables are not the same bytes"
+
+
 def never(num_envs: int, size_px: int, options: Options) -> str:
     """Return what cameras cost a policy that never looks."""
     blind = build("lift_object", num_envs)
@@ -95,13 +117,15 @@ def main(options: Options) -> None:
     figures = ("pictures, every one", "on demand", "CPU s, every one", "on demand", "times as fast")
     table = Table("env slots", "pictures", *figures)
     for num_envs, size_px in SIZES:
+        require_same_tables(num_envs, size_px, options)
         table.add(num_envs, f"2 x {size_px}²", *chunked(policy, num_envs, size_px, options))
     others = Table("env slots", "pictures", "CPU time with cameras, over that without")
     for num_envs, size_px in SIZES[1:]:
         others.add(num_envs, f"2 x {size_px}²", never(num_envs, size_px, options))
     text = f"""\
 `{ENVIRONMENT}` with `models/{MODEL.name}`, chunks of 8 steps, one thread for physics, pictures and torch. `every one`
-is with `--eager_pictures`. Episodes have the same returns, to the last bit. CPU seconds are medians of
+is with `--eager_pictures`. Episodes have the same returns, to the last bit, and jobs of each line
+the same bytes in `results.csv` and `episodes.csv`, which the program requires. CPU seconds are medians of
 {options.pairs} rollouts; ratios are of pairs, with the smallest and the largest.
 
 The second table is of the `scripted` policy in `lift_object`, which never looks."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.drawing_environment import DRAWING_MS, STEP_MS
+from benchmarks.harness.drawing_environment import ID as DRAWING
 from benchmarks.harness.environments import build, episodes, make_policy
 from benchmarks.harness.machine import memory_directory
 from benchmarks.harness.pages import Page, PageOptions, run
@@ -91,13 +93,15 @@ class LoopRecorder(Observer):
         self._files[env_id].add(self._tracer.render(world)[VIEWPORT].rgb)
 
 
-def run_once(environment: Environment, number: int, recorder_in: Callable[[Path], Observer] | None) -> LoopTiming:
+def run_once(
+    environment: Environment, number: int, recorder_in: Callable[[Path], Observer] | None, *, policy: str = POLICY
+) -> LoopTiming:
     """Run episodes, filmed by a recorder that is made for a directory, and return what that took."""
     with tempfile.TemporaryDirectory(prefix="films_", dir=memory_directory()) as name:
         recorders = [] if recorder_in is None else [recorder_in(Path(name))]
 
         def film() -> None:
-            rollout(environment, make_policy(POLICY), episodes(number), recorders)
+            rollout(environment, make_policy(policy), episodes(number), recorders)
             for recorder in recorders:
                 recorder.close()
 
@@ -110,6 +114,29 @@ def run_once(environment: Environment, number: int, recorder_in: Callable[[Path]
 def recorder_of(options: VideoOptions, directory: Path) -> Observer:
     """Return what films on as many threads as there are cores."""
     return VideoRecorder(directory, "films", options, num_threads=available_cores())
+
+
+def films_of_gym(options: Options) -> Table:
+    """Film two episodes of an environment made elsewhere by its own camera, and return the table."""
+    environment = build(f"gym:{DRAWING}", NUM_ENVS)
+    drawn: dict[str, int] = {}
+
+    def once(name: str, recorder_in: Callable[[Path], Observer] | None) -> LoopTiming:
+        before = environment.pictures_drawn
+        took = run_once(environment, options.episodes, recorder_in, policy="random_action")
+        drawn[name] = environment.pictures_drawn - before
+        return took
+
+    two = VideoOptions(camera=True, first_episodes=2)
+    recorders = {WITHOUT: None, f"2 of {options.episodes}, 10 frames a second": partial(recorder_of, two)}
+    calls = {name: partial(once, name, each) for name, each in recorders.items()}
+    runs = in_turn(calls, options.repeats, warm_up=1)
+    table = Table(f"films of `gym:{DRAWING.partition(':')[2]}`", "pictures drawn", "CPU s", "CPU / none", "wall / none")
+    for name, measured in runs.items():
+        over = (f"{statistics.median(ratios(measured, runs[WITHOUT], unit)):.2f}" for unit in UNITS[:2])
+        table.add(name, f"{drawn[name]:,}", f"{median(measured, 'cpu_s'):.2f}", *over)
+    environment.close()
+    return table
 
 
 def recorders_of(options: Options, environment: Environment) -> dict[str, Callable[[Path], Observer] | None]:
@@ -150,7 +177,13 @@ in which a process loads Warp with its first film are left out. Wall times depen
 seconds do not. `idle cores` compares wall times without what the loop waited for a core that others had: where nothing
 else runs, films cost at most that, because on a busy machine a film's thread may lose its core in the middle of what
 the loop waits for."""
-    page.write(text, table)
+    if not options.only_two:
+        page.write(text, table)
+        return
+    elsewhere = f"""\
+Films of what an environment made elsewhere observes: a step takes {STEP_MS:.0f} ms of CPU time and a picture
+{DRAWING_MS:.0f}, `random_action` looks at none, and only those of the two episodes that are filmed are drawn."""
+    page.write(text, table, elsewhere, films_of_gym(options))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Starts ``eval_runner`` as a user does, with a policy that notes when it is first asked for an action, or when its model
 has first answered. The first start of each warms the disk cache, the compiled kernels and Python's own cache of
-compiled modules, and is not counted.
+compiled modules, and is not counted. With ``--cold`` GR00T is started too where no kernel was compiled, as on a machine
+on which it was just installed; what was installed stays in the system's memory.
 """
 
 import json
@@ -27,6 +28,7 @@ class Options(PageOptions):
 
     environment: str = "lift_object"  # What is run.
     starts: int = 5  # Number of starts that count.
+    cold: bool = False  # Whether GR00T is started without compiled kernels too, half a minute each time.
 
 
 def state_only(environment: str) -> dict[str, Any]:
@@ -55,13 +57,21 @@ def with_gr00t(environment: str) -> dict[str, Any]:
     }
 
 
-def first_step(job: Mapping[str, Any], cache: Path) -> Timing:
-    """Start the runner with a job, and return what it took to the policy's note."""
+def first_step(job: Mapping[str, Any], cache: Path, *, compiles: bool = False) -> Timing:
+    """Start the runner with a job, and return what it took to the policy's note.
+
+    Args:
+        job: The job.
+        cache: Where Python keeps compiled modules.
+        compiles: Whether no kernel was compiled before.
+    """
     with tempfile.TemporaryDirectory(prefix="startup_time_") as name:
         note = Path(name) / "first_step.json"
         document = {"jobs": [{**job, "name": "start", "num_steps": 1}]}
         # Python keeps compiled modules, as it does for a user, whatever the shell of this benchmark says.
         variables = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache), NOTE: str(note)}
+        if compiles:
+            variables["WARP_CACHE_PATH"] = str(Path(name) / "kernels")
         began = evaluate(Path(name), document, variables=variables).began
         now, cpu_s = json.loads(note.read_text(encoding="utf-8"))
     return Timing(wall_s=now - began, cpu_s=cpu_s)
@@ -76,13 +86,17 @@ def main(options: Options) -> None:
             "GR00T with two cameras, to the first answer": with_gr00t(options.environment),
         }
         calls = {label: partial(first_step, job, Path(cache)) for label, job in jobs.items()}
+        if options.cold:
+            cold = partial(first_step, with_gr00t(options.environment), Path(cache), compiles=True)
+            calls["the same, where no kernel was compiled"] = cold
         taken = in_turn(calls, options.starts, warm_up=1)
     table = Table("job", "seconds", "CPU seconds")
     for label, starts in taken.items():
         table.add(label, spread(values(starts, "wall_s")), spread(values(starts, "cpu_s")))
     text = f"""\
 `{options.environment}`, medians of {options.starts} starts with the smallest and the largest; kernels were compiled
-before. Where other programs run, the seconds are theirs too, and the CPU seconds say what a start costs."""
+before, unless it says otherwise. Where other programs run, the seconds are theirs too, and the CPU seconds say what a
+start costs."""
     page.write(text, table)
 
 

@@ -200,12 +200,14 @@ def test_a_position_takes_the_place_of_the_tasks_own_draw_and_keeps_its_height()
     assert env.backend.body_position(OBJECT)[0].numpy() == pytest.approx([0.45, 0.1, 0.025])
 
 
-def test_a_control_step_takes_as_many_operations_for_any_number_of_env_slots():
+@pytest.mark.parametrize("cameras", [{}, {"enable_cameras": True, "camera_size": 16}])
+def test_a_control_step_takes_as_many_operations_for_any_number_of_env_slots(cameras):
     counts = []
     for num_envs in (2, 9):
-        env = build_varied("lift_object", everything("lift_object"), num_envs=num_envs)
+        env = build_varied("lift_object", everything("lift_object", **cameras), num_envs=num_envs, **cameras)
         begin(env)
         # The first step of a process makes what later ones remember.
         steps_of(env, hold_still(env), 1)
         counts.append(operations(env, hold_still(env)))
     assert counts[0] == counts[1]
+    assert (counts[0] > 400) == bool(cameras)

@@ -32,9 +32,9 @@ def build_varied(
     )
 
 
-def everything(name: str) -> dict[str, Any]:
-    """Return the overrides that turn everything on."""
-    return {f"{variation.key}.enabled": True for variation in catalogue_of(name)}
+def everything(name: str, **options: Any) -> dict[str, Any]:
+    """Return the overrides that turn everything on, of what an environment with these options has."""
+    return {f"{variation.key}.enabled": True for variation in catalogue_of(name, **options)}
 
 
 def fixed(key: str, *values: Any) -> dict[str, Any]:
