@@ -86,6 +86,19 @@ def stepped(environment: Environment, actions: torch.Tensor) -> Timing:
     return timed(step)
 
 
+def simulated(environment: Any, number: int) -> Timing:
+    """Time the physics alone of as many control steps of new episodes, without a task, a policy and observations."""
+    began(environment)
+    backend, all_move = environment.backend, torch.ones(environment.num_envs, dtype=torch.bool)
+    num_substeps = round(environment.control_dt / backend.physics_dt)
+
+    def step() -> None:
+        for _ in range(number):
+            backend.step(all_move, num_substeps)
+
+    return timed(step)
+
+
 def operations(environment: Environment, action: torch.Tensor) -> int:
     """Return how many torch operations a control step makes."""
     with OperationCount() as count:
@@ -96,7 +109,8 @@ def operations(environment: Environment, action: torch.Tensor) -> int:
 def main(options: Options) -> None:
     """Measure every number of env slots, and write the page."""
     page = Page("varied_steps", "Control steps with every variation on", options, "mujoco", "torch")
-    heading = ("env slots", "what varies", "torch operations a step", "CPU µs a step and env slot", "times")
+    figures = ("torch operations a step", "CPU µs a step and env slot", "physics alone", "times", "over nothing")
+    heading = ("env slots", "what varies", *figures)
     table = Table(*heading, words=2)
     builder = ENVIRONMENTS.get(ENVIRONMENT)
     others = [each.key for each in builder.variations(builder.config_class()) if each.key != DISTRACTOR_COUNT]
@@ -105,16 +119,27 @@ def main(options: Options) -> None:
         ("distractors", "all"): ((DISTRACTOR_COUNT,), (*others, DISTRACTOR_COUNT)),
     }
     for num_envs in options.num_envs:
+        nothing_us = 0.0
         for (without, varying), keys in pairs.items():
             environments = {name: varied(num_envs, *own) for name, own in zip((without, varying), keys, strict=True)}
             actions = random_actions(environments[without], options.control_steps)
             calls = {name: partial(stepped, environment, actions) for name, environment in environments.items()}
             times = in_turn(calls, options.rounds, warm_up=1)
+            alone = {name: partial(simulated, each, options.control_steps) for name, each in environments.items()}
+            physics = in_turn(alone, options.rounds)
             for name, environment in environments.items():
-                each_us = 1e6 * median(times[name], "cpu_s") / options.control_steps / num_envs
+                each_us, physics_us = (
+                    1e6 * median(measured[name], "cpu_s") / options.control_steps / num_envs
+                    for measured in (times, physics)
+                )
+                nothing_us = nothing_us or each_us
                 factor = "" if name == without else spread(ratios(times[name], times[without], "cpu_s"))
-                table.add(num_envs, name, operations(environment, actions[0]), f"{each_us:.1f}", factor)
-    words = "Times: CPU time over that of the line above, whose scene is the same."
+                found = (f"{each_us:.1f}", f"{physics_us:.1f}", factor, f"{each_us / nothing_us:.2f}")
+                table.add(num_envs, name, operations(environment, actions[0]), *found)
+    words = """\
+Times: CPU time over that of the line above, whose scene is the same. Over nothing: over the scene without distractors
+in which nothing varies. Distractors are further free bodies with contacts; what they cost is physics, which is there as
+long as they are in the scene, whether or not their number varies."""
     page.write(f"`{ENVIRONMENT}`, MuJoCo on one thread, random actions, {options.rounds} turns. {words}", table)
 
 

@@ -86,6 +86,7 @@ class ThreadStudio(Studio):
         super().__init__(backend, names, device=backend.device, **wanted)
         num_threads = min(num_threads, backend.num_envs)
         self._tracers = RayTracers(backend.model, self._cameras, shadows=shadows, num_threads=num_threads)
+        self._arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
         self.render_s = time.perf_counter() - begin
 
     def _render(self, env_ids: Sequence[int]) -> None:
@@ -98,11 +99,11 @@ class ThreadStudio(Studio):
         return (model, data) if np.isfinite(data.qpos).all() else None
 
     def _keep(self, env_id: int, camera: str, picture: "Picture") -> None:
-        self.pictures[rgb_term(camera)][env_id] = torch.from_numpy(picture.rgb)
+        self._arrays[rgb_term(camera)][env_id] = picture.rgb
         if picture.depth is not None:
-            self.pictures[term(camera, "depth")][env_id] = torch.from_numpy(picture.depth)
+            self._arrays[term(camera, "depth")][env_id] = picture.depth
         if picture.segmentation is not None:
-            self.pictures[term(camera, "segmentation")][env_id] = torch.from_numpy(picture.segmentation)
+            self._arrays[term(camera, "segmentation")][env_id] = picture.segmentation
 
 
 class BatchStudio(Studio):
