@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.recording.episode_arrays import RecordedObservations, observation_path
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_episode, verify_episodes
 from isaaclab_arena.storage.recorded_episode import Compression
 from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from tests.fakes_environment import (
     ActionLog,
     PartsEnvironment,
@@ -46,12 +49,15 @@ def record(
     policy=None,
     consolidate=True,
     made=ScriptedEnvironment,
+    watches=None,
     **environment,
 ):
     recorder = EpisodeRecorder(directory, job, options or RecordingOptions())
     log = ActionLog()
     built = made(num_envs, **environment)
-    rollout(built, policy or PushPolicy(), episodes(number)[first:], [recorder, log])
+    rollout(
+        built, policy or PushPolicy(), episodes(number)[first:], [recorder, *([log] if watches is None else watches)]
+    )
     if consolidate:
         recorder.consolidate()
     recorder.close()
@@ -92,6 +98,27 @@ def test_the_same_bits_are_recorded_for_any_number_of_environments(tmp_path):
         checksums.append([(line.episode_index, line.checksum, line.outcome) for line in log.lines])
     assert len(checksums[0]) == 12
     assert checksums[0] == checksums[1] == checksums[2]
+
+
+class NeverLooks(PushPolicy):
+    traits = PolicyTraits(sees_pictures=False)
+
+
+def drawn_on_demand(num_envs: int, **environment) -> DrawnOnDemand:
+    return DrawnOnDemand(ScriptedEnvironment(num_envs, **environment))
+
+
+@pytest.mark.parametrize("observations", RecordedObservations)
+def test_the_same_bits_are_recorded_where_only_announced_pictures_are_drawn(tmp_path, observations):
+    checksums = []
+    for watches in ([Observer()], []):
+        directory, options = tmp_path / str(len(watches)), RecordingOptions(observations=observations)
+        record(directory, cameras=True, made=drawn_on_demand, options=options, policy=NeverLooks(), watches=watches)
+        checksums.append([line.checksum for line in read_commits(directory, "push").lines])
+        seen = read_episode(directory / "dataset_push.hdf5", 0).arrays
+        assert ("camera_obs/front" in seen) == (observations is RecordedObservations.ALL)
+    assert len(checksums[0]) == 12
+    assert checksums[0] == checksums[1]
 
 
 @pytest.mark.parametrize("num_envs", [1, 4])
