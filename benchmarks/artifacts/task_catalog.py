@@ -123,8 +123,10 @@ def changes(builder: TableEnvironmentBuilder, environment: TableEnvironment) -> 
         ## Levels of change
 
         What [robustness](../../how_to/robustness.md) draws from at each level, with the default object and cameras.
-        Level 5 is the edge: there the `scripted` policy still solves 90 %
-        ([measured](../../../benchmarks/results/robustness_levels.md)).
+        Level 5 is a floor: there the `scripted` policy still solves 90 %
+        ([measured](../../../benchmarks/results/robustness_levels.md)). Mass, friction, noise of actions and
+        sensors, delay and language show in no still picture; [sheets](../../how_to/robustness.md#the-axes)
+        show the others, of `lift_object` and `pick_by_colour`.
     """
     yield textwrap.dedent(introduction).strip()
     yield from ("", *level_table(builder.variations(builder.config_class())))
