@@ -22,6 +22,7 @@ PYTHON = os.environ.get("LIBERO_PYTHON", "")
 CHECKOUT = libero_root() or ""
 VARIABLES = opengl_variables()
 NUM_STEPS, PERIOD, SIZE = 200, 8, 64
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 DIRECTORY = Path(__file__).parent
 
@@ -81,6 +82,41 @@ def test_states_and_pictures_are_those_of_a_plain_loop(task, tmp_path):
     environment.close()
 
 
+@pytest.mark.parametrize("task", ["libero_spatial/0", "libero_goal/0", "libero_10/3"])
+def test_the_simulator_s_own_numbers_and_every_picture_are_those_of_a_plain_loop(task, tmp_path):
+    actions = np.random.default_rng(2).uniform(-1, 1, (NUM_STEPS, 7))
+    np.save(tmp_path / "actions.npy", actions)
+    suite, _, index = task.partition("/")
+    start = {"seed": 7, "reset_index": 1, "init_state": 3}
+    request = {"suite": suite, "task": int(index), **start, "wait_steps": 10, "camera_size": 128}
+    asked = {"actions": str(tmp_path / "actions.npy")}
+    expected = in_its_interpreter("libero_reference.py", tmp_path, {**request, **asked})
+    found = LiberoCheckout(Path(CHECKOUT)).task(task)
+    settings = {
+        "package_directory": str(Path(CHECKOUT, "libero")),
+        "bddl_file": str(found.bddl_file),
+        "init_states_file": str(found.init_states_file),
+        "cameras": [name.replace("_image", "") for name in CAMERAS],
+        "camera_size": 128,
+        "picture_size": None,
+        "wait_steps": 10,
+        "gripper": "raw",
+        "seeds_every_reset": False,
+    }
+    conditions = {"libero.fixture_seed": 7, "libero.reset_index": 1, "libero.init_state": 3}
+    played = in_its_interpreter("libero_played.py", tmp_path, {**asked, "settings": settings, "conditions": conditions})
+    assert played["states"].dtype == np.float64
+    assert np.array_equal(played["states"], expected["states"])
+    assert np.array_equal(played["success"][1:], expected["success"][1:])
+    for name in CAMERAS:
+        pictures = expected[f"observation {name}"][:, ::-1, ::-1]
+        differing = [
+            number for number in range(NUM_STEPS + 1)
+            if not np.array_equal(played[f"observation {name}"][number], pictures[number])
+        ]  # fmt: skip
+        assert differing == [], name
+
+
 @pytest.mark.parametrize("task", ["libero_spatial/0", "libero_spatial/4", "libero_goal/0"])
 def test_fixtures_stand_where_openpi_has_them_whatever_was_played_before(task, tmp_path):
     suite, _, index = task.partition("/")
@@ -99,8 +135,24 @@ def test_fixtures_stand_where_openpi_has_them_whatever_was_played_before(task, t
     assert len(np.unique(expected["positions"].reshape(50, -1), axis=0)) == 50
 
 
+@pytest.mark.parametrize(
+    "task", ["libero_spatial/0", "libero_goal/0", "libero_object/2", "libero_10/3", "libero_90/40"]
+)
+def test_pictures_without_what_cannot_be_seen_are_the_same(task):
+    suite, _, index = task.partition("/")
+    command = [PYTHON, str(DIRECTORY / "libero_drawn.py"), CHECKOUT, suite, index, "4", "128"]
+    done = subprocess.run(command, env={**os.environ, **VARIABLES}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) >= 4
+
+
+def test_the_five_suites_have_130_tasks():
+    suites = LiberoCheckout(Path(CHECKOUT)).suites
+    assert sum(len(suites[name]) for name in SUITES) == 130
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", ["libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"])
+@pytest.mark.parametrize("suite", SUITES)
 def test_every_task_is_made_and_steps(suite, tmp_path):
     checkout = LiberoCheckout(Path(CHECKOUT))
     tasks = [checkout.task(f"{suite}/{index}") for index in range(len(checkout.suites[suite]))]
@@ -113,29 +165,47 @@ def test_every_task_is_made_and_steps(suite, tmp_path):
     assert all(np.isfinite(values).all() for values in observed.values())
 
 
-def command_of(directory: Path, output: Path, *, ranks: int = 1, num_envs: int = 1) -> list[str]:
+def command_of(directory: Path, output: Path, *, ranks: int = 1, num_envs: int = 1, **changed: Any) -> list[str]:
     """Return the command of a run of six short episodes."""
     options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": CHECKOUT, "num_envs": num_envs}
     task = {"environment": "libero:libero_spatial/4", "protocol": "openpi", "max_episode_length": 5}
     job = {"name": "bowl", "policy_type": "random_action", "num_episodes": 6, "arena_env_args": {**task, **options}}
+    job |= changed
     jobs = write_jobs(directory / f"{output.name}.json", [job])
     divided = ("--assignment", "dynamic") if ranks > 1 else ()
     return command("--eval_jobs_config", jobs, "--output_dir", output, *divided, ranks=ranks)
 
 
 def test_tables_are_the_same_for_any_ranks_and_env_slots_and_after_kill_9(tmp_path):
-    outputs = {name: tmp_path / name for name in ("one", "two", "three", "slots", "killed")}
+    outputs = {name: tmp_path / name for name in ("one", "two", "three", "slots_2", "slots_3", "killed", "killed_two")}
     timeouts: dict[str, Any] = {"timeout_s": 1200}
     assert run(command_of(tmp_path, outputs["one"]), **timeouts).returncode == 0
     assert run(command_of(tmp_path, outputs["two"], ranks=2), **timeouts).returncode == 0
     assert run(command_of(tmp_path, outputs["three"], ranks=3), **timeouts).returncode == 0
-    assert run(command_of(tmp_path, outputs["slots"], num_envs=3), **timeouts).returncode == 0
-    killed = command_of(tmp_path, outputs["killed"])
-    process = start(killed, tmp_path / "log")
-    wait_until(lambda: any(outputs["killed"].rglob("e00000[1-5].h5")), timeout_s=1200)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert run([*killed, "--resume"], **timeouts).returncode == 0
-    assert all(same_tables(outputs["one"], outputs[name]) for name in ("two", "three", "slots", "killed"))
+    for num_envs in (2, 3):
+        command_in_slots = command_of(tmp_path, outputs[f"slots_{num_envs}"], num_envs=num_envs)
+        assert run(command_in_slots, **timeouts).returncode == 0
+    for name, ranks in (("killed", 1), ("killed_two", 2)):
+        killed = command_of(tmp_path, outputs[name], ranks=ranks)
+        process = start(killed, tmp_path / f"{name}.log")
+        wait_until(lambda name=name: any(outputs[name].rglob("e00000[1-5].h5")), timeout_s=1200)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert run([*killed, "--resume"], **timeouts).returncode == 0
+    assert all(same_tables(outputs["one"], outputs[name]) for name in outputs if name != "one")
     conditions = [json.loads(each) for each in episodes_table(outputs["one"])["conditions"]]
     assert [each["libero.reset_index"] for each in conditions] == list(range(6))
+
+
+def test_all_fifty_episodes_of_a_task_run_once_each(tmp_path):
+    task = {"environment": "libero:libero_spatial/0", "protocol": "openpi", "max_episode_length": 2, "num_envs": 2}
+    options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": CHECKOUT}
+    changed = {"num_episodes": None, "arena_env_args": {**task, **options}}
+    done = run(command_of(tmp_path, tmp_path / "all", ranks=2, **changed), timeout_s=3000)
+    assert done.returncode == 0
+    table = episodes_table(tmp_path / "all")
+    assert table["episode_index"].tolist() == list(range(50))
+    conditions = [json.loads(each) for each in table["conditions"]]
+    assert [each["libero.init_state"] for each in conditions] == list(range(50))
+    assert [each["libero.reset_index"] for each in conditions] == list(range(50))
+    assert set(table["outcome"]) == {"timeout"}

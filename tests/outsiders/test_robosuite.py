@@ -91,3 +91,26 @@ def test_what_simulated_is_told():
 def test_tasks_and_robots_that_do_not_exist_are_told():
     assert "did you mean 'Lift'?" in problems("robosuite:Lfit", python=PYTHON)
     assert "robots: robosuite has no robot 'Pander'" in problems("robosuite:Lift", python=PYTHON, robots=["Pander"])
+
+
+@pytest.mark.parametrize(
+    ("task", "robots", "num_actions", "horizon"),
+    [
+        ("NutAssemblySquare", [], 7, 400),
+        ("TwoArmTransport", [], 14, 700),
+        ("ToolHang", [], 7, 700),
+        ("Lift", ["Sawyer"], 7, 400),
+        ("Lift", ["IIWA"], 7, 400),
+        ("Lift", ["UR5e"], 7, 400),
+    ],
+)
+def test_robomimic_s_other_tasks_and_other_robots_are_made_and_step(task, robots, num_actions, horizon):
+    options = {"python": PYTHON, "environment_variables": VARIABLES, "robots": robots}
+    environment = build(f"robosuite:{task}", **options)
+    environment.reset(torch.tensor([0]), [{"gym.seed": 1}])
+    assert (environment.action_spec.shape, environment.max_episode_length) == ((num_actions,), horizon)
+    for _ in range(3):
+        step = environment.step(torch.full((1, num_actions), 0.1))
+    assert not step.diverged.any()
+    assert all(torch.isfinite(term).all() for term in step.observation["policy"].values())
+    environment.close()

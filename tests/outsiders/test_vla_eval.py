@@ -113,3 +113,41 @@ def test_libero_runs_as_vla_evals_own_runner_runs_it_whatever_was_played_before(
     told = environment.provenance()
     environment.close()
     assert {"vla_eval", "robosuite", "mujoco"} <= set(told)
+    # The class imports its engine inside of its methods.
+    assert (told["engine"], told["MUJOCO_GL"]) == (f"mujoco {told['mujoco']}", "osmesa")
+    assert "llvmpipe" in told["renderer"]
+
+
+@needs_libero
+def test_libero_s_protocol_of_this_name_plays_what_vla_evals_own_runner_plays(tmp_path):
+    actions = np.random.default_rng(4).uniform(-1, 1, (30, 7)).astype(np.float32)
+    request = {"class": LIBERO, "arguments": LIBERO_ARGUMENTS, "task": 4, "episodes": [0, 1, 2]}
+    variables = libero_variables(tmp_path)
+    told = plain_loop(
+        LIBERO_PYTHON, variables, {**request, "keep": True, "seed": None, "render": "cpu"}, actions, tmp_path
+    )
+    environment = build(
+        "libero:libero_spatial/4",
+        python=LIBERO_PYTHON,
+        libero_path=LIBERO_PATH,
+        protocol="vla_eval",
+        enable_cameras=True,
+        environment_variables={"MUJOCO_GL": "osmesa"},
+    )
+    for episode in (2, 0, 1):
+        plain = episodes_of(told, episode)
+        conditions = {"libero.fixture_seed": 7, "libero.reset_index": episode, "libero.init_state": episode}
+        observation = environment.reset(torch.tensor([0]), [conditions])
+        for number in range(int(plain["steps"])):
+            shown = observation["policy"]
+            numbers = torch.cat([shown["robot0_eef_pos"][0], shown["robot0_gripper_qpos"][0]]).numpy()
+            expected = plain["states"][number][[0, 1, 2, 6, 7]].astype(np.float32)
+            assert np.array_equal(numbers, expected), (episode, number)
+            for name, camera in (("agentview", "agentview_image"), ("wrist", "robot0_eye_in_hand_image")):
+                picture = observation["camera_obs"][camera][0].numpy()
+                assert np.array_equal(picture, plain[name][number]), (episode, number, name)
+            step = environment.step(torch.from_numpy(actions[number])[None])
+            observation = step.observation
+        assert step.success is not None
+        assert step.success.item() == bool(plain["success"])
+    environment.close()

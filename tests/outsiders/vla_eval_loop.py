@@ -2,7 +2,8 @@
 
 The request names the class (``module:Class``), its ``arguments``, the index of the ``task``, the ``episodes``, a
 ``seed`` for the process's generators (None leaves them alone) and ``render``. Each episode has a new object of the
-class, as in a run with a shard for every episode. ``OUT`` holds what a policy was shown and how the episodes ended.
+class, as in a run with a shard for every episode; with ``keep`` all have the same one, as in a run without shards.
+``OUT`` holds what a policy was shown and how the episodes ended.
 """
 
 import asyncio
@@ -37,15 +38,16 @@ def main(request, actions, out):
     module, _, name = request["class"].partition(":")
     benchmark_class = getattr(importlib.import_module(module), name)
     benchmark_class.configure_render(request["render"])
-    kept = {}
+    kept, one = {}, benchmark_class(**request["arguments"]) if request.get("keep") else None
     for number, episode in enumerate(request["episodes"]):
         if request["seed"] is not None:
             random.seed(request["seed"])
             np.random.seed(request["seed"])
-        benchmark, player = benchmark_class(**request["arguments"]), Player(actions)
+        benchmark, player = one or benchmark_class(**request["arguments"]), Player(actions)
         task = {**benchmark.get_tasks()[request["task"]], "episode_idx": episode}
         result = asyncio.run(runner.run_episode(benchmark, task, player, max_steps=len(actions)))
-        benchmark.cleanup()
+        if one is None:
+            benchmark.cleanup()
         shown = [flat(observation) for observation in player.shown]
         kept.update({f"{number}/{key}": np.stack([each[key] for each in shown]) for key in shown[0]})
         kept[f"{number}/steps"], kept[f"{number}/success"] = result["steps"], result["metrics"]["success"]

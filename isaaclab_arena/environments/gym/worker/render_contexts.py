@@ -8,6 +8,8 @@ import sys
 import typing
 import weakref
 
+from . import seen_geoms  # noqa: TID252  beside this file, whatever package imports it
+
 _RENDERERS = "robosuite.utils.binding_utils", "MjRenderContext"
 _CONTEXTS = (
     ("robosuite.renderers.context.osmesa_context", "OSMesaGLContext"),
@@ -39,8 +41,10 @@ def _renderer() -> str | None:
 
 
 def keep_robosuite_apart() -> None:
-    """See `OwnContexts`, for robosuite as far as it is loaded."""
+    """See `OwnContexts` and, where a processor draws, `seen_geoms`, for robosuite as far as it is loaded."""
     for renderer_class in _loaded(_RENDERERS):
+        if os.environ.get("MUJOCO_GL") == "osmesa":  # noqa: TID251  a worker's own
+            seen_geoms.leave_out_unseen(renderer_class)
         _ROBOSUITE.keep_apart(renderer_class, [each for place in _CONTEXTS for each in _loaded(place)])
 
 

@@ -1,0 +1,307 @@
+"""Draws the pictures of robosuite's renderers, to the same bits, without geoms that cannot be seen in them.
+
+A box or a plane that reflects makes MuJoCo draw all of a scene once more, though few pixels may show it. So pictures
+are put together from two: one without reflections, and the rectangle around what reflects, drawn with those geoms alone
+that may be seen there, directly or in a mirror. It pays where a processor draws, which looks at every corner of a mesh.
+"""
+
+from __future__ import annotations
+
+import importlib
+import typing
+
+import numpy as np
+
+LARGEST_PART = 0.5
+"""Where what reflects takes a larger part of a picture than this, the picture is drawn at once."""
+
+_SPARING, _PICTURE = "leaves_out_unseen", "picture_of_parts"
+_MARGIN_PX = 2
+_MARGIN_M = 1e-3
+_LARGEST_SHIFT = 1e-9
+
+
+class Shape(typing.NamedTuple):
+    """Boxes around geoms: where they are, the axes of each as columns, and half of its lengths along them.
+
+    Shapes: (n, 3), (n, 3, 3) and (n, 3).
+    """
+
+    centers: np.ndarray
+    axes: np.ndarray
+    halves: np.ndarray
+
+    def mirrored(self, point: np.ndarray, normal: np.ndarray) -> Shape:
+        """Return the boxes as they are seen in the plane through a point."""
+        flip = np.eye(3) - 2.0 * np.outer(normal, normal)
+        return Shape((self.centers - point) @ flip + point, flip @ self.axes, self.halves)
+
+    def reaches_into(self, place: np.ndarray, inwards: np.ndarray) -> np.ndarray:
+        """Return which boxes are not wholly on the outer side of one of some planes through a place. Shape: (n,), bool.
+
+        Args:
+            place: Where all planes meet.
+            inwards: Their normals. Shape: (k, 3).
+        """
+        reach = np.abs(np.einsum("ki,nij->nkj", inwards, self.axes)) @ self.halves[:, :, None]
+        return ((self.centers - place) @ inwards.T + reach[:, :, 0] >= -_LARGEST_SHIFT).all(axis=1)
+
+    def corners(self) -> np.ndarray:
+        """Shape: (n, 8, 3)."""
+        signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
+        return self.centers[:, None] + np.einsum("nij,nkj->nki", self.axes, signs * self.halves[:, None])
+
+
+class Eye(typing.NamedTuple):
+    """What a camera sees: its place, its axes (right, up and forward), and the edges of its picture at distance 1."""
+
+    place: np.ndarray
+    axes: np.ndarray
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    def may_see(self, shape: Shape) -> np.ndarray:
+        """Return which boxes are not wholly beyond one of the four edges. Shape: (n,), bool."""
+        normals = np.array(
+            [(1, 0, -self.left), (-1, 0, self.right), (0, 1, -self.bottom), (0, -1, self.top), (0, 0, 1)]
+        )
+        return shape.reaches_into(self.place, normals @ self.axes)
+
+    def rays(self) -> np.ndarray:
+        """Return where the corners of the picture lie, seen from the eye. Shape: (4, 3)."""
+        corners = [(across, upwards, 1.0) for across in (self.left, self.right) for upwards in (self.bottom, self.top)]
+        return np.array(corners) @ self.axes
+
+    def part(self, shape: Shape, width: int, height: int) -> tuple[int, int, int, int] | None:
+        """Return the pixels around boxes: first column, first line from below, columns and lines; None if too near."""
+        seen = (shape.corners().reshape(-1, 3) - self.place) @ self.axes.T
+        if (seen[:, 2] < _MARGIN_PX * 1e-3).any():
+            return None
+        across = (seen[:, 0] / seen[:, 2] - self.left) / (self.right - self.left) * width
+        upwards = (seen[:, 1] / seen[:, 2] - self.bottom) / (self.top - self.bottom) * height
+        ends = []
+        for values, size in ((across, width), (upwards, height)):
+            low, high = np.floor(values.min()) - _MARGIN_PX, np.ceil(values.max()) + _MARGIN_PX
+            ends.append(np.clip((low, high), 0, size).astype(int))
+        (first, last), (lowest, highest) = ends
+        return int(first), int(lowest), int(last - first), int(highest - lowest)
+
+    def narrowed(self, part: tuple[int, int, int, int], width: int, height: int) -> Eye:
+        """Return what is seen in some of its pixels."""
+        first, lowest, columns, lines = part
+        across, upwards = (self.right - self.left) / width, (self.top - self.bottom) / height
+        left, bottom = self.left + first * across, self.bottom + lowest * upwards
+        return self._replace(left=left, right=left + columns * across, bottom=bottom, top=bottom + lines * upwards)
+
+
+class OpenGL:
+    """Draws and reads parts of pictures: first column, first line from below, columns and lines."""
+
+    def render(self, renderer: typing.Any, part: tuple[int, int, int, int]) -> None:
+        """Draw the scene of a renderer."""
+        mujoco = importlib.import_module("mujoco")
+        mujoco.mjr_render(viewport=mujoco.MjrRect(*part), scn=renderer.scn, con=renderer.con)
+
+    def read(self, renderer: typing.Any, part: tuple[int, int, int, int]) -> np.ndarray:
+        """Return what was drawn. Shape: (lines, columns, 3), uint8."""
+        mujoco = importlib.import_module("mujoco")
+        picture = np.empty((part[3], part[2], 3), np.uint8)
+        mujoco.mjr_readPixels(rgb=picture, depth=None, viewport=mujoco.MjrRect(*part), con=renderer.con)
+        return picture
+
+
+def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None) -> None:
+    """Let a class of renderers that is made like robosuite's draw as this module does. May be called again.
+
+    Args:
+        renderer_class: The class.
+        opengl: What draws, by default `OpenGL`.
+    """
+    if _SPARING in vars(renderer_class):
+        return
+    sparing = _Sparing(renderer_class.render, renderer_class.read_pixels, opengl or OpenGL())
+    # Functions and no methods, so that they are given the renderer.
+    renderer_class.render = lambda *args, **kwargs: sparing.render(*args, **kwargs)  # noqa: PLW0108
+    renderer_class.read_pixels = lambda *args, **kwargs: sparing.read_pixels(*args, **kwargs)  # noqa: PLW0108
+    setattr(renderer_class, _SPARING, True)
+
+
+class _Sparing:
+    """What renderers do in place of robosuite's two methods, which are asked for whatever else there is."""
+
+    def __init__(self, draw_all: typing.Any, read: typing.Any, opengl: typing.Any) -> None:
+        self._draw_all, self._read, self._opengl = draw_all, read, opengl
+
+    def render(
+        self,
+        renderer: typing.Any,
+        width: int,
+        height: int,
+        camera_id: int | None = None,
+        segmentation: bool = False,  # noqa: FBT001, FBT002  as robosuite has it
+    ) -> None:
+        asked = (width, height, camera_id, segmentation)
+        setattr(renderer, _PICTURE, None)
+        is_large = width > renderer.con.offWidth or height > renderer.con.offHeight
+        if segmentation or camera_id is None or camera_id < 0 or is_large:
+            self._draw_all(renderer, *asked)
+            return
+        mujoco = importlib.import_module("mujoco")
+        renderer.cam.type, renderer.cam.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, camera_id
+        world = (renderer.model._model, renderer.data._data, renderer.vopt, renderer.pert, renderer.cam)
+        mujoco.mjv_updateScene(*world, mujoco.mjtCatBit.mjCAT_ALL, renderer.scn)
+        picture = draw(renderer, width, height, self._opengl)
+        setattr(renderer, _PICTURE, None if picture is None else (asked, picture))
+
+    def read_pixels(
+        self,
+        renderer: typing.Any,
+        width: int,
+        height: int,
+        depth: bool = False,  # noqa: FBT001, FBT002  as robosuite has it
+        segmentation: bool = False,  # noqa: FBT001, FBT002  as robosuite has it
+    ) -> typing.Any:
+        asked, picture = getattr(renderer, _PICTURE, None) or ((), None)
+        if picture is not None and (width, height) == asked[:2] and not depth and not segmentation:
+            return picture.copy()
+        if picture is not None:
+            # Of the second part nothing but a rectangle is whole.
+            self._draw_all(renderer, *asked)
+        return self._read(renderer, width, height, depth=depth, segmentation=segmentation)
+
+
+def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> np.ndarray | None:
+    """Draw the scene of a renderer, of which it was just told what it holds.
+
+    Returns:
+        The picture, where it is put together, from below as OpenGL has it: (height, width, 3), uint8. None where it is
+        drawn, and still to be read.
+    """
+    mujoco = importlib.import_module("mujoco")
+    scene, whole = renderer.scn, (0, 0, width, height)
+    geoms = _Geoms(mujoco, renderer)
+    eye = _eye(scene, width / height)
+    if eye is None or geoms.cast_shadows:
+        opengl.render(renderer, whole)
+        return None
+    mirrors = geoms.mirrors()
+    part = eye.part(mirrors, width, height) if len(mirrors.centers) else (0, 0, 0, 0)
+    if part is None or part[2] * part[3] > LARGEST_PART * width * height:
+        geoms.leave_out(~geoms.seen_by(eye, mirrors))
+        opengl.render(renderer, whole)
+        return None
+    reflects = int(mujoco.mjtRndFlag.mjRND_REFLECTION)
+    kept, scene.flags[reflects] = int(scene.flags[reflects]), 0
+    shown = geoms.leave_out(~geoms.seen_by(eye))
+    opengl.render(renderer, whole)
+    scene.flags[reflects] = kept
+    if not kept or 0 in part[2:]:
+        return None
+    picture = opengl.read(renderer, whole)
+    geoms.put_back(shown)
+    geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
+    opengl.render(renderer, whole)
+    first, lowest, columns, lines = part
+    picture[lowest : lowest + lines, first : first + columns] = opengl.read(renderer, part)
+    return picture
+
+
+class _Geoms:
+    """The geoms of a scene, and boxes around those that may be left out."""
+
+    def __init__(self, mujoco: typing.Any, renderer: typing.Any) -> None:
+        self._none = int(mujoco.mjtGeom.mjGEOM_NONE)
+        self._box = int(mujoco.mjtGeom.mjGEOM_BOX)
+        self._mirror_types = {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)}
+        scene, model, data = renderer.scn, renderer.model._model, renderer.data._data
+        endless = {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_HFIELD)}
+        of_model = int(mujoco.mjtObj.mjOBJ_GEOM)
+        self._all = [scene.geoms[number] for number in range(scene.ngeom)]
+        self._bounded = [each for each in self._all if each.objtype == of_model and int(each.type) not in endless]
+        ids = [each.objid for each in self._bounded]
+        axes = data.geom_xmat[ids].reshape(-1, 3, 3)
+        middle, halves = model.geom_aabb[ids, :3], model.geom_aabb[ids, 3:]
+        centers = data.geom_xpos[ids] + np.einsum("nij,nj->ni", axes, middle)
+        self.boxes = Shape(centers, axes, halves)
+        shadows = int(mujoco.mjtRndFlag.mjRND_SHADOW)
+        lights = (scene.lights[number] for number in range(scene.nlight))
+        self.cast_shadows = bool(scene.flags[shadows]) and any(each.castshadow for each in lights)
+
+    def mirrors(self) -> Shape:
+        """Return the boxes and planes that reflect."""
+        found = [
+            each
+            for each in self._all
+            if int(each.type) in self._mirror_types and each.reflectance > 0 and not each.transparent
+        ]
+        centers, axes, halves = (
+            np.array([np.asarray(getattr(each, name), np.float64).reshape(shape) for each in found])
+            for name, shape in (("pos", (3,)), ("mat", (3, 3)), ("size", (3,)))
+        )
+        return Shape(centers.reshape(-1, 3), axes.reshape(-1, 3, 3), halves.reshape(-1, 3))
+
+    def seen_by(self, eye: Eye, mirrors: typing.Sequence[typing.Any] = ((), (), ())) -> np.ndarray:
+        """Return which boxes may be seen, directly or in a mirror. Shape: (n,), bool."""
+        seen = eye.may_see(self.boxes) & ~self._hidden_from(eye)
+        for center, axes, halves in zip(*mirrors):  # noqa: B905  Python 3.9 has no strict
+            # A plane has no thickness, and what is said of its third length is something else.
+            for face in (center, center + halves[2] * axes[:, 2]):
+                image = self.boxes.mirrored(face, axes[:, 2])
+                seen |= eye.may_see(image) & image.reaches_into(eye.place, _around(eye, face, axes, halves))
+        return seen
+
+    def _hidden_from(self, eye: Eye) -> np.ndarray:
+        """Return which boxes lie below the upper face of an opaque box that fills the picture. Shape: (n,), bool."""
+        hidden, rays = np.zeros(len(self._bounded), bool), eye.rays()
+        for geom in self._bounded:
+            if int(geom.type) != self._box or geom.transparent:
+                continue
+            axes, halves = np.array(geom.mat, np.float64).reshape(3, 3), np.array(geom.size, np.float64) - _MARGIN_M
+            face = np.array(geom.pos, np.float64) + halves[2] * axes[:, 2]
+            height, falling = (eye.place - face) @ axes[:, 2], -rays @ axes[:, 2]
+            if height <= _MARGIN_M or (falling <= 0).any():
+                continue
+            met = (eye.place - face + rays * (height / falling)[:, None]) @ axes
+            if (np.abs(met[:, :2]) <= halves[:2]).all():
+                hidden |= ((self.boxes.corners() - face) @ axes[:, 2] < -_MARGIN_M).all(axis=1)
+        return hidden
+
+    def leave_out(self, unseen: np.ndarray) -> list[tuple[typing.Any, int]]:
+        """Take geoms out of the scene, and return them with what they were."""
+        taken = [(self._bounded[number], int(self._bounded[number].type)) for number in np.flatnonzero(unseen)]
+        for geom, _ in taken:
+            geom.type = self._none
+        return taken
+
+    def put_back(self, taken: typing.Sequence[tuple[typing.Any, int]]) -> None:
+        """Undo `leave_out`."""
+        for geom, kind in taken:
+            geom.type = kind
+
+
+def _around(eye: Eye, face: np.ndarray, axes: np.ndarray, halves: np.ndarray) -> np.ndarray:
+    """Return the normals of planes through an eye and the edges of a face; none where it is endless or not seen."""
+    if (halves[:2] <= 0).any() or (eye.place - face) @ axes[:, 2] <= _MARGIN_M:
+        return np.zeros((0, 3))
+    wide = halves[:2] + _MARGIN_M
+    corners = np.array([(wide[0], wide[1]), (-wide[0], wide[1]), (-wide[0], -wide[1]), (wide[0], -wide[1])])
+    seen = face + corners @ axes[:, :2].T - eye.place
+    normals = np.cross(seen, np.roll(seen, -1, axis=0))
+    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+    return normals if (normals @ (face - eye.place) > 0).all() else -normals
+
+
+def _eye(scene: typing.Any, aspect: float) -> Eye | None:
+    """Return what the camera of a scene sees, None where it is none that looks through a point."""
+    first, second = scene.camera[0], scene.camera[1]
+    if scene.enabletransform or getattr(first, "orthographic", 0) or first.frustum_near <= 0:
+        return None
+    forward, up = (np.array(getattr(first, name), np.float64) for name in ("forward", "up"))
+    place = (np.array(first.pos, np.float64) + np.array(second.pos, np.float64)) / 2.0
+    near, bottom, top = (float(getattr(first, f"frustum_{name}")) for name in ("near", "bottom", "top"))
+    half = float(getattr(first, "frustum_width", 0.0)) or aspect * (top - bottom) / 2.0
+    middle = float(first.frustum_center)
+    axes = np.array([np.cross(forward, up), up, forward])
+    return Eye(place, axes, (middle - half) / near, (middle + half) / near, bottom / near, top / near)
