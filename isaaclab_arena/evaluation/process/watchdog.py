@@ -19,6 +19,8 @@ from isaaclab_arena.long_work import ended_in
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
+_LOOK_S = 0.2
+_IDLE_S = 2.0
 _EPISODE_MARGIN_S = 60.0
 
 
@@ -50,6 +52,9 @@ class Watchdog:
         self._file: BinaryIO | None = None
         self._armed_s = 0.0
         self._step_s = 0.0
+        self._complaint: str | None = None
+        self._announcing = threading.Lock()
+        self._is_announcing = False
 
     @contextmanager
     def watch(self, job: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
@@ -66,20 +71,19 @@ class Watchdog:
         if silence_s <= 0:
             yield
             return
-        over = threading.Event()
         complaint = f"job '{job}' {missing} {silence_s:g} s"
         with self._last_words(f"{complaint}:") as file:
             self._file, self._silence_s = file, silence_s
             self._step_s = time.monotonic()
-            threading.Thread(target=self._announce, args=(complaint, over), daemon=True).start()
+            self._complaint = complaint
+            self._begin_to_announce()
             self._arm(file)
             try:
                 with ended_in(lambda: self._step_s + self._silence_s - time.monotonic()):
                     yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
-                self._file = None
-                over.set()
+                self._file = self._complaint = None
 
     def step_finished(self) -> None:
         """Say that the job goes on."""
@@ -114,15 +118,30 @@ class Watchdog:
                 if begin == 0:
                     self._path.unlink()
 
-    def _announce(self, complaint: str, over: threading.Event) -> None:
-        """Log that the process is about to be ended, if Python can still run."""
-        while not over.wait(max(0.0, self._step_s + self._silence_s - time.monotonic())):
-            if time.monotonic() - self._step_s < self._silence_s:
-                continue
-            _LOG.error(
-                "%s; process %d ends in a second, where it stood is in %s",
-                complaint,
-                os.getpid(),
-                self._path,
-            )
-            over.wait(2 * _INTERVAL_S)
+    def _begin_to_announce(self) -> None:
+        """Have a thread look at the time, which goes on to do so for the watches that follow at once.
+
+        One for each watch would take more CPU time than all else that a watch does.
+        """
+        with self._announcing:
+            if not self._is_announcing:
+                self._is_announcing = True
+                threading.Thread(target=self._announce, daemon=True).start()
+
+    def _announce(self) -> None:
+        """Log that the process is about to be ended, if Python can still run; until nothing is watched any more."""
+        idle_s, told = 0.0, None
+        while True:
+            time.sleep(_LOOK_S)
+            complaint, late_s = self._complaint, time.monotonic() - self._step_s - self._silence_s
+            if complaint is None or late_s < 0:
+                told = None
+            elif complaint != told:
+                told = complaint
+                where = "%s; process %d ends in a second, where it stood is in %s"
+                _LOG.error(where, complaint, os.getpid(), self._path)
+            idle_s = 0.0 if complaint is not None else idle_s + _LOOK_S
+            with self._announcing:
+                if idle_s > _IDLE_S and self._complaint is None:
+                    self._is_announcing = False
+                    return

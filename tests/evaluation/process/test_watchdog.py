@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -106,3 +107,14 @@ def test_last_words_that_cannot_be_written_are_a_storage_error(tmp_path):
 )
 def test_how_long_silence_may_last(step_timeout_s, episode_timeout_s, expected_s):
     assert allowed_silence_s(step_timeout_s, episode_timeout_s) == expected_s
+
+
+def test_watches_that_follow_one_another_share_a_thread_which_ends_after_them(tmp_path):
+    watchdog, before = Watchdog(tmp_path / "stuck.txt"), set(threading.enumerate())
+    for _ in range(20):
+        with watchdog.watch("lift", silence_s=60.0):
+            [thread] = set(threading.enumerate()) - before
+    thread.join(timeout=30.0)
+    assert not thread.is_alive()
+    with watchdog.watch("lift", silence_s=60.0):
+        assert len(set(threading.enumerate()) - before) == 1
