@@ -41,7 +41,7 @@ def tell_once_it_listens(port: int) -> None:
 
 def vla_eval() -> None:
     """Serve with vla-eval's own server."""
-    import anyio  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  either
+    import anyio  # noqa: PLC0415  either
     from vla_eval.model_servers.predict import PredictModelServer  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  either
     from vla_eval.model_servers.serve import serve_async  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  either
 
