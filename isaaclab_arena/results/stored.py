@@ -11,6 +11,8 @@ from isaaclab_arena.results.columns import (
     BENCHMARK_COLUMNS,
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
+    EVENT_EPISODE_COLUMNS,
+    EVENT_JOB_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
     LATENCY_JOB_COLUMNS,
@@ -59,9 +61,11 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     simulated = [name for name in BENCHMARK_COLUMNS if name in results]
     late = [name for name in LATENCY_JOB_COLUMNS if name in results]
     told = [name for name in LATENCY_JOB_TIMING_COLUMNS if name in timing]
+    events = [name for name in EVENT_EPISODE_COLUMNS if name in episodes]
+    scored = [name for name in EVENT_JOB_COLUMNS if name in results]
     parts = [
         *(results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]]),
-        *(results[swept + simulated + late], timing[served + told]),
+        *(results[swept + simulated + late], timing[served + told], results[scored]),
     ]
     jobs = pd.concat(parts, axis="columns")
     # A run without suites has no table of them; one that lies there is from another time.
@@ -71,7 +75,9 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         plan=plan,
         jobs=jobs,
         suites=pd.DataFrame(suites[[*SUITE_COLUMNS, *(name for name in BENCHMARK_COLUMNS if name in suites)]]),
-        episodes=pd.concat([episodes[[*EPISODE_COLUMNS]], episode_timing[[*EPISODE_TIMING_COLUMNS]]], axis="columns"),
+        episodes=pd.concat(
+            [episodes[[*EPISODE_COLUMNS]], episode_timing[[*EPISODE_TIMING_COLUMNS]], episodes[events]], axis="columns"
+        ),
         missing=tuple(
             MissingEpisodes(
                 job=each["job"],

@@ -304,7 +304,7 @@ def test_each_reason_of_a_job_that_failed_plays_three_films_from_the_page_alone(
     shutil.copy(run / "report.html", tmp_path / "alone.html")
     page.open(tmp_path / "alone.html")
     buttons = "[...document.querySelectorAll('.reasons button')]"
-    assert page.run("document.querySelector('.reasons li').innerText").startswith("4 never moved")
+    assert page.run("document.querySelector('.reasons li').innerText").startswith("4 never reached")
     assert page.run(f"{buttons}.map(each => each.textContent)") == ["0", "1", "2"]
     page.run(f"{buttons}[2].click()")
     page.until(f"{FILM}?.readyState > 1")

@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.results.stored import stored_results
-from tests.analysis.recorded_runs import write_all_tables, write_run
+from tests.analysis.recorded_runs import failed_by, write_all_tables, write_run
 from tests.results.evidence import commit_lines, write_lines
 from tests.results.late_runs import write_late_run
 from tests.tracking.runs import stopped_run
@@ -41,6 +41,16 @@ def test_tables_give_what_a_merge_gives_of_late_answers(tmp_path: Path):
     stored = stored_results(run)
     assert stored is not None
     pd.testing.assert_frame_equal(stored.jobs, merge_results(run).jobs, check_like=True)
+
+
+def test_tables_give_what_a_merge_gives_of_events(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"lift": "sff"}, events={1: failed_by("dropped"), 2: failed_by(None)})
+    write_all_tables(run)
+    merged, stored = merge_results(run), stored_results(run)
+    assert stored is not None
+    assert stored.episodes["decisive_event"].tolist()[1] == "dropped"
+    pd.testing.assert_frame_equal(stored.jobs, merged.jobs)
+    pd.testing.assert_frame_equal(stored.episodes, merged.episodes)
 
 
 def test_tables_that_are_missing_old_or_damaged_are_not_believed(tmp_path: Path):
