@@ -35,11 +35,11 @@ class Renderer:
         model = mujoco.MjModel.from_xml_string(WORLD.format(table=table, **told))
         data = mujoco.MjData(model)
         mujoco.mj_forward(model, data)
-        self.model = type("Model", (), {"_model": model})
-        self.data = type("Data", (), {"_data": data})
+        self.model: Any = type("Model", (), {"_model": model})
+        self.data: Any = type("Data", (), {"_data": data})
         self.scn = mujoco.MjvScene(model, maxgeom=20)
         self.cam, self.vopt, self.pert = mujoco.MjvCamera(), mujoco.MjvOption(), mujoco.MjvPerturb()
-        self.con = type("Context", (), {"offWidth": 64, "offHeight": 64})
+        self.con: Any = type("Context", (), {"offWidth": 64, "offHeight": 64})
         self.drawn: list[tuple[set[str], bool]] = []
 
     def shown(self) -> tuple[set[str], bool]:
