@@ -1,5 +1,7 @@
 import dataclasses
 import json
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +50,7 @@ def record(
     options=None,
     policy=None,
     consolidate=True,
-    made=ScriptedEnvironment,
+    made: Callable[..., Any] = ScriptedEnvironment,
     watches=None,
     **environment,
 ):

@@ -183,8 +183,7 @@ class GymBuilder(Generic[_Config]):
         # Before anything is imported that draws: workers, and what it is in this process, read it when they begin.
         self.draw_on(torch.device(device))
         opengl = self.choose_opengl(torch.device(device), config.environment_variables)
-        variables = {**opengl.variables, **config.environment_variables}
-        slots = self._slots(replace(config, environment_variables=variables), num_envs)
+        slots = self._slots(_drawing_with(opengl, config), num_envs)
         try:
             traits = self._traits(config, slots.description)
             if config.python is not None and _draws_with_opengl(slots.description):
@@ -235,7 +234,9 @@ class GymBuilder(Generic[_Config]):
         if config.python is None:
             return source_of(self.kind).find(self.name, dict(self._source(config).make_kwargs))
         try:
-            return find_in_worker(self._source(config), config)
+            # With the variables of a rank on the CPU, whose first worker it can become.
+            opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
+            return find_in_worker(self._source(config), _drawing_with(opengl, config))
         except RequestError as error:
             raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
@@ -363,6 +364,11 @@ def _same(first: Mapping[str, np.ndarray], again: Mapping[str, np.ndarray]) -> b
 @functools.cache
 def _say_once(line: str) -> None:
     _LOG.info("%s", line)
+
+
+def _drawing_with(opengl: OpenglChoice, config: _Config) -> _Config:
+    """Return options whose workers draw with what was chosen, unless the job says otherwise."""
+    return replace(config, environment_variables={**opengl.variables, **config.environment_variables})
 
 
 def _draws_with_opengl(description: Mapping[str, Any]) -> bool:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.process import process_is_running
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.worker_slots import WorkerSlots, find_in_worker
+from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
 from isaaclab_arena.errors import EnvironmentBuildError, PolicyError
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Outcome
@@ -267,7 +269,8 @@ def found_by(*names: str) -> WorkerProcess:
     """Look environments up in a worker, and return it."""
     stop_kept_workers()
     for name in names:
-        find_in_worker(SlotSource(kind="gym", name=name), WorkerOptions(**IN_WORKERS))
+        builder = ENVIRONMENTS.get(f"gym:{name}")
+        builder.check(read_options(builder.config_class, IN_WORKERS, owner="environment"))
     [kept] = _KEPT.values()
     return kept.worker
 
