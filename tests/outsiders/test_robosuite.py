@@ -109,8 +109,7 @@ def test_robomimic_s_other_tasks_and_other_robots_are_made_and_step(task, robots
     environment = build(f"robosuite:{task}", **options)
     environment.reset(torch.tensor([0]), [{"gym.seed": 1}])
     assert (environment.action_spec.shape, environment.max_episode_length) == ((num_actions,), horizon)
-    for _ in range(3):
-        step = environment.step(torch.full((1, num_actions), 0.1))
+    step, *_ = [environment.step(torch.full((1, num_actions), 0.1)) for _ in range(3)][::-1]
     assert not step.diverged.any()
     assert all(torch.isfinite(term).all() for term in step.observation["policy"].values())
     environment.close()

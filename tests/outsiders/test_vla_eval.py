@@ -137,7 +137,7 @@ def test_libero_s_protocol_of_this_name_plays_what_vla_evals_own_runner_plays(tm
     for episode in (2, 0, 1):
         plain = episodes_of(told, episode)
         conditions = {"libero.fixture_seed": 7, "libero.reset_index": episode, "libero.init_state": episode}
-        observation = environment.reset(torch.tensor([0]), [conditions])
+        observation, success = environment.reset(torch.tensor([0]), [conditions]), None
         for number in range(int(plain["steps"])):
             shown = observation["policy"]
             numbers = torch.cat([shown["robot0_eef_pos"][0], shown["robot0_gripper_qpos"][0]]).numpy()
@@ -147,7 +147,7 @@ def test_libero_s_protocol_of_this_name_plays_what_vla_evals_own_runner_plays(tm
                 picture = observation["camera_obs"][camera][0].numpy()
                 assert np.array_equal(picture, plain[name][number]), (episode, number, name)
             step = environment.step(torch.from_numpy(actions[number])[None])
-            observation = step.observation
-        assert step.success is not None
-        assert step.success.item() == bool(plain["success"])
+            observation, success = step.observation, step.success
+        assert success is not None
+        assert success.item() == bool(plain["success"])
     environment.close()

@@ -41,7 +41,7 @@ class EnvWorker:
     ) -> None:
         self.indices = indices
         self._source, self._options = source, options
-        self._process = begun
+        self._process = None if begun is None else self._started(begun)
         self._shared: SharedArrays | None = None
         self._numbers: dict[str, np.ndarray] = {}
         self._making: list[int] = []
@@ -338,10 +338,15 @@ class EnvWorker:
                 if not np.array_equal(again[name][slot], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
 
-    def _started(self) -> WorkerProcess:
+    def _started(self, begun: WorkerProcess | None = None) -> WorkerProcess:
+        """Return a spare process, which has made such environments; else that which has begun, or a new one."""
         options = self._options
         spare = None if self._source.code is None else taken_worker(self._which)
-        return spare or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+        if spare is None:
+            return begun or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+        if begun is not None:
+            begun.close()
+        return spare
 
     @property
     def _which(self) -> Hashable:

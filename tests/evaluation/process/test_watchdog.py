@@ -111,9 +111,11 @@ def test_how_long_silence_may_last(step_timeout_s, episode_timeout_s, expected_s
 
 def test_watches_that_follow_one_another_share_a_thread_which_ends_after_them(tmp_path):
     watchdog, before = Watchdog(tmp_path / "stuck.txt"), set(threading.enumerate())
+    threads: set[threading.Thread] = set()
     for _ in range(20):
         with watchdog.watch("lift", silence_s=60.0):
-            [thread] = set(threading.enumerate()) - before
+            threads |= set(threading.enumerate()) - before
+    [thread] = threads
     thread.join(timeout=30.0)
     assert not thread.is_alive()
     with watchdog.watch("lift", silence_s=60.0):
