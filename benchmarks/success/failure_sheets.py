@@ -1,4 +1,4 @@
-"""Draw failed episodes for a person to look at: twelve pictures each, of the table and from beside the hand."""
+"""Draw failed episodes for somebody to look at: twenty pictures each, of the table and from beside the hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,9 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.visible_world import VisibleWorld
 
-NUM_PICTURES = 12
-_COLUMNS = 6
-_SIZE = (256, 192)
+NUM_PICTURES = 20
+_COLUMNS = 5
+_SIZE = (304, 190)
 _LINE_PX = 14
 
 

@@ -120,9 +120,12 @@ def _wrong_object(facts: Facts) -> list[Span]:
 def _missed(facts: Facts) -> list[Span]:
     """Find the visits from which the hand left without having done what it came for, or stayed to the end for nothing.
 
-    What slips from the fingers before it has left the table was not taken; what has to be pushed has to get there.
+    What slips from the fingers before it has left the table was not taken; what has to be pushed has to get there. A
+    thing that moves although it is to be pushed was come to, by the knuckles if not by the fingertips.
     """
     distance, done = _numpy(facts.hand_m), _numpy(facts.met if facts.carried is None else facts.carried)
+    if facts.is_pushed:
+        distance = np.where(_numpy(facts.taken), np.minimum(distance, facts.reach_m), distance)
     begun = done if facts.carried is not None else _numpy(facts.taken)
     last = len(distance) - 1
     found = []
