@@ -1,4 +1,4 @@
-"""Draw failed episodes for somebody to look at: twenty pictures each, of the table and from beside the hand."""
+"""Draw failed episodes for somebody to look at: forty moments each, of the table and from beside the hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,8 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.visible_world import VisibleWorld
 
-NUM_PICTURES = 20
+NUM_MOMENTS = 40
+_MOMENTS_PER_SHEET = 20
 _COLUMNS = 5
 _SIZE = (304, 190)
 _LINE_PX = 14
@@ -95,14 +96,21 @@ class Failure:
     hands_m: Sequence[np.ndarray]
     draws: "_Painter"
 
-    def sheet(self, title: str) -> Image.Image:
-        """Return its pictures: lines of the whole table, each above a line from beside the hand."""
+    def sheets(self, title: str) -> list[Image.Image]:
+        """Return its pictures in order: lines of the whole table, each above a line from beside the hand."""
+        moments = list(zip(self.steps, self.worlds, self.hands_m, strict=True))
+        return [
+            self._sheet(title, moments[first : first + _MOMENTS_PER_SHEET])
+            for first in range(0, len(moments), _MOMENTS_PER_SHEET)
+        ]
+
+    def _sheet(self, title: str, moments: Sequence[tuple[int, VisibleWorld, np.ndarray]]) -> Image.Image:
         views, (width, height) = FURNITURE if self.source.environment in _FURNISHED else LOOSE, _SIZE
-        lines = -(-len(self.worlds) // _COLUMNS)
+        lines = -(-len(moments) // _COLUMNS)
         sheet = Image.new("RGB", (_COLUMNS * width, lines * 2 * height + _LINE_PX), "white")
         pen = ImageDraw.Draw(sheet)
         pen.text((2, 1), title, fill="black")
-        for number, (step, world, hand) in enumerate(zip(self.steps, self.worlds, self.hands_m, strict=True)):
+        for number, (step, world, hand) in enumerate(moments):
             left, top = number % _COLUMNS * width, number // _COLUMNS * 2 * height + _LINE_PX
             sheet.paste(self.draws.picture(world, np.array(views.table_from), np.array(views.table_at)), (left, top))
             sheet.paste(self.draws.picture(world, hand + views.hand_from, hand), (left, top + height))
@@ -161,7 +169,7 @@ class _Watcher(Observer):
         del environment
         seen = self._seen.pop(record.env_id)
         if record.success is False and record.events is not None:
-            steps = np.linspace(0, len(seen) - 1, min(NUM_PICTURES, len(seen))).round().astype(int).tolist()
+            steps = np.linspace(0, len(seen) - 1, min(NUM_MOMENTS, len(seen))).round().astype(int).tolist()
             kept = [seen[step] for step in steps]
             self.failures.append(
                 Failure(
