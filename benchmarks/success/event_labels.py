@@ -1,7 +1,7 @@
 """Ask a person what went wrong in failed episodes, before showing what was told of them, and count the agreement.
 
-First ``--do sheets`` draws the failures of a round, on two pages each, and numbers them; what was told of them goes to a
-file beside the pages. A person writes ``<number> <event>`` lines, or ``<number> none``, from the pages and from
+First ``--do sheets`` draws the failures of a round, on two pages each, and numbers them; what was told of them goes to
+a file beside the pages. A person writes ``<number> <event>`` lines, or ``<number> none``, from the pages and from
 docs/reference/events.md, and ``--do label`` takes them into benchmarks/results/event_labels.csv, which is committed
 then. Only after that, ``--do join`` fills in what was told, and ``--do page`` counts.
 """

@@ -85,6 +85,11 @@ def test_hovering_to_the_end_without_taking_anything_is_a_miss_but_arriving_late
     assert seen(late) == ({}, None)
 
 
+def test_a_thing_that_the_knuckles_push_was_come_to_and_missed():
+    pushed = told(moments=22, hand_m=[_FAR] * 22, taken="...####", strayed_m=[0.0] * 22)
+    assert seen(pushed) == ({"reached_and_missed": (3, 1)}, "reached_and_missed")
+
+
 def test_what_slips_from_the_fingers_before_it_is_off_the_table_was_missed():
     slipped = told(moments=22, hand_m=[_NEAR] * 8 + [_FAR] * 14, taken="..###", carried=".")
     assert seen(slipped) == ({"reached_and_missed": (0, 1)}, "reached_and_missed")
