@@ -23,7 +23,7 @@ from benchmarks.success.failure_sheets import Failure, Source, failures_of
 from isaaclab_arena.interfaces.episode import EVENTS
 
 LABELS = RESULTS / "event_labels.csv"
-LABELLED_BY = "a vision-language model, from sheets of twenty moments in two views"
+LABELLED_BY = "a vision-language model, from sheets of forty moments in two views"
 NOT_SHOWN = "not shown yet"
 COLUMNS: tuple[str, ...] = (
     "round",
