@@ -49,6 +49,7 @@ HAPPENED = {
     6: "after that, as round 4",
     7: "twenty moments in two views, the models only, after rounds 4 to 6",
     8: "forty moments in two views, the models only, after no change of a rule",
+    9: "as round 8, the trained policies only, after what counts as reached and pushed away was changed for them",
 }
 NOTES = """\
 One of the authors labelled failures from pages of pictures before seeing what was told of them; the labels were
@@ -208,6 +209,14 @@ ROUNDS: Mapping[int, Round] = {
             _by_colour(48, 6),
             _trained("push_cube", 24, 8, axes={"delay": 12}),
             _trained("reach", 12, 4, axes={"delay": 15}, options=EE_DELTA),
+        ),
+    ),
+    9: Round(
+        seed=1010,
+        sources=(
+            _trained("push_cube", 40, 14, axes={"delay": 12}),
+            _trained("push_cube", 40, 4, axes={"object_mass": 5}),
+            _trained("reach", 16, 8, axes={"delay": 15}, options=EE_DELTA),
         ),
     ),
 }

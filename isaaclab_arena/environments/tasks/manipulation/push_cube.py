@@ -149,10 +149,10 @@ class PushCube(PushToGoal):
         return terms.horizontal_distance(position, goal) < TOLERANCE_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the cube, which need not rest on the disc."""
+        """Return what the hand did with the cube, which need not rest on the disc, and may lie on any of its sides."""
         del env_id
-        stands = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
-        return self._push_facts(moments, tolerance_m=TOLERANCE_M, stands=stands)
+        any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
+        return self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=any_way, stands=any_way)
 
 
 def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:

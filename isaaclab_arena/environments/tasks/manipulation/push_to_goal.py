@@ -89,22 +89,26 @@ class PushToGoal(Task):
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what the hand did with the object: come to it, push it to the disc."""
         del env_id
-        facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, stands=self._stands(moments))
+        upright = terms.upright(moments.body_orientation(OBJECT_BODY))
+        stands = self._stands(moments)
+        facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=upright, stands=stands)
         return replace(facts, lifted=self._height_m(moments) > LIFTED_M)
 
-    def _push_facts(self, moments: NamedState, *, tolerance_m: float, stands: torch.Tensor) -> Facts:
+    def _push_facts(
+        self, moments: NamedState, *, tolerance_m: float, upright: torch.Tensor, stands: torch.Tensor
+    ) -> Facts:
         """Return the facts of a push to the disc.
 
         Args:
             moments: The episode.
             tolerance_m: How far from the disc's middle the object may be [m].
+            upright: Whether it has not fallen over. Shape: (moments,), bool.
             stands: Whether it stands there as it has to. Shape: (moments,), bool.
         """
         position, goal = moments.body_position(OBJECT_BODY), moments.body_position(GOAL_BODY)
         distance = terms.horizontal_distance(position, goal)
         hand_m = terms.distance(moments.site_position(self.robot.tcp_site), position)
         reach_m = self.thing.footprint_radius + REACH_M
-        upright = terms.upright(moments.body_orientation(OBJECT_BODY))
         pushed = terms.horizontal_distance(position, position[:1].expand_as(position)) > _PUSHED_M
         return Facts(
             stages=(approach(hand_m, reach_m), pushed * approach(distance, tolerance_m)),
@@ -113,7 +117,7 @@ class PushToGoal(Task):
             reach_m=reach_m,
             taken=norm(moments.free_velocity(OBJECT_JOINT)[:, :3]) > _AT_REST_M_S,
             # One that has fallen over is as good as pushed away.
-            strayed_m=torch.where(upright, distance - torch.cummin(distance, dim=0).values, 1.0),
+            strayed_m=torch.where(upright, distance - distance[:1], 1.0),
             off_table=terms.off_the_table(position),
             met=stands & (distance < tolerance_m),
             nearly=upright & (distance < 2 * tolerance_m),

@@ -9,6 +9,7 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.manipulation.grasping import REACH_M
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.named_state import NamedState
 
@@ -69,7 +70,7 @@ class Reach(Task):
             stages=(approach(distance, TOLERANCE_M),),
             arm=arm_facts(moments, self.robot),
             hand_m=distance,
-            reach_m=2 * TOLERANCE_M,
+            reach_m=REACH_M,
             taken=met,
             met=met,
             nearly=distance < 2 * TOLERANCE_M,
