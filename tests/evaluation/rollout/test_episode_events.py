@@ -5,6 +5,9 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.events.moments import Moments
+from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_JOINT
+from isaaclab_arena.environments.tasks.manipulation.push_to_goal import GOAL_BODY
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
@@ -47,6 +50,7 @@ def test_whoever_stands_still_in_any_task_never_moved(task):
         ("lift_object", {"beside_m": 0.06}, "reached_and_missed"),
         ("pick_and_place", {"beside_m": 0.06}, "reached_and_missed"),
         ("press_button", {"beside_m": 0.06}, "reached_and_missed"),
+        ("reach", {"beside_m": 0.06}, "reached_and_missed"),
         ("pick_by_colour", {"swapped": ("red", "blue")}, "wrong_object"),
         ("stack", {"swapped": ("red", "blue")}, "wrong_object"),
         ("sort_two", {"swapped": ("left_bin", "right_bin")}, "wrong_object"),
@@ -99,6 +103,36 @@ def test_the_goal_that_is_judged_at_the_start_is_the_one_of_the_events(task):
     goal = environment.task.goal_met(kept.moments, torch.zeros(len(kept.moments), dtype=torch.int64))
     assert goal is not None
     assert torch.equal(goal, met)
+
+
+@pytest.mark.parametrize(("task", "has_strayed"), [("push_cube", False), ("push_to_goal", True)])
+def test_a_cube_may_be_pushed_on_any_of_its_sides_and_a_can_may_not(task, has_strayed):
+    environment, moments, pose = pushed(task)
+    moments.qpos[:, pose[3:]] = moments.qpos.new_tensor([0.5**0.5, 0.5**0.5, 0.0, 0.0])
+    strayed = environment.task.facts(moments, 0).strayed_m
+    assert strayed is not None
+    assert bool(strayed[-1] > 0.5) is has_strayed
+
+
+def test_what_is_pushed_has_strayed_as_far_as_it_is_farther_from_the_goal_than_at_first():
+    environment, moments, pose = pushed("push_cube")
+    goal = moments.body_position(GOAL_BODY)[0, :2]
+    at_first = moments.qpos[0, pose[:2]].clone()
+    for moment, way in ((1, 0.5), (2, 0.0), (3, -0.5)):
+        moments.qpos[moment, pose[:2]] = at_first + way * (goal - at_first)
+    strayed = environment.task.facts(moments, 0).strayed_m
+    assert strayed is not None
+    way_m = (goal - at_first).norm()
+    assert torch.allclose(strayed[:4], torch.tensor([0.0, -0.5, 0.0, 0.5], dtype=way_m.dtype) * way_m, atol=1e-6)
+
+
+def pushed(task: str) -> tuple[ArenaEnvironment, Moments, torch.Tensor]:
+    """Return an environment, the moments of an episode in it, and where in ``qpos`` the pose of its object is."""
+    kept, environment = KeptMoments(), build(task)
+    rollout(environment, ScriptedPolicy(), [episode(0)], [kept])
+    assert isinstance(environment, ArenaEnvironment)
+    pose = kept.moments.names.joint_qpos[OBJECT_JOINT]
+    return environment, kept.moments, torch.arange(pose.start, pose.stop)
 
 
 class KeptMoments(Observer):
