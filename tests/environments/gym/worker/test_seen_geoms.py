@@ -75,7 +75,7 @@ def drawn():
     """Return what a renderer draws of the world that is asked for, part by part, and what is read of it."""
     sparing = type("Sparing", (Renderer,), {"render": Renderer.render, "read_pixels": Renderer.read_pixels})
     for _ in range(2):
-        leave_out_unseen(sparing, Screen())
+        leave_out_unseen(sparing, Screen(), compares=False)
 
     def draw(camera: int | None = 0, *, width: int = 32, depth: bool = False, **world: Any) -> tuple[list, Any]:
         renderer = sparing(**world)
@@ -126,6 +126,48 @@ def test_depths_are_those_of_all_that_is_seen(drawn):
     parts, read = drawn(reflects=True, depth=True)
     assert parts[-1] == ({"as robosuite draws it"}, True)
     assert read == "as robosuite reads it"
+
+
+class Whole(Renderer):
+    """Reads what its screen does, all of it of one colour."""
+
+    colour = 2
+
+    def read_pixels(self, width: int, height: int, depth: bool = False, segmentation: bool = False) -> Any:
+        del depth, segmentation
+        return np.full((height, width, 3), self.colour, np.uint8)
+
+
+def compared(colour: int) -> list[tuple[set[str], bool]]:
+    """Return what is drawn for two pictures of one camera, of which the first is compared with a whole one."""
+    own = {"render": Whole.render, "read_pixels": Whole.read_pixels, "colour": colour}
+    sparing = type("Sparing", (Whole,), own)
+    leave_out_unseen(sparing, SameScreen())
+    renderer = sparing(reflects=True)
+    for _ in range(2):
+        renderer.render(32, 32, camera_id=0)
+    return renderer.drawn
+
+
+class SameScreen(Screen):
+    """Shows one colour, whatever was drawn."""
+
+    def read(self, renderer, part) -> np.ndarray:
+        del renderer
+        return np.full((part[3], part[2], 3), 2, np.uint8)
+
+
+def test_the_first_picture_of_a_camera_is_drawn_whole_too_and_the_next_is_not():
+    whole = ({"as robosuite draws it"}, True)
+    drawn = compared(colour=2)
+    assert [each == whole for each in drawn] == [False, False, True, False, False]
+
+
+def test_where_the_two_differ_all_is_drawn_from_then_on():
+    whole = ({"as robosuite draws it"}, True)
+    with pytest.warns(UserWarning, match="all is drawn"):
+        drawn = compared(colour=3)
+    assert [each == whole for each in drawn] == [False, False, True, True]
 
 
 def test_no_box_is_left_out_of_which_a_point_is_in_the_picture():
