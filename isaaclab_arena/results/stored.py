@@ -1,7 +1,7 @@
 """Read the results of a run from its own tables, which takes a third of the time of merging them again."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +56,7 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         pd.read_parquet(output_directory / f"{name}.parquet")
         for name in ("results", "timing", "episodes", "episode_timing")
     )
-    swept = [name for name in results.columns if name.startswith(PREFIX)]
-    served = [name for name in SERVER_JOB_TIMING_COLUMNS if name in timing]
-    simulated = [name for name in BENCHMARK_COLUMNS if name in results]
-    late = [name for name in LATENCY_JOB_COLUMNS if name in results]
-    told = [name for name in LATENCY_JOB_TIMING_COLUMNS if name in timing]
-    events = [name for name in EVENT_EPISODE_COLUMNS if name in episodes]
-    scored = [name for name in EVENT_JOB_COLUMNS if name in results]
-    parts = [
-        *(results[[*JOB_COLUMNS]], timing[[*JOB_TIMING_COLUMNS]]),
-        *(results[swept + simulated + late], timing[served + told], results[scored]),
-    ]
-    jobs = pd.concat(parts, axis="columns")
+    jobs = _jobs(results, timing)
     # A run without suites has no table of them; one that lies there is from another time.
     has_suites = "suites" in document
     suites = pd.read_parquet(output_directory / "suites.parquet") if has_suites else typed_table((), SUITE_COLUMNS)
@@ -76,7 +65,12 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         jobs=jobs,
         suites=pd.DataFrame(suites[[*SUITE_COLUMNS, *(name for name in BENCHMARK_COLUMNS if name in suites)]]),
         episodes=pd.concat(
-            [episodes[[*EPISODE_COLUMNS]], episode_timing[[*EPISODE_TIMING_COLUMNS]], episodes[events]], axis="columns"
+            [
+                episodes[[*EPISODE_COLUMNS]],
+                episode_timing[[*EPISODE_TIMING_COLUMNS]],
+                _there(episodes, EVENT_EPISODE_COLUMNS),
+            ],
+            axis="columns",
         ),
         missing=tuple(
             MissingEpisodes(
@@ -91,3 +85,23 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         complete=document["complete"],
         sources=document["sources"],
     )
+
+
+def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of jobs in the order in which it is made, from the two that it is written as."""
+    parts = [
+        results[[*JOB_COLUMNS]],
+        timing[[*JOB_TIMING_COLUMNS]],
+        results[[name for name in results.columns if name.startswith(PREFIX)]],
+        _there(results, BENCHMARK_COLUMNS),
+        _there(results, LATENCY_JOB_COLUMNS),
+        _there(timing, SERVER_JOB_TIMING_COLUMNS),
+        _there(timing, LATENCY_JOB_TIMING_COLUMNS),
+        _there(results, EVENT_JOB_COLUMNS),
+    ]
+    return pd.concat(parts, axis="columns")
+
+
+def _there(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+    """Return those of some columns that a table has, which it has where there was something to say."""
+    return table[[name for name in columns if name in table]]

@@ -94,6 +94,12 @@ NOT_RUN = {
         "python3 -m venv": "is followed by packages from the network",
         "~/libero/bin/pip install": "loads packages from the network",
     },
+    "bring_your_policy/openpi.md": {
+        "isaaclab-arena run": "needs openpi's server; tests/outsiders/test_commands_of_documents.py starts one",
+    },
+    "bring_your_policy/vla_eval.md": {
+        "isaaclab-arena run": "needs vla-eval's server; tests/outsiders/test_commands_of_documents.py starts one",
+    },
     "bring_your_policy/gr00t.md": {
         "pip install -e submodules/Isaac-GR00T": "is installed already",
         "gr00t-server": "serves until it is stopped; tests/gr00t starts servers",

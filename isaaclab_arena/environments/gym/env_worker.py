@@ -26,8 +26,7 @@ _LOG = logging.getLogger(__name__)
 class EnvWorker:
     """A worker process and the env slots that it holds. It is started when one of them is made.
 
-    If it dies in a step, the env slot that it was moving has failed. The others are brought to where they were in a new
-    process, so only one episode is lost.
+    If it dies in a step, only the env slot that it was moving has failed; a new one takes the others to where they were.
 
     Args:
         source: How environments are made.
@@ -340,13 +339,10 @@ class EnvWorker:
 
     def _started(self, begun: WorkerProcess | None = None) -> WorkerProcess:
         """Return a spare process, which has made such environments; else that which has begun, or a new one."""
-        options = self._options
         spare = None if self._source.code is None else taken_worker(self._which)
-        if spare is None:
-            return begun or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
-        if begun is not None:
+        if spare and begun:
             begun.close()
-        return spare
+        return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
 
     @property
     def _which(self) -> Hashable:
@@ -358,8 +354,7 @@ class EnvWorker:
         self._is_sound = False
         self._held.discard(index)
         self._played.pop(index, None)
-        # An environment that raised may have left the process in any state, so the last one takes it with it.
-        if not self._held:
+        if not self._held:  # An environment that raised may have left the process in any state.
             self.close()
 
     @property

@@ -121,6 +121,22 @@ sys.meta_path.insert(0, Lacks())
 """What makes the interpreters of a node into some that do not have this package, as site customization."""
 
 
+WITH_ANOTHER_VERSION = """
+import importlib.metadata as metadata, pathlib, sys
+
+class Another(metadata.DistributionFinder):
+    def find_spec(self, name, path=None, target=None):
+        return None
+
+    def find_distributions(self, context=metadata.DistributionFinder.Context()):
+        here = metadata.DistributionFinder.Context(name=context.name, path=[str(pathlib.Path(__file__).parent)])
+        return metadata.MetadataPathFinder.find_distributions(here)
+
+sys.meta_path.insert(0, Another())
+"""
+"""What lets the version beside it be found before that of the directory in which a run was started, as the same."""
+
+
 @pytest.fixture
 def without_package(tmp_path) -> dict[str, str]:
     """The environment variables of a node whose interpreters do not have this package."""
@@ -139,6 +155,7 @@ def address(tmp_path, without_package) -> Iterator[str]:
     other = tmp_path / "other" / f"{DISTRIBUTION.replace('-', '_')}-0.0.9.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 0.0.9\n")
+    (other.parent / "sitecustomize.py").write_text(WITH_ANOTHER_VERSION)
     node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     cluster.add_node(**node, env_vars={"PYTHONPATH": f"{other.parent}:{ROOT}"})
@@ -154,9 +171,7 @@ def test_nodes_with_another_version_or_none_are_refused_by_name_before_anything_
     on_ray = ["--cluster", "ray", "--ray_address", address, "--num_ranks", 2, "--device", "cpu"]
     refused = run(command("--eval_jobs_config", jobs, "--output_dir", output, *on_ray), fresh=True)
     assert refused.returncode == 2
-    assert (
-        f"error: node {socket.gethostname()}, in {ROOT}: has other versions: {DISTRIBUTION} is 0.0.9" in refused.stderr
-    )
+    assert f"node {socket.gethostname()}, in {ROOT}: has other versions: {DISTRIBUTION} is 0.0.9" in refused.stderr
     lacks = "it lacks this package or has another version of it: ModuleNotFoundError: No module named 'isaaclab_arena'"
     assert f"node {socket.gethostname()}: cannot be checked, so {lacks}; install" in refused.stderr
     assert not output.exists()
