@@ -104,4 +104,4 @@ def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
 
 def _there(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
     """Return those of some columns that a table has, which it has where there was something to say."""
-    return table[[name for name in columns if name in table]]
+    return pd.DataFrame(table[[name for name in columns if name in table]])

@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 class EnvWorker:
     """A worker process and the env slots that it holds. It is started when one of them is made.
 
-    If it dies in a step, only the env slot that it was moving has failed; a new one takes the others to where they were.
+    If it dies in a step, only the env slot that it was moving has failed; a new one takes the others on from there.
 
     Args:
         source: How environments are made.
