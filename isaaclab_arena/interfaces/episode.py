@@ -101,9 +101,6 @@ SETBACKS = (
 SHORTFALLS = ("never_moved", "never_reached", "almost", "out_of_time_while_progressing", "stalled")
 """Events that say how far a failure came."""
 
-SOLVED_AT_START = "solved_at_start"
-"""What is seen where the goal was met before anything was done, which is an error of the task and ends as one."""
-
 EVENTS = (*SETBACKS, *SHORTFALLS)
 """Every event that an episode may have that is no error; ``docs/reference/events.md`` says what each means."""
 

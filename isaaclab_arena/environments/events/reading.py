@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.environments.events.facts import Facts, progress_of
 from isaaclab_arena.environments.events.spans import Span, spans, visits
-from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, SOLVED_AT_START, EpisodeEvents
+from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, EpisodeEvents
 
 MOVED_M = 0.02
 STRAYED_M = 0.05
@@ -31,14 +31,12 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
     """
     progress = progress_of(facts, solved=solved)
     found = {name: read(facts) for name, read in _SETBACKS.items()}
-    if bool(facts.met[0]):
-        found[SOLVED_AT_START] = [(0, 0)]
     if solved:
         # The goal was met to the end.
         found["success_undone"] = [span for span in found["success_undone"] if span[0] < len(progress) - 1]
     else:
         found |= _shortfalls(facts, progress, max_steps)
-    found = {name: found[name] for name in (*EVENTS, SOLVED_AT_START) if found.get(name)}
+    found = {name: found[name] for name in EVENTS if found.get(name)}
     decisive = None if solved else _decisive(facts, found, progress)
     if not solved and decisive is None and len(progress) > max_steps:
         decisive = "stalled"
