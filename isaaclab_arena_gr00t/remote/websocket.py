@@ -4,7 +4,7 @@ import socket as sockets
 import struct
 from contextlib import ExitStack
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync.client import connect
 
 from isaaclab_arena_gr00t.remote.address import ServerAddress
@@ -61,7 +61,8 @@ class Websocket:
             if error.response.status_code in _UNAUTHORISED:
                 raise UnauthorisedError(str(error)) from error
             raise ConnectionError(f"it refuses the connection ({error})") from error
-        except InvalidHandshake as error:
+        except WebSocketException as error:
+            # Which kind it is when a server ends at this moment depends on how far the handshake had come.
             raise ConnectionError(f"it refuses the connection ({error})") from error
 
     def send(self, request: bytes, timeout_s: float) -> None:
