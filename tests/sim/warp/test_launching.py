@@ -1,16 +1,15 @@
 """Which stream Warp works in, and graphs: captured and replayed on the CPU, in streams that only take notes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import Thread
-from typing import Any
 
 import pytest
 import torch
 import warp
 
 from isaaclab_arena.sim.warp.kernels import cpu_turn
-from isaaclab_arena.sim.warp.launching import GpuStreams, Launcher
+from isaaclab_arena.sim.warp.launching import Launcher
+from tests.sim.warp.fake_streams import between, fake_streams
 
 CPU = torch.device("cpu")
 
@@ -19,17 +18,6 @@ CPU = torch.device("cpu")
 def double(numbers: warp.array(dtype=float)):  # pyright: ignore[reportInvalidTypeForm]  Warp's own way to say it
     index = warp.tid()
     numbers[index] = 2.0 * numbers[index]
-
-
-class FakeStream:
-    """A stream that writes down whom it waits for."""
-
-    def __init__(self, name: str, notes: list[str]) -> None:
-        self.name = name
-        self._notes = notes
-
-    def wait_stream(self, other_stream: Any) -> None:
-        self._notes.append(f"{self.name} waits for {other_stream.name}")
 
 
 class Worker:
@@ -43,17 +31,7 @@ class Worker:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.numbers = warp.ones(2, dtype=float, device="cpu")
-        blocking, independent, of_torch = (
-            FakeStream(name, self.notes) for name in ("blocking", "independent", "torch")
-        )
-        streams = GpuStreams(blocking, independent, of_torch=lambda: of_torch, entered=self._entered)
-        self.launcher = Launcher(CPU, streams=streams)
-
-    @contextmanager
-    def _entered(self, stream: FakeStream) -> Iterator[None]:
-        self.notes.append(f"in {stream.name}")
-        yield
-        self.notes.append(f"out of {stream.name}")
+        self.launcher = Launcher(CPU, streams=fake_streams(self.notes))
 
     def launch(self) -> None:
         self.notes.append("launch")
@@ -69,10 +47,6 @@ class Worker:
 @pytest.fixture
 def worker() -> Worker:
     return Worker()
-
-
-def between(stream: str, *notes: str) -> list[str]:
-    return [f"{stream} waits for torch", f"in {stream}", *notes, f"out of {stream}", f"torch waits for {stream}"]
 
 
 def test_the_first_time_is_launched_where_warp_may_free_what_it_needs_for_a_moment(worker):
