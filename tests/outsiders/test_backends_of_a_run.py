@@ -22,6 +22,7 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.evaluation.startup import start_up
 from isaaclab_arena.evaluation.startup.settled_backends import Machinery, settle_backends, with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.verify import plan as verification_plan
@@ -64,6 +65,11 @@ class TossBuilder(CoinBuilder):
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
         self.backends.append(config.backend)
         return super().build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+
+
+@pytest.fixture(autouse=True)
+def _gpus_here(monkeypatch) -> None:
+    monkeypatch.setattr(start_up, "visible_gpu_count", lambda: len(GPUS))
 
 
 @pytest.fixture
@@ -119,6 +125,17 @@ def test_all_ranks_simulate_a_job_with_what_one_of_them_measured_once(tmp_path, 
     assert [backends_of(each, request) for each in started] == [["warp", "warp", "mujoco"]] * 2
     assert builder.measured == [(4, "cuda:0"), (8, "cuda:0")]
     assert planned(tmp_path / "out") == {"a": "warp", "b": "warp", "c": "mujoco"}
+
+
+def test_a_head_without_a_gpu_measures_nothing_for_its_ranks_and_says_what_they_simulate_with(
+    tmp_path, builder, monkeypatch, caplog
+):
+    monkeypatch.setattr(start_up, "visible_gpu_count", lambda: 0)
+    request = request_of(job_of(builder), output_directory=tmp_path / "out")
+    assert [backends_of(each, request) for each in start_on(GPUS, request)] == [["mujoco"]] * 2
+    assert builder.measured == []
+    assert "job 'coins' runs on mujoco" in caplog.text
+    assert "'backend: warp' in its arena_env_args" in caplog.text
 
 
 def test_a_run_that_goes_on_measures_nothing_and_keeps_its_backend(tmp_path, builder):

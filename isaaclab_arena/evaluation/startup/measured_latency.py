@@ -69,7 +69,8 @@ def settle_latencies(
         watch: Entered while something is measured for the named job.
 
     Raises:
-        ConfigError: If what was measured is too late for what a job says the robot does meanwhile.
+        ConfigError: If what was measured is too late for what a job says the robot does meanwhile, or nothing can be
+            measured here.
     """
     settled: dict[str, Delays] = {}
     problems: list[Problem] = []
@@ -77,6 +78,13 @@ def settle_latencies(
         name = job.config.name
         if name in known:
             settled[name] = known[name]
+            continue
+        if not machinery.measures:
+            message = (
+                "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
+                f"{machinery.devices[0]}: give steps, ms or a file of measured times"
+            )
+            problems.append(Problem(message, job=name, key="latency"))
             continue
         with watch(name):
             try:

@@ -31,11 +31,14 @@ class Machinery:
         devices: Device of each rank, by rank.
         num_threads: Threads that the physics of the rank that measures may use.
         num_groups: Groups that a job's env slots are divided into.
+        measures: Whether the process that sets the run up can measure what ranks will do. The head of a cluster, whose
+            ranks have GPUs, may have none.
     """
 
     devices: tuple[str, ...]
     num_threads: int
     num_groups: int = 1
+    measures: bool = True
 
     @property
     def has_gpus_only(self) -> bool:
@@ -53,7 +56,8 @@ def settle_backends(
     """Return what simulates each job that is to run, by its name; jobs without a choice are left out.
 
     A job that says it gets what it says, one that was begun what it was begun with. What is left open is MuJoCo unless
-    every rank has a GPU; then the faster backend is measured, on this rank, once for jobs that build the same.
+    every rank has a GPU; then the faster backend is measured, on this rank, once for jobs that build the same. Where
+    this rank cannot, it is MuJoCo, and a warning.
 
     Args:
         jobs: Every job of the run.
@@ -72,6 +76,15 @@ def settle_backends(
         elif known is not None and name in known:
             settled[name] = known[name]
         elif not machinery.has_gpus_only:
+            settled[name] = _ON_CPU
+        elif not machinery.measures:
+            _LOG.warning(
+                "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is "
+                "there; 'backend: %s' in its arena_env_args chooses the other one",
+                name,
+                _ON_CPU,
+                _ON_GPU,
+            )
             settled[name] = _ON_CPU
         else:
             key = job.environment_key

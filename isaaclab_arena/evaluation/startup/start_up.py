@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.distributed.launching.launcher_messages import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
@@ -203,6 +206,7 @@ class _Beginning:
             devices=tuple(devices),
             num_threads=options.num_threads or default_num_threads(context.local_world_size),
             num_groups=options.pipeline,
+            measures=torch.device(devices[0]).type != "cuda" or visible_gpu_count() > 0,
         )
         self.directory = _choose_directory(request.options, self._plan)
         self.lock = RunLock(self.directory.path).hold_alone()

@@ -67,6 +67,16 @@ def test_a_job_whose_policy_raises_is_left_to_fail_by_itself():
     assert list(settle_latencies(jobs, MACHINERY, known={})) == ["coins"]
 
 
+def test_a_head_without_a_gpu_refuses_to_measure_for_ranks_that_have_one():
+    builder = CoinBuilder()
+    machinery = Machinery(devices=("cuda",), num_threads=1, measures=False)
+    with pytest.raises(ConfigError, match="is 'measured' where the run is started, and no GPU is there") as refused:
+        settle_latencies([measuring(builder)], machinery, known={})
+    assert [(each.job, each.key) for each in refused.value.problems] == [("coins", "latency")]
+    assert builder.built == []
+    assert settle_latencies([measuring(builder)], machinery, known={"coins": THREE}) == {"coins": THREE}
+
+
 def test_every_rank_is_told_what_was_measured():
     work = [AttemptEntry(job="coins", finished=()), AttemptEntry(job="other", finished=())]
     assert [each.latency for each in with_latencies(work, {"coins": THREE})] == [THREE, None]
