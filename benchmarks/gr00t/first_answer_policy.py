@@ -1,4 +1,4 @@
-"""The GR00T policy, which writes down when its model has first answered."""
+"""The GR00T policy, which writes down when its model has answered, in a run that has a single control step."""
 
 import torch
 
@@ -8,7 +8,7 @@ from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopP
 
 
 class FirstAnswerPolicy(Gr00tClosedloopPolicy):
-    """Writes down when it has first answered."""
+    """Writes down when it has answered."""
 
     name = "first_answer"
 

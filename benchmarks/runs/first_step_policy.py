@@ -1,4 +1,4 @@
-"""A policy that writes down when it is first asked for an action."""
+"""A policy that writes down when it is asked for the action of a run that has a single control step."""
 
 import json
 import os
@@ -15,7 +15,7 @@ NOTE = "ARENA_BENCHMARK_NOTE"
 
 
 class FirstStepPolicy(PolicyBase):
-    """Writes down when it is first asked, and does nothing."""
+    """Writes down when it was asked, and does nothing."""
 
     name = "first_step"
 
@@ -27,7 +27,5 @@ class FirstStepPolicy(PolicyBase):
 
 
 def write_note() -> None:
-    """Write the note, the first time."""
-    note = Path(os.environ[NOTE])
-    if not note.exists():
-        note.write_text(json.dumps((time.time(), time.process_time())), encoding="utf-8")
+    """Write the note, over what the probe of its batches left, which asks before the first control step."""
+    Path(os.environ[NOTE]).write_text(json.dumps((time.time(), time.process_time())), encoding="utf-8")

@@ -4,7 +4,8 @@ Runs the same episodes with and without a recording, in turn, in one process, wi
 compares them: the CPU seconds in the recorder's own calls are the figure to quote on a noisy machine, because the runs
 differ by more than a recording costs. A recording is all that ends
 in the dataset: copying each control step, the episode files, their verification, and putting them into one file that is
-flushed to disk. Without one there still are the commit lines, which are the results of a job.
+flushed to disk. Without one there still are the commit lines, which are the results of a job. What a resumed run does
+with episode files that a killed one has left is measured too.
 """
 
 import statistics
@@ -29,11 +30,16 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.storage.recovery.job_diagnosis import PlannedEpisodes, diagnose
+from isaaclab_arena.storage.recovery.job_repair import repair_job
+from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
+from isaaclab_arena.storage.run.commits import read_commits
 
 ENVIRONMENT = "lift_object"
 POLICIES = ("scripted", "zero_action")
 NUM_ENVS = (1, 8, 16)
 PARTS = ("start", "step", "write", "consolidate")
+JOB = "benchmark"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +47,7 @@ class Options(PageOptions):
     """What to measure."""
 
     repeats: int = 9  # Pairs of runs of each line of the table.
+    repairs: int = 3  # Runs of each line whose episodes are put together after a crash.
     episodes: int = 48  # Episodes of each run.
     policies: tuple[str, ...] = POLICIES  # Policies of the runs.
     num_envs: tuple[int, ...] = NUM_ENVS  # Numbers of env slots, with each policy.
@@ -93,8 +100,7 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
     """
     found = Run()
     with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
-        job = RecordedJob(name="overhead", rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT})
-        recorder = EpisodeRecorder(Path(name), job, RecordingOptions(write_dataset=records))
+        recorder = make_recorder(Path(name), records=records)
 
         def record() -> None:
             rollout(environment, policy, episodes(number), [TimedRecorder(recorder, found)])
@@ -104,6 +110,33 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
         took = timed(record)
     found.cpu_s, found.wall_s = took.cpu_s, took.wall_s
     return found
+
+
+def make_recorder(directory: Path, *, records: bool = True) -> EpisodeRecorder:
+    """Return the recorder of a job, which has one attempt on one rank."""
+    job = RecordedJob(
+        name=JOB, rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT}, provenance={"config_hash": JOB}
+    )
+    return EpisodeRecorder(directory, job, RecordingOptions(write_dataset=records))
+
+
+def repaired_s(environment: Environment, policy: PolicyBase, number: int) -> float:
+    """Return the CPU seconds in which a resumed run checks what a killed one has left, and makes its dataset."""
+    with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
+        directory = Path(name)
+        recorder = make_recorder(directory)
+        rollout(environment, policy, episodes(number), [recorder])
+        recorder.close()
+        expected = PlannedEpisodes(name=JOB, seed=0, num_episodes=number, config_hash=JOB)
+
+        def repair() -> None:
+            log = read_commits(directory, JOB, skip_unreadable=False)
+            diagnosis = diagnose(expected, log, read_recordings(directory, JOB, log.lines))
+            repair_job(directory, JOB, diagnosis)
+
+        took = timed(repair)
+        assert len(list(directory.glob("*.hdf5"))) == 1, "the episodes were not put into one dataset"
+    return took.cpu_s
 
 
 def percent(ratio: float) -> str:
@@ -117,6 +150,7 @@ def measure(policy_type: str, num_envs: int, options: Options) -> tuple[str, ...
 
     once = partial(run_once, environment, policy, options.episodes)
     runs = in_turn({records: partial(once, records=records) for records in (False, True)}, options.repeats, warm_up=1)
+    repairs_s = [repaired_s(environment, policy, options.episodes) for _ in range(options.repairs)]
     environment.close()
     with_it, without = runs[True], runs[False]
     least_s = min(values(without, "cpu_s"))
@@ -131,7 +165,7 @@ def measure(policy_type: str, num_envs: int, options: Options) -> tuple[str, ...
         percent(1 + sum(map(part_s, PARTS)) / least_s),
         percent(min(values(with_it, "cpu_s")) / least_s),
         *(percent(statistics.median(ratios(with_it, without, unit))) for unit in ("cpu_s", "wall_s")),
-        *(f"{1000 * part_s(part) / options.episodes:.2f}" for part in PARTS),
+        *(f"{1000 * each_s / options.episodes:.2f}" for each_s in (*map(part_s, PARTS), min(repairs_s))),
         f"{1e6 * of_step_s:.0f}",
     )
 
@@ -141,7 +175,7 @@ def main(options: Options) -> None:
     torch.set_num_threads(1)
     page = Page("recording_overhead", "What recording costs", options)
     overhead = ("CPU s", "overhead: its calls", "least", "CPU", "wall")
-    parts = ("ms an episode: start", "steps", "write", "consolidate", "µs a step of the batch")
+    parts = ("ms an episode: start", "steps", "write", "consolidate", "repair", "µs a step of the batch")
     table = Table("policy", "num_envs", *overhead, *parts)
     for policy_type in options.policies:
         for num_envs in options.num_envs:
@@ -153,7 +187,8 @@ Overhead of a recording: `its calls` is the CPU time of the recorder's own calls
 without a recording. The other three compare whole runs: `least` the CPU seconds of those that other programs disturbed
 least, `CPU` and `wall` are medians over {options.repeats} pairs of neighbouring runs. The parts are CPU times, of which
 `write` is what the end of an episode costs more than without a recording. In a run of several jobs `consolidate`
-happens while the next job runs."""
+happens while the next job runs. `repair` is what takes its place in a run that is resumed after it was killed: every
+episode file is read and checked, and all are put into one."""
     page.write(text, table)
 
 
