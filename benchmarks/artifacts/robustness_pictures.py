@@ -1,6 +1,7 @@
 """Make the contact sheets of change: what each axis does at each level, as the head camera sees it.
 
-Of every axis the episode that it moves farthest is shown. Look at what comes out before it is committed.
+Of every axis the episode that it moves farthest is shown, of the robot's start the one whose robot stays most in the
+picture. Look at what comes out before it is committed.
 """
 
 from collections.abc import Sequence
@@ -14,17 +15,16 @@ from PIL import Image, ImageDraw, ImageFont
 
 from benchmarks import ROOT
 from benchmarks.artifacts.level_tables import LEVELS, level_value
+from benchmarks.artifacts.task_catalog import tasks
 from benchmarks.harness.environments import CPU, episodes
 from benchmarks.harness.pages import run
 from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.arena.table_environment import TableEnvironment
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL, LANGUAGE, Axis
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.variation import Variation
 
-TASKS = ("lift_object", "pick_by_colour")
 CAMERA = "robot_head_cam"
 UNSEEN = ("object_mass", "object_friction", "action_noise", "sensor_noise", "delay", LANGUAGE)
 """Axes that no still picture of the beginning of an episode shows."""
@@ -36,11 +36,12 @@ SHEETS = {
 """What is in the world, and what becomes of its picture."""
 
 CLOSE: dict[str, int] = dict.fromkeys(("object_position", "object_yaw", "object_size", "object_color"), 3)
-"""Axes of which a part of a larger picture is shown, so many times as large, with the thing in its middle."""
+"""Axes of which a part of a larger picture is shown, so many times as large, with the thing in its middle, if any."""
 
 TILE = 144
+_LONGEST_CAPTION = 24
 _CAPTION, _GAP, _LEFT, _TOP = 15, 4, 118, 20
-_QUALITY = 85
+_QUALITY = 75
 _INK = (51, 65, 85)
 
 
@@ -50,6 +51,7 @@ class Options:
 
     output: Path = ROOT / "docs" / "images" / "robustness"  # Directory of <task>_<sheet>.jpg.
     episodes: int = 40  # Episodes from which the one is chosen that an axis moves farthest.
+    only: tuple[str, ...] = ()  # Tasks to show; by default all.
 
 
 def starts(environment: TableEnvironment, each: Sequence[Episode]) -> list[Conditions]:
@@ -76,6 +78,19 @@ def farthest(axis: Axis, catalogue: Sequence[Variation], drawn: Sequence[Conditi
     return max(range(len(drawn)), key=lambda index: way(drawn[index]))
 
 
+def most_seen(environments: Sequence[TableEnvironment], numbered: Sequence[Episode]) -> int:
+    """Return the episode whose robot takes most of the picture at the level at which it takes least."""
+
+    def share(environment: TableEnvironment, conditions: Conditions) -> float:
+        shown = environment.reset(torch.tensor([0]), [conditions])["camera_obs"][f"{CAMERA}_segmentation"]
+        model = environment.backend.model
+        robot = [index for index in range(model.nbody) if model.body(index).name.startswith("robot/")]
+        return float(np.isin(shown.numpy(), robot).mean())
+
+    shares = [[share(each, conditions) for conditions in starts(each, numbered)] for each in environments]
+    return int(np.argmax(np.min(shares, axis=0)))
+
+
 def built(builder: TableEnvironmentBuilder, settings: dict[str, Any], size: int) -> TableEnvironment:
     """Return a single env slot with cameras and variations on."""
     config = builder.config_class(enable_cameras=True, camera_size=size, camera_segmentation=True)
@@ -87,15 +102,19 @@ def pictures_of(builder: TableEnvironmentBuilder, axis: Axis, options: Options) 
     """Return what one episode looks like at levels 0 to 5. Shape of each: (height, width, 3)."""
     catalogue = builder.variations(builder.config_class())
     numbered = episodes(options.episodes)
-    size = CLOSE.get(axis.name, 1) * TILE
-    edge = built(builder, axis.settings(catalogue, EDGE_LEVEL), size)
-    chosen = numbered[farthest(axis, catalogue, starts(edge, numbered))]
+    things = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1).task.spec.rigid_objects
+    size = TILE * (CLOSE.get(axis.name, 1) if things else 1)
+    settings = ({}, *(axis.settings(catalogue, level) for level in LEVELS))
+    environments = [built(builder, each, size) for each in settings]
+    if axis.name == "robot_start":
+        chosen = numbered[most_seen(environments, numbered)]
+    else:
+        chosen = numbered[farthest(axis, catalogue, starts(environments[EDGE_LEVEL], numbered))]
     seen, corner = [], (0, 0)
-    for level in (0, *LEVELS):
-        environment = built(builder, axis.settings(catalogue, level) if level else {}, size)
+    for level, environment in enumerate(environments):
         cameras = environment.reset(torch.tensor([0]), starts(environment, [chosen]))["camera_obs"]
-        if level == 0 and axis.name in CLOSE:
-            thing = next(iter(environment.task.spec.rigid_objects.values())).partition("/")[0]
+        if level == 0 and size > TILE:
+            thing = next(iter(things.values())).partition("/")[0]
             corner = corner_around(environment, cameras[f"{CAMERA}_segmentation"][0].numpy(), f"{thing}/body")
         picture = cameras[f"{CAMERA}_rgb"][0].numpy()
         seen.append(picture[corner[0] : corner[0] + TILE, corner[1] : corner[1] + TILE])
@@ -121,7 +140,9 @@ def captions(axis: Axis, catalogue: Sequence[Variation]) -> list[str]:
     key = axis.variations(catalogue)[0].key
     if axis.name == "object_color" or len(axis.names) > 1:
         return ["as it is", *(f"level {level}" for level in LEVELS)]
-    return ["as it is", *(level_value(axis, catalogue, level, key) for level in LEVELS)]
+    values = {level: level_value(axis, catalogue, level, key) for level in LEVELS}
+    shown = (value if len(value) <= _LONGEST_CAPTION else f"level {level}" for level, value in values.items())
+    return ["as it is", *shown]
 
 
 def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Options) -> Image.Image:
@@ -147,10 +168,12 @@ def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Optio
 def main(options: Options) -> None:
     """Make every sheet."""
     options.output.mkdir(parents=True, exist_ok=True)
-    for task in TASKS:
+    for task, builder in tasks().items():
+        if options.only and task not in options.only:
+            continue
         for name, axes in SHEETS.items():
-            made = sheet(ENVIRONMENTS.get(task), axes, options)
-            made.save(options.output / f"{task}_{name}.jpg", quality=_QUALITY, subsampling=0, optimize=True)
+            made = sheet(builder, axes, options)
+            made.save(options.output / f"{task}_{name}.jpg", quality=_QUALITY, optimize=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ DOCS = ROOT / "docs"
 LIST = DOCS / "reference" / "task_catalog.md"
 PAGES = DOCS / "reference" / "task_catalog"
 PICTURES = DOCS / "images" / "tasks"
+SHEETS = ("scene", "pictures")
+"""Contact sheets of change, which `benchmarks.artifacts.robustness_pictures` makes."""
 MEASURED = RESULTS / "scripted_success.md"
 # How much of the episode has passed in the picture, where half is not the moment to see.
 MOMENTS = {
@@ -113,20 +115,18 @@ def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[s
     numbers = sum(spec.shape[0] for spec in specs.values() if isinstance(spec, ArraySpec))
     yield f"| numbers in observation and action | {numbers} and {environment.action_spec.shape[0]} |"
     yield from measured.get(name, [])
-    yield from ("", *changes(builder, environment))
+    yield from ("", *changes(name, builder, environment))
     yield from ("", "[All tasks](../task_catalog.md)", "")
 
 
-def changes(builder: TableEnvironmentBuilder, environment: TableEnvironment) -> Iterator[str]:
+def changes(name: str, builder: TableEnvironmentBuilder, environment: TableEnvironment) -> Iterator[str]:
     """Yield the lines about how an episode may be changed, axis by axis and level by level."""
     introduction = """
         ## Levels of change
 
         What [robustness](../../how_to/robustness.md) draws from at each level, with the default object and cameras.
-        Level 5 is a floor: there the `scripted` policy still solves 90 %
-        ([measured](../../../benchmarks/results/robustness_levels.md)). Mass, friction, noise of actions and
-        sensors, delay and language show in no still picture; [sheets](../../how_to/robustness.md#the-axes)
-        show the others, of `lift_object` and `pick_by_colour`.
+        At level 5 the `scripted` policy still solves 90 %
+        ([measured](../../../benchmarks/results/robustness_levels.md)).
     """
     yield textwrap.dedent(introduction).strip()
     yield from ("", *level_table(builder.variations(builder.config_class())))
@@ -138,6 +138,13 @@ def changes(builder: TableEnvironmentBuilder, environment: TableEnvironment) -> 
         "",
     )
     yield from paraphrase_table(words, environment.task.paraphrases_for(conditions))
+    shown = """
+        Levels 0 to 5 of one episode, as the head camera sees it, of each axis the episode that it moves farthest. Mass,
+        friction, noise of actions and sensors, delay and language show in no still picture.
+    """
+    yield from ("", textwrap.dedent(shown).strip())
+    for sheet in SHEETS:
+        yield from ("", f"![Levels of change, {sheet}](../../images/robustness/{name}_{sheet}.jpg)")
 
 
 def drawn(environment: TableEnvironment) -> list[str]:

@@ -155,4 +155,4 @@ def test_a_joint_near_its_limit_goes_to_it_and_takes_no_level_from_the_others():
     (variation,) = enabled_variations(so101, edge)
     assert variation.sampler.high[3] == variation.highest[3]
     with pytest.raises(ConfigError, match="for no joint goes beyond its limits"):
-        enabled_variations(so101, AXES["robot_start"].settings(so101, 20))
+        enabled_variations(so101, AXES["robot_start"].settings(so101, 10))
