@@ -157,8 +157,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.simulation.camera_throughput
 	$(BIN)/python -m benchmarks.simulation.ant_throughput
 	$(BIN)/python -m benchmarks.simulation.varied_steps
-	$(BIN)/python -m benchmarks.simulation.worker_overhead
-	$(BIN)/python -m benchmarks.simulation.worker_throughput $(if $(PUSHT_PYTHON),--pusht_python $(PUSHT_PYTHON)) \
+	$(BIN)/python -m benchmarks.workers.overhead
+	$(BIN)/python -m benchmarks.workers.throughput $(if $(PUSHT_PYTHON),--pusht_python $(PUSHT_PYTHON)) \
 		$(if $(ROBOSUITE_PYTHON),--robosuite_python $(ROBOSUITE_PYTHON))
 	$(BIN)/python -m benchmarks.runs.recording_overhead
 	$(BIN)/python -m benchmarks.runs.films

@@ -5,7 +5,7 @@ import struct
 from contextlib import ExitStack
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
-from websockets.sync.client import connect
+from websockets.sync import client
 
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.wire.contract import UnauthorisedError
@@ -43,7 +43,7 @@ class Websocket:
         self._open = ExitStack()
         token = address.api_token
         try:
-            dialled = connect(
+            dialled = client.connect(
                 f"ws://{address}",
                 compression=None,
                 max_size=limits.max_message_bytes,

@@ -22,7 +22,6 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.run import execute
-from isaaclab_arena.evaluation.startup import start_up
 from isaaclab_arena.evaluation.startup.settled_backends import Machinery, settle_backends, with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.verify import plan as verification_plan
@@ -69,7 +68,8 @@ class TossBuilder(CoinBuilder):
 
 @pytest.fixture(autouse=True)
 def _gpus_here(monkeypatch) -> None:
-    monkeypatch.setattr(start_up, "visible_gpu_count", lambda: len(GPUS))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(GPUS))
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_all_ranks_simulate_a_job_with_what_one_of_them_measured_once(tmp_path, 
 def test_a_head_without_a_gpu_measures_nothing_for_its_ranks_and_says_what_they_simulate_with(
     tmp_path, builder, monkeypatch, caplog
 ):
-    monkeypatch.setattr(start_up, "visible_gpu_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     request = request_of(job_of(builder), output_directory=tmp_path / "out")
     assert [backends_of(each, request) for each in start_on(GPUS, request)] == [["mujoco"]] * 2
     assert builder.measured == []

@@ -69,8 +69,7 @@ def settle_latencies(
         watch: Entered while something is measured for the named job.
 
     Raises:
-        ConfigError: If what was measured is too late for what a job says the robot does meanwhile, or nothing can be
-            measured here.
+        ConfigError: If nothing can be measured here, or it is too late for what a job says the robot does meanwhile.
     """
     settled: dict[str, Delays] = {}
     problems: list[Problem] = []
@@ -80,19 +79,12 @@ def settle_latencies(
             settled[name] = known[name]
             continue
         if not machinery.measures:
-            message = (
-                "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
-                f"{machinery.devices[0]}: give steps, ms or a file of measured times"
-            )
-            problems.append(Problem(message, job=name, key="latency"))
+            problems.append(_unmeasurable(name, machinery))
             continue
         with watch(name):
-            try:
-                measured = _measured(job, machinery, asked)
-            except Exception as error:  # noqa: BLE001  what one policy raises must not stop the others
-                # Its job will fail by itself, and say so.
-                _LOG.debug("job '%s' cannot be measured: %s", name, error)
-                continue
+            measured = _tried(job, machinery, asked)
+        if measured is None:
+            continue
         problems += [replace(each, job=name) for each in measured.problems]
         settled[name] = measured.delays
         _LOG.info("job '%s': the answers of its policy are %s late here; %s", name, measured.delays, measured.quantiles)
@@ -112,6 +104,14 @@ def with_settled_latencies(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, 
     return tuple(job.with_delays(settled.get(job.config.name)) for job in jobs)
 
 
+def _unmeasurable(name: str, machinery: Machinery) -> Problem:
+    message = (
+        "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
+        f"{machinery.devices[0]}: give steps, ms or a file of measured times"
+    )
+    return Problem(message, job=name, key="latency")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
     delays: Delays
@@ -122,6 +122,15 @@ class _Measured:
 def _is_to_measure(job: Job) -> bool:
     is_pending = job.config.status is JobStatus.PENDING
     return is_pending and job.latency is not None and job.latency.config.measured
+
+
+def _tried(job: Job, machinery: Machinery, asked: Asked) -> _Measured | None:
+    """Measure a job; None where its policy raises, because then the job will fail by itself, and say so."""
+    try:
+        return _measured(job, machinery, asked)
+    except Exception as error:  # noqa: BLE001  what one policy raises must not stop the others
+        _LOG.debug("job '%s' cannot be measured: %s", job.config.name, error)
+        return None
 
 
 def _measured(job: Job, machinery: Machinery, asked: Asked) -> _Measured:

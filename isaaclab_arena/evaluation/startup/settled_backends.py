@@ -21,6 +21,10 @@ from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
 _LOG = logging.getLogger(__name__)
 _ON_CPU = "mujoco"
 _ON_GPU = "warp"
+_UNMEASURED = (
+    "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is there; "
+    "'backend: %s' in its arena_env_args chooses the other one"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +60,7 @@ def settle_backends(
     """Return what simulates each job that is to run, by its name; jobs without a choice are left out.
 
     A job that says it gets what it says, one that was begun what it was begun with. What is left open is MuJoCo unless
-    every rank has a GPU; then the faster backend is measured, on this rank, once for jobs that build the same. Where
-    this rank cannot, it is MuJoCo, and a warning.
+    every rank has a GPU; then the faster backend is measured, on this rank if it can, once for jobs that are alike.
 
     Args:
         jobs: Every job of the run.
@@ -78,13 +81,7 @@ def settle_backends(
         elif not machinery.has_gpus_only:
             settled[name] = _ON_CPU
         elif not machinery.measures:
-            _LOG.warning(
-                "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is "
-                "there; 'backend: %s' in its arena_env_args chooses the other one",
-                name,
-                _ON_CPU,
-                _ON_GPU,
-            )
+            _LOG.warning(_UNMEASURED, name, _ON_CPU, _ON_GPU)
             settled[name] = _ON_CPU
         else:
             key = job.environment_key

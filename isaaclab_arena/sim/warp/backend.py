@@ -57,6 +57,7 @@ class WarpBackend(Backend):
         deterministic: Whether MuJoCo-Warp's own determinism is on, which fixes the order of sums but not, in
             MuJoCo-Warp 4, that of contacts and constraints on a GPU.
         sizes: Room for contacts and constraints to begin with; measured by default.
+        launcher: Launches what is to be done; by default one of its own on the device.
 
     Raises:
         EnvironmentBuildError: If MuJoCo-Warp cannot simulate the model.
@@ -72,6 +73,7 @@ class WarpBackend(Backend):
         device: torch.device,
         deterministic: bool = False,
         sizes: BufferSizes | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         self.model = model
         self.num_envs = num_envs
@@ -82,7 +84,7 @@ class WarpBackend(Backend):
         self.names = model_names(model)
         self._has_early_sensors = bool((model.sensor_needstage < int(mujoco.mjtStage.mjSTAGE_ACC)).any())
         self.sizes = sizes or probed_sizes(model)
-        self.launcher = Launcher(device)
+        self.launcher = launcher or Launcher(device)
         with self.launcher.compiling():
             self._model = _put_model(model, deterministic=deterministic)
             self._data = make_data(model, num_envs, self.sizes)

@@ -2,9 +2,10 @@
 
 import pytest
 from websockets.exceptions import ConnectionClosedError, InvalidMessage, ProtocolError, WebSocketException
+from websockets.sync import client
 
-from isaaclab_arena_gr00t.remote import websocket
 from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote.websocket import Websocket
 
 
 @pytest.mark.parametrize(
@@ -19,8 +20,8 @@ def test_a_server_that_ends_while_it_is_dialled_is_a_lost_connection_at_any_mome
     def connect(url: str, **options: object) -> None:
         raise end
 
-    monkeypatch.setattr(websocket, "connect", connect)
+    monkeypatch.setattr(client, "connect", connect)
     address = ServerAddress(host="127.0.0.1", port=1)
     assert isinstance(end, WebSocketException)
     with pytest.raises(ConnectionError, match="it refuses the connection"):
-        websocket.Websocket(address, 1.0, numbers_answers=False)
+        Websocket(address, 1.0, numbers_answers=False)

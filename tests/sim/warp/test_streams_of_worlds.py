@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import mujoco_warp
 import numpy as np
 import pytest
 import torch
@@ -12,9 +13,8 @@ import warp
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.model_changes import resized
 from isaaclab_arena.sim.scene.scene import compose_scene
-from isaaclab_arena.sim.warp import backend as warp_backend
 from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.buffers import BufferSizes, with_more_room
+from isaaclab_arena.sim.warp.buffers import BufferSizes
 from isaaclab_arena.sim.warp.launching import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone
 from tests.sim.warp.fake_streams import between, fake_streams
@@ -23,6 +23,8 @@ ROOMY, NARROW = BufferSizes(contacts=64, constraints=256), BufferSizes(contacts=
 TOUCHING = StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})
 
 
+CPU = torch.device("cpu")
+MADE = "make_data"
 CALLS = ("launch", "capture_launch", "copy", "empty", "zeros", "full")
 """Functions of Warp that give a device something to do."""
 
@@ -36,11 +38,12 @@ class Worlds:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, sizes: BufferSizes) -> None:
         self.notes: list[str] = []
-        monkeypatch.setattr(warp_backend, "Launcher", partial(Launcher, streams=fake_streams(self.notes)))
+        monkeypatch.setattr(mujoco_warp, "make_data", partial(self.told, MADE, mujoco_warp.make_data))
         for name in CALLS:
             monkeypatch.setattr(warp, name, partial(self.told, name, getattr(warp, name)))
         self.model = compose_scene("scenes/table.xml", PARTS)
-        self.backend = WarpBackend(self.model, num_envs=2, device=torch.device("cpu"), sizes=sizes)
+        launcher = Launcher(CPU, streams=fake_streams(self.notes))
+        self.backend = WarpBackend(self.model, num_envs=2, device=CPU, sizes=sizes, launcher=launcher)
 
     def told(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function, and note its name."""
@@ -105,10 +108,9 @@ def test_fields_become_each_worlds_own_and_what_follows_from_them_is_renewed_in_
 
 def test_more_room_is_made_between_the_step_that_lacked_it_and_the_one_made_again(monkeypatch):
     worlds = Worlds(monkeypatch, NARROW)
-    monkeypatch.setattr(warp_backend, "with_more_room", partial(worlds.told, "more room", with_more_room))
     notes = worlds.noted(worlds.touch)
     assert worlds.backend.sizes.contacts > NARROW.contacts
-    made_at = notes.index("more room")
+    made_at = notes.index(MADE)
     before, after = ([note for note in each if note.startswith("in ")] for each in (notes[:made_at], notes[made_at:]))
     assert before[-1] == "in blocking"
     assert after[0] == "in blocking", "a graph that knows the arrays of before was replayed"

@@ -10,7 +10,7 @@ import torch
 from benchmarks.harness.environments import build, episodes, make_policy
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
-from benchmarks.simulation.worker_throughput import children, memory_bytes
+from benchmarks.workers.throughput import children, memory_bytes
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
