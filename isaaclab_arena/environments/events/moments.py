@@ -45,8 +45,8 @@ class Moments(NamedState):
         return pose[:, 3:]
 
     def _pose(self, body: str) -> torch.Tensor | None:
-        joint = f"{body.rpartition('/')[0]}/free"
-        return self.joint_position(joint) if joint in self.names.joint_qpos else None
+        joint = self.names.free_joints.get(body)
+        return None if joint is None else self.joint_position(joint)
 
 
 class MomentRing:
