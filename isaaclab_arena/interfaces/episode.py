@@ -95,6 +95,9 @@ SETBACKS = (
     "reached_and_missed",
     "success_undone",
     "stuck",
+    "fell_over",
+    "left_the_rail",
+    "strayed",
 )
 """Events that throw an episode back. Of those that begin in the same control step the first decides."""
 

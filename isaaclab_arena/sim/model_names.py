@@ -20,6 +20,7 @@ class ModelNames:
         sites: Site to its index in ``site_xpos``.
         sensors: Sensor to its entries of ``sensordata``.
         mocap_bodies: Mocap body to its index in ``mocap_pos``.
+        free_joints: Body to the free joint that it has of its own.
     """
 
     joint_qpos: Mapping[str, slice]
@@ -29,17 +30,20 @@ class ModelNames:
     sites: Mapping[str, int]
     sensors: Mapping[str, slice]
     mocap_bodies: Mapping[str, int]
+    free_joints: Mapping[str, str]
 
 
 def model_names(model: mujoco.MjModel) -> ModelNames:
     """Return where a compiled model keeps its named parts."""
     free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
-    joint_qpos, joint_dof = {}, {}
+    joint_qpos, joint_dof, free_joints = {}, {}, {}
     for index in range(model.njnt):
         name, kind = model.joint(index).name, int(model.jnt_type[index])
         num_positions, num_dofs = {free: (7, 6), ball: (4, 3)}.get(kind, (1, 1))
         joint_qpos[name] = _part(model.jnt_qposadr[index], num_positions)
         joint_dof[name] = _part(model.jnt_dofadr[index], num_dofs)
+        if kind == free:
+            free_joints[model.body(int(model.jnt_bodyid[index])).name] = name
     bodies = {model.body(index).name: index for index in range(model.nbody)}
     return ModelNames(
         joint_qpos=joint_qpos,
@@ -52,6 +56,7 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
             for index in range(model.nsensor)
         },
         mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
+        free_joints=free_joints,
     )
 
 

@@ -11,7 +11,6 @@ import torch
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
 from isaaclab_arena.environments.arena.state import StateReader
 from isaaclab_arena.environments.events.moments import MomentRing, Moments
-from isaaclab_arena.environments.events.reading import events_of
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
@@ -202,9 +201,9 @@ class ArenaEnvironment(ShowsPictures, Environment):
         read, max_steps = self.kept_moments(env_ids), self.max_episode_length
         if not read:
             return [None] * len(env_ids)
-        facts = [self.task.facts(each, env_id) for each, env_id in zip(read, env_ids, strict=True)]
         return [
-            events_of(each, solved=success, max_steps=max_steps) for each, success in zip(facts, solved, strict=True)
+            self.task.events(moments, env_id, solved=success, max_steps=max_steps)
+            for moments, env_id, success in zip(read, env_ids, solved, strict=True)
         ]
 
     def kept_moments(self, env_ids: Sequence[int]) -> Sequence[Moments]:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.events.endings import last_growth, ran_out_of_time, summed_up
 from isaaclab_arena.environments.events.facts import Facts, progress_of
-from isaaclab_arena.environments.events.spans import Span, spans, visits
-from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, EpisodeEvents
+from isaaclab_arena.environments.events.spans import Span, ends, spans, visits
+from isaaclab_arena.interfaces.episode import SETBACKS, EpisodeEvents
 
 MOVED_M = 0.02
 STRAYED_M = 0.05
@@ -16,8 +17,6 @@ STUCK_STEPS = 10
 HOVER_STEPS = 20
 SEEN_STEPS = 5
 DELIVERED_WITHIN_STEPS = 10
-GROWTH = 0.02
-LATE = 0.2
 _FLICKER = 4
 
 
@@ -36,13 +35,9 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
         found["success_undone"] = [span for span in found["success_undone"] if span[0] < len(progress) - 1]
     else:
         found |= _shortfalls(facts, progress, max_steps)
-    found = {name: found[name] for name in EVENTS if found.get(name)}
+    found = {name: each for name, each in found.items() if each}
     decisive = None if solved else _decisive(facts, found, progress)
-    if not solved and decisive is None and len(progress) > max_steps:
-        decisive = "stalled"
-        found[decisive] = [(max_steps, max_steps)]
-    seen = {name: (each[0][0], len(each)) for name, each in found.items()}
-    return EpisodeEvents(progress=round(float(progress[-1]), 4), decisive=decisive, seen=seen)
+    return summed_up(progress, found, decisive, solved=solved, max_steps=max_steps)
 
 
 def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
@@ -61,7 +56,7 @@ def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarra
     if facts.is_pushed and "pushed_away" in at_end:
         return "pushed_away"
     taken_at = 0 if facts.carried is None else _last(_numpy(facts.carried))
-    good_at = max(int(np.argmax(progress >= progress[-1] - GROWTH)), taken_at)
+    good_at = max(last_growth(progress), taken_at)
     progressing = "out_of_time_while_progressing" in at_end
     lasting = [
         (span[0], rank, name)
@@ -93,8 +88,7 @@ def _shortfalls(facts: Facts, progress: np.ndarray, max_steps: int) -> dict[str,
         found["never_moved"] = at_end
     if float(facts.hand_m.min()) > facts.reach_m and not bool(facts.taken.any()):
         found["never_reached"] = at_end
-    late = round(LATE * last)
-    if last >= max_steps and progress[-1] - progress[last - late] >= GROWTH:
+    if ran_out_of_time(progress, max_steps):
         found["out_of_time_while_progressing"] = at_end
     return found
 
@@ -158,8 +152,7 @@ def _pushed_away(facts: Facts) -> list[Span]:
 
 def _undone(facts: Facts) -> list[Span]:
     """Find where the goal had been met for a moment and was not any more."""
-    met = _numpy(facts.met)
-    return [(last + 1, last + 1) for _, last in spans(met, shortest=SEEN_STEPS, gap=1) if last + 1 < len(met)]
+    return ends(_numpy(facts.met), shortest=SEEN_STEPS, gap=1)
 
 
 def _stuck(facts: Facts) -> list[Span]:

@@ -24,6 +24,12 @@ def spans(holds: np.ndarray, *, shortest: int = 1, gap: int = 0) -> list[Span]:
     return [(first, last) for first, last in found if last - first + 1 >= shortest]
 
 
+def ends(holds: np.ndarray, *, shortest: int, gap: int) -> list[Span]:
+    """Return the moments in which something that had held does not any more; see `spans`."""
+    found = spans(holds, shortest=shortest, gap=gap)
+    return [(last + 1, last + 1) for _, last in found if last + 1 < len(holds)]
+
+
 def visits(distance: np.ndarray, *, reach: float, left: float) -> list[Span]:
     """Return the spans that begin within ``reach`` and last until the distance is more than ``left``."""
     found: list[Span] = []

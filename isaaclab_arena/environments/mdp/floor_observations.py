@@ -9,7 +9,7 @@ from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import rotate_inverse
-from isaaclab_arena.sim.named_state import side_by_side
+from isaaclab_arena.sim.named_state import NamedState, side_by_side
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 
 _XYZ = ("x", "y", "z")
@@ -20,10 +20,10 @@ class FloorSenses:
 
     Args:
         robot: The robot.
-        backend: The simulation that it stands in.
+        backend: The simulation that it stands in, or other states of its model.
     """
 
-    def __init__(self, robot: FloorRobot, backend: Backend) -> None:
+    def __init__(self, robot: FloorRobot, backend: NamedState) -> None:
         self._backend = backend
         self._robot = robot
         self._root = robot.free_joint or robot.root_body
@@ -31,7 +31,7 @@ class FloorSenses:
         self._positions = side_by_side(positions)
         like = {"dtype": backend.qpos.dtype, "device": backend.device}
         self._default = torch.tensor(robot.default_joint_position, **like)
-        self._down = torch.tensor([[0.0, 0.0, -1.0]], **like).expand(backend.num_envs, 3)
+        self._down = torch.tensor([[0.0, 0.0, -1.0]], **like).expand(len(backend.qpos), 3)
 
     def linear_velocity(self) -> torch.Tensor:
         """Return the root's velocity in its own frame [m/s]. Shape: (num_envs, 3)."""

@@ -1,6 +1,10 @@
 """Reward terms of legged robots: pure functions of tensors, one number per env slot, elementwise arithmetic only."""
 
+from typing import TypeVar
+
 import torch
+
+_Number = TypeVar("_Number", float, torch.Tensor)
 
 
 def total(values: torch.Tensor) -> torch.Tensor:
@@ -36,12 +40,12 @@ def tracking(squared_error: torch.Tensor, width: float) -> torch.Tensor:
     return 1 / (square * square)
 
 
-def low_passed(so_far: torch.Tensor, value: torch.Tensor, dt: float, time_constant: float) -> torch.Tensor:
-    """Return a value filtered by a first-order low pass. Shape: (num_envs, n).
+def low_passed(so_far: _Number, value: _Number, dt: float, time_constant: float) -> _Number:
+    """Return a value filtered by a first-order low pass: a tensor of any shape, or one number.
 
     Args:
-        so_far: The filtered value one step ago. Shape: (num_envs, n).
-        value: The value now. Shape: (num_envs, n).
+        so_far: The filtered value one step ago.
+        value: The value now, of the same shape.
         dt: Time between the two [s].
         time_constant: Of the filter [s], several times ``dt``.
     """

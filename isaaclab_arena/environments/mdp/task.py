@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.events.facts import Facts
+from isaaclab_arena.environments.events.reading import events_of
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.environments.mdp.things import Thing
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
@@ -202,6 +203,17 @@ class Task(ABC):
     def tells_events(self) -> bool:
         """Whether it says of an episode what it was like: whether it has `facts` of its own."""
         return type(self).facts is not Task.facts
+
+    def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
+        """Return what happened in one episode, by default as its `facts` have it.
+
+        Args:
+            moments: The states that it went through; see `facts`.
+            env_id: Its env slot, which has not been reset since.
+            solved: Whether it succeeded.
+            max_steps: Control steps after which it would have run out of time.
+        """
+        return events_of(self.facts(moments, env_id), solved=solved, max_steps=max_steps)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         """Return what one episode was like, for its events. It must not depend on other env slots.

@@ -10,6 +10,7 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.events.floor import BRIEF_S, FloorFacts, ever, streak
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
@@ -19,6 +20,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.scene import CameraPose
 
@@ -28,6 +30,9 @@ RAIL_M = 1.0
 UPRIGHT_COS = math.cos(0.2)
 FALLEN_COS = math.cos(0.8)
 HELD_S = 2.0
+
+_TWICE_AS_FAR_COS = 2 * UPRIGHT_COS**2 - 1
+_SWUNG_COS = math.cos(0.3)
 
 _SLIDER, _HINGE, _POLE = "robot/slider", "robot/hinge", "robot/pole"
 
@@ -121,15 +126,57 @@ class Cartpole(FloorTask):
         """Judge by the pole's angle and the cart's place."""
         upright = _cos_and_sin(backend)[:, 0]
         position = backend.joint_position(_SLIDER)[:, 0]
-        in_place = (upright > UPRIGHT_COS) & (position.abs() <= RAIL_M)
+        in_place = _in_place(upright, position)
         self.held_steps = terms.count_while(in_place, self.held_steps, running)
         self._length = self._length + running
-        fallen = (upright < FALLEN_COS) & self.starts_upright
         return Judgement(
             reward=self.control_dt * self._reward(backend, upright, position),
             success=(self._length >= self._episode_length) & (self.held_steps >= self._held_steps),
-            lost=(position.abs() > RAIL_M) | fallen,
+            lost=_off_rail(position) | (_leans(upright) & self.starts_upright),
             metrics={"upright_s": self.held_steps * self.control_dt},
+        )
+
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        """Return for how long the pole stood, or how far it came."""
+        del env_id
+        upright = moments.joint_position(_HINGE)[:, 0].cos()
+        position = moments.joint_position(_SLIDER)[:, 0]
+        return self._balanced(upright, position) if self.starts_upright else self._swung_up(upright, position)
+
+    def _balanced(self, upright: torch.Tensor, position: torch.Tensor) -> FloorFacts:
+        """Return the facts of a pole that stood at the start: whatever is out of place once is lost."""
+        steps = torch.arange(len(upright))
+        lost = streak(_in_place(upright, position)) < steps
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=steps / self._episode_length,
+            lost=lost,
+            fallen=_leans(upright),
+            nearly=lost & _in_place(upright, position, _TWICE_AS_FAR_COS).all(),
+            strayed=lost,
+            off_rail=_off_rail(position),
+        )
+
+    def _swung_up(self, upright: torch.Tensor, position: torch.Tensor) -> FloorFacts:
+        """Return the facts of a pole that hung: it has to rise, and then to stand; a third is left for success."""
+        in_place = _in_place(upright, position)
+        stands = streak(in_place)
+        off_rail = _off_rail(position)
+        stages = torch.where(
+            stands > 0,
+            1 + (stands / self._held_steps).clamp(max=1.0),
+            terms.progress(upright, start=-1.0, goal=UPRIGHT_COS),
+        )
+        stood = ever(stands >= round(BRIEF_S / self.control_dt))
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=stages / 3,
+            lost=ever(off_rail),
+            fallen=stood & _leans(upright),
+            nearly=streak(_in_place(upright, position, _TWICE_AS_FAR_COS)) >= self._held_steps,
+            met=in_place,
+            moved=upright > -_SWUNG_COS,
+            off_rail=off_rail,
         )
 
     def _reward(self, backend: Backend, upright: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
@@ -139,6 +186,27 @@ class Cartpole(FloorTask):
         calm = terms.closeness(backend.joint_velocity(_HINGE)[:, 0], half_at=8.0)
         gentle = 1 - 0.1 * action * action
         return 0.5 * (1 + upright) * centred * calm * gentle
+
+
+def _in_place(upright: torch.Tensor, position: torch.Tensor, least: float = UPRIGHT_COS) -> torch.Tensor:
+    """Return whether the pole stands and the cart is on its rail. Shape: (n,), bool.
+
+    Args:
+        upright: Cosine of the pole's angle from upright. Shape: (n,).
+        position: Where the cart is [m]. Shape: (n,).
+        least: Cosine beyond which the pole stands.
+    """
+    return (upright > least) & (position.abs() <= RAIL_M)
+
+
+def _leans(upright: torch.Tensor) -> torch.Tensor:
+    """Return whether a pole that stood has fallen, by the cosine of its angle. Shape: (n,) -> (n,), bool."""
+    return upright < FALLEN_COS
+
+
+def _off_rail(position: torch.Tensor) -> torch.Tensor:
+    """Return whether the cart is beyond the end of its rail. Shape: (n,) -> (n,), bool."""
+    return position.abs() > RAIL_M
 
 
 def _cos_and_sin(backend: Backend) -> torch.Tensor:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.events.moments import MomentRing
-from tests.environments.building import build, hold_still, start
+from tests.environments.building import build, build_on_the_floor, hold_still, start
 
 
 def test_the_moments_of_an_episode_are_what_the_simulation_showed_in_each_step():
@@ -41,3 +41,20 @@ def test_a_step_that_is_made_again_is_kept_once():
     (moments,) = ring.moments([0])
     assert len(moments) == 2
     assert torch.equal(moments.qpos[-1:], env.backend.qpos)
+
+
+@pytest.mark.parametrize(
+    ("task", "root", "part"), [("velocity_go1", "trunk", "FR_foot"), ("walk_humanoid", "pelvis", "torso")]
+)
+def test_the_root_of_a_robot_is_where_its_free_joint_is_and_its_parts_are_not_taken_for_it(task, root, part):
+    env = build_on_the_floor(task, num_envs=2)
+    start(env)
+    env.begin_events([0, 1])
+    for _ in range(3):
+        env.step(torch.full((2, env.action_spec.shape[0]), 0.5))
+    (moments,) = env.kept_moments([1])
+    root, part = f"robot/{root}", f"robot/{part}"
+    torch.testing.assert_close(moments.body_position(root)[-1], env.backend.body_position(root)[1])
+    torch.testing.assert_close(moments.body_orientation(root)[-1], env.backend.body_orientation(root)[1])
+    with pytest.raises(KeyError, match=f"{part} is not loose"):
+        moments.body_orientation(part)

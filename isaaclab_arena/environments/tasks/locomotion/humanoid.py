@@ -8,6 +8,7 @@ from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import rotate
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.scene import CameraPose
 
@@ -105,7 +106,7 @@ class HumanoidTask(FloorTask):
         return mean_square(change)
 
 
-def heading(backend: Backend) -> torch.Tensor:
+def heading(backend: NamedState) -> torch.Tensor:
     """Return the direction in which the pelvis looks, seen from above, as a unit vector. Shape: (num_envs, 2)."""
     orientation = backend.body_orientation(PELVIS)
     ahead = torch.zeros_like(orientation[:, :3])

@@ -10,6 +10,7 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.events.floor import FloorFacts, ever
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
 from isaaclab_arena.environments.mdp.floor_observations import vector_term
@@ -28,7 +29,8 @@ from isaaclab_arena.environments.tasks.locomotion.reference_motion import Refere
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.math.rotation import norm, rotate_inverse, rotation_error
+from isaaclab_arena.sim.math.rotation import dot, norm, rotate_inverse, rotation_error
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ASSETS
 
 Start = Literal["beginning", "anywhere"]
@@ -152,14 +154,13 @@ class TrackMotion(HumanoidTask):
         self._frame = torch.where(running, self._next_frame(), self._frame)
         missed = self.senses.joint_position() - self._joint_offset[self._frame]
         joint_error = torch.sqrt(mean_square(missed))
-        keypoint_error = self._keypoint_error(backend)
+        keypoint_error = _keypoint_error(backend, self._keypoints[self._frame])
         self._keypoint_errors = self._keypoint_errors + torch.where(running, keypoint_error, 0.0)
         self._joint_errors = self._joint_errors + torch.where(running, joint_error, 0.0)
         steps = self._length.clamp(min=1)
         mean_error = self._keypoint_errors / steps
-        height = (backend.body_position(PELVIS) - self._root_position[self._frame])[:, 2].abs()
-        turn = norm(rotation_error(self._root_orientation[self._frame], backend.body_orientation(PELVIS)))
-        astray = (height > FARTHEST_HEIGHT_M) | (turn > FARTHEST_TURN_RAD)
+        off = _off_course(backend, self._root_position[self._frame], self._root_orientation[self._frame])
+        height, turn, astray = off.rise.abs(), norm(off.turn), off.astray()
         at_the_end = self._frame >= self._last_frame
         success = at_the_end & ~astray & (mean_error < LARGEST_KEYPOINT_ERROR_M)
         late = self._length < self._last_frame
@@ -179,12 +180,29 @@ class TrackMotion(HumanoidTask):
             metrics={"mpkpe_m": mean_error, "joint_error_rad": self._joint_errors / steps},
         )
 
-    def _keypoint_error(self, backend: Backend) -> torch.Tensor:
-        """Return the mean distance of the keypoints from those of the motion [m]. Shape: (num_envs,)."""
-        error = torch.zeros_like(self._keypoint_errors)
-        for index, site in enumerate(KEYPOINTS):
-            error = error + terms.distance(backend.site_position(site), self._keypoints[self._frame, index])
-        return error / len(KEYPOINTS)
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        """Return for how long the motion was followed."""
+        frames = int(self._frame[env_id]) + torch.arange(1 - len(moments.qpos), 1)
+
+        def of_frames(values: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(values)[frames].to(moments.qpos.dtype)
+
+        motion = self._motion
+        off = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
+        errors = _keypoint_error(moments, of_frames(motion.keypoints))
+        due = self._last_frame - int(frames[0])
+        # The start is not judged. From where the errors make up for all that is due, no later step makes up for them.
+        mean_error = (errors.cumsum(dim=0) - errors[0]) / due
+        steps, astray = torch.arange(len(errors)), ever(off.astray())
+        lost = astray | (mean_error >= LARGEST_KEYPOINT_ERROR_M)
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=steps / due,
+            lost=lost,
+            fallen=ever(off.fallen()),
+            nearly=lost & ~astray[-1] & (mean_error[-1] < 2 * LARGEST_KEYPOINT_ERROR_M),
+            strayed=lost,
+        )
 
     def _root_offset(self, backend: Backend) -> torch.Tensor:
         """Return the way from the pelvis to where the motion has it next, in its own frame. Shape: (num_envs, 3)."""
@@ -201,6 +219,43 @@ class TrackMotion(HumanoidTask):
 
     def _frame_at(self, conditions: Conditions) -> int:
         return min(round(number(conditions["motion.start_s"]) / self.control_dt), self._last_frame - 1)
+
+
+@dataclass(frozen=True)
+class _OffCourse:
+    """How far the pelvis is from where the motion has it.
+
+    Attributes:
+        rise: By how much it is too high [m]. Shape: (n,).
+        turn: Rotation from it to the motion [rad]; see `rotation_error`. Shape: (n, 3).
+    """
+
+    rise: torch.Tensor
+    turn: torch.Tensor
+
+    def astray(self) -> torch.Tensor:
+        """Return whether that is too far. Shape: (n,), bool."""
+        return (self.rise.abs() > FARTHEST_HEIGHT_M) | (norm(self.turn) > FARTHEST_TURN_RAD)
+
+    def fallen(self) -> torch.Tensor:
+        """Return whether it is too far because it is too low, or tips more than it is turned. Shape: (n,), bool."""
+        about_the_vertical = self.turn[:, 2]
+        tips = dot(self.turn, self.turn) > 2 * about_the_vertical * about_the_vertical
+        return self.astray() & ((self.rise < -FARTHEST_HEIGHT_M) | tips)
+
+
+def _off_course(state: NamedState, position: torch.Tensor, orientation: torch.Tensor) -> _OffCourse:
+    """Return how far the pelvis is from where the motion has it. Shapes: (n, 3), (n, 4)."""
+    rise = (state.body_position(PELVIS) - position)[:, 2]
+    return _OffCourse(rise, rotation_error(orientation, state.body_orientation(PELVIS)))
+
+
+def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
+    """Return the mean distance of the keypoints from where the motion has them [m]. Shape: (n, p, 3) -> (n,)."""
+    error = torch.zeros_like(keypoints[:, 0, 0])
+    for index, site in enumerate(KEYPOINTS):
+        error = error + terms.distance(state.site_position(site), keypoints[:, index])
+    return error / len(KEYPOINTS)
 
 
 def _make_task(config: TrackMotionConfig) -> TrackMotion:

@@ -3,21 +3,29 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.events.floor import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import locomotion_terms as terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
-from isaaclab_arena.environments.mdp.floor_observations import last_action_term, sense_terms, vector_term
+from isaaclab_arena.environments.mdp.floor_observations import (
+    FloorSenses,
+    last_action_term,
+    sense_terms,
+    vector_term,
+)
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.scene import CameraPose, ContactSensor
 
@@ -149,11 +157,11 @@ class VelocityGo1(FloorTask):
         reward = self._reward(backend)
         self._remember_step(backend, running)
         ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
-        judged = (self._length - round(SETTLING_S / self.control_dt)).clamp(min=1)
+        judged = (self._length - _settling_steps()).clamp(min=1)
         return Judgement(
             reward=self.control_dt * reward,
             success=ended & ~self._broke_bounds,
-            lost=backend.touching(_TRUNK_TOUCH) | (self.senses.gravity()[:, 2] > _TILTED),
+            lost=_fallen(backend, self.senses),
             metrics={
                 "mean_speed_error_m_s": self._error_sums[:, 0] / judged,
                 "mean_turn_error_rad_s": self._error_sums[:, 1] / judged,
@@ -162,26 +170,34 @@ class VelocityGo1(FloorTask):
             },
         )
 
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        """Return for how long it moved as it was told."""
+        senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
+        errors = _errors(_smoothed(_planar_velocity(senses)), command)
+        steps = torch.arange(len(errors))
+        judged = steps > _settling_steps()
+        strayed, fallen = ever(judged & _beyond_bounds(errors)), ever(_fallen(moments, senses))
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=steps / round(self.spec.time_limit_s / self.control_dt),
+            lost=strayed | fallen,
+            fallen=fallen,
+            nearly=strayed & ~(judged & _beyond_bounds(errors, times=2.0)).any(),
+            strayed=strayed,
+            moved=moved_from_start(moments.joint_position("robot/free")) if bool(command.any()) else None,
+        )
+
     def _remember_step(self, backend: Backend, running: torch.Tensor) -> None:
         slots = running[:, None]
-        velocity = terms.low_passed(self._velocity, self._planar_velocity(), self.control_dt, FILTER_S)
+        velocity = terms.low_passed(self._velocity, _planar_velocity(self.senses), self.control_dt, FILTER_S)
         self._velocity = torch.where(slots, velocity, self._velocity)
         self._action = torch.where(slots, self.actions.last(backend), self._action)
         self._feet = torch.where(slots[:, None], self._feet_positions(backend), self._feet)
         self._length = self._length + running
-        errors = self._errors() * (slots & (self._length > round(SETTLING_S / self.control_dt))[:, None])
+        errors = _errors(self._velocity, self._command) * (slots & (self._length > _settling_steps())[:, None])
         self._error_sums = self._error_sums + errors
         self._worst_errors = torch.maximum(self._worst_errors, errors)
-        self._broke_bounds = self._broke_bounds | (errors[:, 0] > SPEED_BOUND_M_S) | (errors[:, 1] > TURN_BOUND_RAD_S)
-
-    def _errors(self) -> torch.Tensor:
-        """Return by how much the smoothed velocity misses the command [m/s, rad/s]. Shape: (num_envs, 2)."""
-        difference = self._velocity - self._command
-        return torch.stack((torch.sqrt(total_square(difference[:, :2])), difference[:, 2].abs()), dim=-1)
-
-    def _planar_velocity(self) -> torch.Tensor:
-        """Return forward and sideward velocity [m/s] and turn [rad/s]. Shape: (num_envs, 3)."""
-        return torch.cat((self.senses.linear_velocity()[:, :2], self.senses.angular_velocity()[:, 2:]), dim=-1)
+        self._broke_bounds = self._broke_bounds | _beyond_bounds(errors)
 
     def _gait_clock(self) -> torch.Tensor:
         """Return where in its stride a robot is to be, as cosine and sine. Shape: (num_envs, 2)."""
@@ -204,7 +220,7 @@ class VelocityGo1(FloorTask):
         senses, action = self.senses, self.actions.last(backend)
         linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
         touching, feet = self._touching(backend), self._feet_positions(backend)
-        error, command = self._planar_velocity() - self._command, self._command
+        error, command = _planar_velocity(self.senses) - self._command, self._command
         speed_error = torch.sqrt(total_square(error[:, :2]))
         height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
         joints = senses.joint_position()
@@ -225,6 +241,42 @@ class VelocityGo1(FloorTask):
             - 0.3 * total_square(joints[:, ::3])
             - 0.1 * terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
         )
+
+
+def _settling_steps() -> int:
+    return round(SETTLING_S / VelocityGo1.control_dt)
+
+
+def _planar_velocity(senses: FloorSenses) -> torch.Tensor:
+    """Return forward and sideward velocity [m/s] and turn [rad/s]. Shape: (n, 3)."""
+    return torch.cat((senses.linear_velocity()[:, :2], senses.angular_velocity()[:, 2:]), dim=-1)
+
+
+def _errors(velocity: torch.Tensor, command: torch.Tensor) -> torch.Tensor:
+    """Return by how much velocities miss a command [m/s, rad/s]. Shapes: (n, 3), (n, 3) or (3,) -> (n, 2)."""
+    difference = velocity - command
+    return torch.stack((torch.sqrt(total_square(difference[:, :2])), difference[:, 2].abs()), dim=-1)
+
+
+def _beyond_bounds(errors: torch.Tensor, times: float = 1.0) -> torch.Tensor:
+    """Return whether errors are larger than so many times what is allowed. Shape: (n, 2) -> (n,), bool."""
+    return (errors[:, 0] > times * SPEED_BOUND_M_S) | (errors[:, 1] > times * TURN_BOUND_RAD_S)
+
+
+def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
+    """Return whether the trunk lies on the floor or tilts too far. Shape: (n,), bool."""
+    return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > _TILTED)
+
+
+def _smoothed(velocity: torch.Tensor) -> torch.Tensor:
+    """Return what is judged of the velocities of an episode, from its start on. Shape: (moments, 3)."""
+
+    def step(so_far: float, value: float) -> float:
+        return terms.low_passed(so_far, value, VelocityGo1.control_dt, FILTER_S)
+
+    # Plain numbers: a tensor of one moment costs as much to filter as a hundred of these.
+    columns = [list(accumulate(each.tolist(), step, initial=0.0)) for each in velocity[1:].T]
+    return velocity.new_tensor(columns).T
 
 
 def _make_task(config: ViewportOptions) -> VelocityGo1:

@@ -9,9 +9,10 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.events.floor import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
-from isaaclab_arena.environments.mdp.floor_observations import vector_term
+from isaaclab_arena.environments.mdp.floor_observations import FloorSenses, vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
@@ -26,6 +27,7 @@ from isaaclab_arena.environments.tasks.locomotion.humanoid import (
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 SHARE_OF_THE_WAY = 0.7
@@ -36,6 +38,8 @@ _SLOWEST_M_S, _FASTEST_M_S = 0.6, 1.0
 _TIME_LIMIT_S = 10.0
 _MOST_TILTED = -0.5
 _STANCE = 0.55
+_NEARLY = 0.8
+_SEEN_WAY_M = 0.5
 _SWING_HEIGHT_M = 0.09
 _CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in FEET)
 
@@ -125,8 +129,7 @@ class WalkHumanoid(HumanoidTask):
         """Judge by the way that it has come and by how it stands."""
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
-        fallen = (backend.body_position(PELVIS)[:, 2] < LOWEST_M) | (self.senses.gravity()[:, 2] > _MOST_TILTED)
-        asked = SHARE_OF_THE_WAY * _TIME_LIMIT_S * self._speed
+        fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
         reward = self._reward(backend, running)
         self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
         return Judgement(
@@ -134,6 +137,24 @@ class WalkHumanoid(HumanoidTask):
             success=(self._length >= self._episode_length) & ~fallen & (distance >= asked),
             lost=fallen,
             metrics={"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed},
+        )
+
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        """Return how far it came, and whether it fell."""
+        place = moments.body_position(PELVIS)[:, :2]
+        way, ahead = place - place[:1], heading(moments)[:1]
+        distance, aside = _along(way, ahead), _across(way, ahead).abs()
+        made = distance / _asked_m(self._speed[env_id].cpu())
+        fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)))
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=torch.minimum(made, torch.arange(len(made)) / self._episode_length),
+            lost=fallen,
+            fallen=fallen,
+            nearly=made >= _NEARLY,
+            # It walks aside or back, and has come far enough for that to be seen.
+            strayed=(distance < aside) & (aside.square() + distance.square() > _SEEN_WAY_M * _SEEN_WAY_M),
+            moved=moved_from_start(moments.joint_position(ROOT)),
         )
 
     def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
@@ -192,6 +213,16 @@ _ASIDE = [
     for index, joint in enumerate(HUMANOID.joints)
     if joint.endswith(("hip_yaw", "hip_roll", "waist_yaw", "waist_roll", "waist_pitch", "shoulder_roll", "elbow"))
 ]
+
+
+def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
+    """Return whether the pelvis is low or leans, which is to have fallen. Shape: (n,), bool."""
+    return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > _MOST_TILTED)
+
+
+def _asked_m(speed: torch.Tensor) -> torch.Tensor:
+    """Return how far it has to come [m], of the speed that is asked for [m/s]. Shape: (n,)."""
+    return SHARE_OF_THE_WAY * _TIME_LIMIT_S * speed
 
 
 def _feet(backend: Backend) -> torch.Tensor:
