@@ -67,10 +67,7 @@ PLANNED_TEXT = """\
 `steps_per_message` a worker gets several of them at once, makes these steps, and this process takes them one by one, in
 the same loop, with the same bytes. So this is what holds for policies that plan: those that play chunks of that many
 actions, recordings, actions at random. A policy that looks at every observation gets what the first line of workers
-shows.
-
-Where the machine was busy with other programs, see its load average, only the ratios by CPU time tell something: a
-plain loop on each core then waits for its core as well, and for the slower one of two."""
+shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
