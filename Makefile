@@ -44,10 +44,8 @@ eval: $(INSTALLED)
 	$(BIN)/isaaclab-arena film $(run) --episodes one
 	$(BIN)/isaaclab-arena report $(run)
 
-# Many tests wait for programs that they have started, so one worker more than there are cores keeps these busy.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) \
-		--dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not gpu"
