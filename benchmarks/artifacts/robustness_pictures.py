@@ -98,12 +98,18 @@ def built(builder: TableEnvironmentBuilder, settings: dict[str, Any], size: int)
     return builder.build(config, num_envs=1, device=CPU, num_threads=1, variations=variations)
 
 
-def pictures_of(builder: TableEnvironmentBuilder, axis: Axis, options: Options) -> list[np.ndarray]:
-    """Return what one episode looks like at levels 0 to 5. Shape of each: (height, width, 3)."""
+def pictures_of(builder: TableEnvironmentBuilder, axis: Axis, thing: str | None, options: Options) -> list[np.ndarray]:
+    """Return what one episode looks like at levels 0 to 5. Shape of each: (height, width, 3).
+
+    Args:
+        builder: Builds the task.
+        axis: What is changed.
+        thing: What a larger picture has in its middle, if any.
+        options: From how many episodes the one is chosen.
+    """
     catalogue = builder.variations(builder.config_class())
     numbered = episodes(options.episodes)
-    things = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1).task.spec.rigid_objects
-    size = TILE * (CLOSE.get(axis.name, 1) if things else 1)
+    size = TILE if thing is None else CLOSE.get(axis.name, 1) * TILE
     settings = ({}, *(axis.settings(catalogue, level) for level in LEVELS))
     environments = [built(builder, each, size) for each in settings]
     if axis.name == "robot_start":
@@ -113,8 +119,7 @@ def pictures_of(builder: TableEnvironmentBuilder, axis: Axis, options: Options) 
     seen, corner = [], (0, 0)
     for level, environment in enumerate(environments):
         cameras = environment.reset(torch.tensor([0]), starts(environment, [chosen]))["camera_obs"]
-        if level == 0 and size > TILE:
-            thing = next(iter(things.values())).partition("/")[0]
+        if level == 0 and thing is not None and size > TILE:
             corner = corner_around(environment, cameras[f"{CAMERA}_segmentation"][0].numpy(), f"{thing}/body")
         picture = cameras[f"{CAMERA}_rgb"][0].numpy()
         seen.append(picture[corner[0] : corner[0] + TILE, corner[1] : corner[1] + TILE])
@@ -149,6 +154,8 @@ def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Optio
     """Return a sheet with a line for each of the axes that the task has, and a column for each level."""
     catalogue = builder.variations(builder.config_class())
     axes = [AXES[name] for name in names if AXES[name].variations(catalogue)]
+    things = built(builder, {}, TILE).task.spec.rigid_objects
+    thing = next(iter(things.values())).partition("/")[0] if things else None
     size = (_LEFT + (1 + EDGE_LEVEL) * (TILE + _GAP), _TOP + len(axes) * (TILE + _CAPTION + _GAP))
     image = Image.new("RGB", size, "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=12)
@@ -157,7 +164,7 @@ def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Optio
     for line, axis in enumerate(axes):
         top = _TOP + line * (TILE + _CAPTION + _GAP)
         draw.text((2, top + TILE / 2 - 8), axis.name.replace("_", "\n", 1), fill=_INK, font=font)
-        shown = zip(pictures_of(builder, axis, options), captions(axis, catalogue), strict=True)
+        shown = zip(pictures_of(builder, axis, thing, options), captions(axis, catalogue), strict=True)
         for column, (picture, caption) in enumerate(shown):
             left = _LEFT + column * (TILE + _GAP)
             image.paste(Image.fromarray(picture), (left, top))

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from benchmarks.harness.environments import build, episodes, make_policy
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table, spread
@@ -78,9 +76,6 @@ class Clock:
     def _counted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            # What steps have freed in small pieces is put together when somebody asks for a larger one, and is not due
-            # to whoever happens to ask first.
-            np.empty(2048, np.uint8)
             begun = time.thread_time()
             try:
                 return plain(*args, **kwargs)

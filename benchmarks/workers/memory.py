@@ -1,6 +1,5 @@
 """Measure how much memory an env slot takes that has a worker of its own, for environments of other packages."""
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -78,10 +77,10 @@ class MemoryReader(Observer):
 
 def measure(environment: str, arguments: Mapping[str, Any], options: Options) -> float:
     """Return the memory of an env slot's worker [bytes]."""
-    own = {pid for pid in children() if pid != os.getpid()}
+    others = set(children())
     built = build(environment, options.num_envs, **arguments)
     try:
-        reader = MemoryReader([pid for pid in children() if pid not in own])
+        reader = MemoryReader([pid for pid in children() if pid not in others])
         limits = RolloutLimits(max_steps=options.steps)
         rollout(built, make_policy("random_action"), episodes(options.num_envs), [reader], limits=limits)
     finally:

@@ -9,9 +9,6 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.sim.model_names import ModelNames
 from isaaclab_arena.sim.named_state import NamedState
 
-_TIDIED_STEPS = 16
-_LARGER_BYTES = 2048
-
 
 class Moments(NamedState):
     """The states of one episode; where a `NamedState` has env slots, it has moments.
@@ -91,10 +88,6 @@ class MomentRing:
         place = self._next % len(self._each_step)
         if self._host_parts:
             np.concatenate(self._host_parts, axis=1, out=self._each_host_step[place])
-            if place % _TIDIED_STEPS == 0:
-                # The C library puts the small pieces that steps have freed together when somebody asks for a larger
-                # one: for those of a whole episode it takes 5 ms, for those of a few steps next to nothing.
-                np.empty(_LARGER_BYTES, np.uint8)
         else:
             torch.cat(self._parts, dim=1, out=self._each_step[place])
         self._next += 1
