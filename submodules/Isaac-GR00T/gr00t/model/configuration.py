@@ -3,7 +3,6 @@
 from typing import Any, ClassVar
 
 from transformers import BertConfig, ConvNextConfig, PreTrainedConfig
-from transformers.configuration_utils import SubConfigSpec
 
 
 class Gr00tSmallConfig(PreTrainedConfig):
@@ -32,9 +31,10 @@ class Gr00tSmallConfig(PreTrainedConfig):
     """
 
     model_type = "gr00t_small"
-    sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
-        "vision_config": SubConfigSpec(ConvNextConfig),
-        "text_config": SubConfigSpec(BertConfig),
+    # Newer versions of transformers also have a table of defaults, which older ones do not know.
+    sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {
+        "vision_config": ConvNextConfig,
+        "text_config": BertConfig,
     }
 
     vision_config: Any = None
@@ -56,6 +56,14 @@ class Gr00tSmallConfig(PreTrainedConfig):
     num_timestep_buckets: int = 1000
     noise_beta_alpha: float = 1.5
     noise_s: float = 0.999
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Make objects of the sub-configurations, which ``config.json`` keeps as dictionaries."""
+        for name, config_class in self.sub_configs.items():
+            given = getattr(self, name)
+            if not isinstance(given, PreTrainedConfig):
+                setattr(self, name, config_class(**(given or {})))
+        super().__post_init__(**kwargs)
 
 
 def small_vision_config() -> ConvNextConfig:
