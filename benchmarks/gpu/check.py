@@ -36,6 +36,7 @@ from benchmarks.harness.machine import processor, versions
 DOCUMENT = ROOT / "docs" / "concepts" / "performance.md"
 LIMIT_S = 1800
 LAST_LINES = 15
+PRINTED_LINES = 200
 LEAST_S = 20
 """Time for which nothing is begun any more [s]."""
 
@@ -65,11 +66,11 @@ def verdict(check: Check, *, limit_s: float = LIMIT_S, arguments: Sequence[str] 
     outcome: Outcome = "passed" if code == 0 else "FAILED"
     if (code is None and limit_s < LIMIT_S) or (code == OUT_OF_TIME and check.rows):
         outcome = "out of time"
-    last = () if outcome == "passed" else tuple(said.splitlines()[-LAST_LINES:])
-    told = Verdict(name=check.name, outcome=outcome, seconds=time.monotonic() - began, last_lines=last)
+    lines = () if outcome == "passed" else tuple(said.splitlines())
+    told = Verdict(name=check.name, outcome=outcome, seconds=time.monotonic() - began, last_lines=lines[-LAST_LINES:])
     print(f"{outcome}  {check.name}  {told.seconds:.0f} s", flush=True)
-    for line in last:
-        print(f"    {line}")
+    for line in lines[-PRINTED_LINES:]:
+        print(f"    {line}", flush=True)
     return told
 
 

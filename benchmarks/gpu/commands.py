@@ -12,6 +12,9 @@ from benchmarks.harness.workers import module
 TORCHRUN = ("torch.distributed.run", "--standalone")
 TRAINER = "isaaclab_arena.training.train"
 
+TESTS = ("tests", "submodules/Isaac-GR00T/tests")
+LONGEST_JOBS = "gr00t_evaluation.json"
+
 Part = Literal["tests", "training", "jobs", "physics", "pictures", "episodes", "policies"]
 PARTS: tuple[Part, ...] = ("tests", "training", "jobs", "physics", "pictures", "episodes", "policies")
 
@@ -25,6 +28,7 @@ class Options:
     missing: bool = False  # Whether to run only what the results lack.
     limit_s: float | None = None  # Time for all of it, None for as long as it takes; what was not run is told [s].
     device: str = "cuda:0"  # Where it runs.
+    job_files: tuple[str, ...] = ()  # Which of jobs/ are run; all of them by default, the longest last.
     # Where results and page go; by default into the repository, where figures of a CPU do not belong.
     directory: Path | None = None
     tasks: tuple[str, ...] = ("lift_object", "velocity_go1", "walk_humanoid")  # Environments whose physics is measured.
@@ -71,7 +75,10 @@ def checks(options: Options, directory: Path, num_gpus: int) -> Iterator[Check]:
 
 def tests() -> Iterator[Check]:
     """Yield the tests."""
-    yield Check(name="tests that need a GPU", command=module("pytest", "-q", "-m", "gpu"))
+    # Their files alone: others may need packages that a machine with a GPU lacks.
+    everywhere = (path for room in TESTS for path in sorted((ROOT / room).rglob("test_*.py")))
+    files = [path.relative_to(ROOT) for path in everywhere if "pytest.mark.gpu" in path.read_text(encoding="utf-8")]
+    yield Check(name="tests that need a GPU", command=module("pytest", "-q", "-m", "gpu", *files))
 
 
 def trainings(directory: Path, num_gpus: int) -> Iterator[Check]:
@@ -94,8 +101,11 @@ def trainings(directory: Path, num_gpus: int) -> Iterator[Check]:
 
 
 def job_files(options: Options, directory: Path) -> Iterator[Check]:
-    """Yield every job file."""
-    for file in sorted(path for path in (ROOT / "jobs").iterdir() if path.suffix in {".json", ".yaml"}):
+    """Yield every job file, or those that are asked for."""
+    found = sorted(path for path in (ROOT / "jobs").iterdir() if path.suffix in {".json", ".yaml"})
+    for file in sorted(found, key=lambda path: path.name == LONGEST_JOBS):
+        if options.job_files and file.name not in options.job_files:
+            continue
         words = ("--device", options.device, "--eval_jobs_config", file, "--output_dir", directory / file.stem)
         yield Check(
             name=f"jobs/{file.name} on the GPU", command=module("isaaclab_arena.evaluation.eval_runner", *words)

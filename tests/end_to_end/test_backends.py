@@ -77,7 +77,9 @@ def deterministic_run(directory: Path, jobs: list[dict], device: str, name: str,
     path, output = write_jobs(directory / "jobs.json", jobs), directory / name
     options = ("--device", device, "--policy_device", device, "--deterministic", "--policy_batch", 4, *more)
     finished = run(command("--eval_jobs_config", path, "--output_dir", output, *options), timeout_s=600)
-    assert finished.returncode == 0, finished.stderr
+    if finished.returncode != 0:
+        # No failed assertion, which on a GPU is expected of results that differ.
+        raise RuntimeError(finished.stderr)
     return output
 
 
@@ -88,7 +90,7 @@ def jobs_without_times(output: Path) -> list[dict[str, object]]:
 
 
 RACE = "MuJoCo-Warp 4 sorts neither contacts nor constraints: their order on a GPU is a race"
-ON_A_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.xfail(reason=RACE)])
+ON_A_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.xfail(reason=RACE, raises=AssertionError, strict=False)])
 
 
 @pytest.fixture(scope="module", params=["cpu", ON_A_GPU])

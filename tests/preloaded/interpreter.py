@@ -14,6 +14,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import torch
+
 _ROOT = Path(__file__).parents[2]
 _CLIENT = Path(__file__).with_name("client.py")
 _READ_AT_START = (
@@ -32,10 +34,13 @@ def use(path: str) -> None:
 
 @cache
 def preloaded_python() -> str:
-    """Return the path of an interpreter that is quick to start; the usual one on systems where there is none."""
+    """Return the path of an interpreter that is quick to start; the usual one on systems where there is none.
+
+    A machine with a GPU has none: what is imported may ask the driver something, and CUDA does not outlive a fork.
+    """
     if _OF_THE_TEST_RUN:
         return _OF_THE_TEST_RUN[0]
-    if not hasattr(os, "pidfd_open"):
+    if not hasattr(os, "pidfd_open") or torch.cuda.device_count():
         return sys.executable
     directory = Path(tempfile.mkdtemp(prefix="preloaded_python_"))
     # A link, because the first line of a script may be no longer than 127 characters, and holds no blanks.

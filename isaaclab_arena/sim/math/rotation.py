@@ -22,9 +22,7 @@ def norm(vector: torch.Tensor) -> torch.Tensor:
 
 def cross(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the cross product of 3-vectors. Shapes: (..., 3), (..., 3) -> (..., 3)."""
-    ax, ay, az = a.unbind(-1)
-    bx, by, bz = b.unbind(-1)
-    return torch.stack((ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx), dim=-1)
+    return _cross(_turned(a), b)
 
 
 def conjugate(quaternion: torch.Tensor) -> torch.Tensor:
@@ -55,14 +53,12 @@ def multiply_numbers(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...
 
 def rotate(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     """Turn vectors by unit quaternions. Shapes: (..., 4), (..., 3) -> (..., 3)."""
-    axis = quaternion[..., 1:]
-    twice = 2 * cross(axis, vector)
-    return vector + quaternion[..., :1] * twice + cross(axis, twice)
+    return _rotated(quaternion[..., :1], quaternion[..., 1:], vector)
 
 
 def rotate_inverse(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     """Turn vectors back by unit quaternions: world to body frame. Shapes: (..., 4), (..., 3) -> (..., 3)."""
-    return rotate(conjugate(quaternion), vector)
+    return _rotated(quaternion[..., :1], -quaternion[..., 1:], vector)
 
 
 def rotation_error(target: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
@@ -87,3 +83,22 @@ def clip_length(vector: torch.Tensor, longest: float) -> torch.Tensor:
     """Shorten 3-vectors to at most a length, keeping their direction. Shape: (..., 3) -> (..., 3)."""
     length = norm(vector).clamp(min=1e-12)
     return vector * (longest / length).clamp(max=1.0).unsqueeze(-1)
+
+
+def _rotated(real: torch.Tensor, axis: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Turn vectors by unit quaternions in two parts. Shapes: (..., 1), (..., 3), (..., 3) -> (..., 3)."""
+    turned = _turned(axis)
+    twice = 2 * _cross(turned, vector)
+    return vector + real * twice + _cross(turned, twice)
+
+
+def _turned(vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return vectors as y z x and as z x y, which a GPU is told in one operation. Shape: (..., 3)."""
+    doubled = torch.cat((vector, vector), dim=-1)
+    return doubled[..., 1:4], doubled[..., 2:5]
+
+
+def _cross(a: tuple[torch.Tensor, torch.Tensor], b: torch.Tensor) -> torch.Tensor:
+    """Return the cross product of vectors, those before it `_turned`."""
+    (a_yzx, a_zxy), (b_yzx, b_zxy) = a, _turned(b)
+    return a_yzx * b_zxy - a_zxy * b_yzx

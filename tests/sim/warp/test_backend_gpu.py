@@ -1,4 +1,4 @@
-"""MuJoCo-Warp on a GPU, held to itself and to MuJoCo. Written where there was none; `make gpu-check` runs it."""
+"""MuJoCo-Warp on a GPU, held to itself and to MuJoCo; `make gpu-check` runs it."""
 
 import subprocess
 import sys
