@@ -55,7 +55,7 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
 def machine_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the section of one machine."""
     lines = [f"## {result['gpu']}", "", f"{result['cpu']}. {result['versions']}.", ""]
-    lines += [f"- {each['outcome']}: {each['name']}" for each in result["checks"]]
+    lines += [check_line(each) for each in result["checks"]]
     physics = [PhysicsRow(**row) for row in result.get("physics", ())]
     pictures = [PicturesRow(**row) for row in result.get("pictures", ())]
     episodes = [episodes_row(row) for row in result.get("episodes", ())]
@@ -66,6 +66,12 @@ def machine_lines(result: Mapping[str, Any]) -> list[str]:
     if episodes:
         lines += ["", "### Episodes", "", EPISODES, "", *episodes_lines(episodes)]
     return lines
+
+
+def check_line(check: Mapping[str, Any]) -> str:
+    """Return what came of a check, with the last that it said where it did not pass."""
+    said = [line for line in check["last_lines"] if line.strip()]
+    return f"- {check['outcome']}: {check['name']}" + (f": {said[-1].strip()}" if said else "")
 
 
 def physics_lines(rows: Sequence[PhysicsRow]) -> list[str]:
@@ -100,7 +106,7 @@ def goal_lines(rows: Sequence[PhysicsRow]) -> list[str]:
             continue
         lowest, where = min(found, key=lambda each: each[0])
         met = sum(value >= goal for value, _ in found)
-        verdict = "met" if met == len(found) else "**not met**" if met == 0 else f"met in {met} of {len(found)} rows"
+        verdict = "met" if met == len(found) else "**not met**" if met == 0 else f"met in {met} of {len(found)} lines"
         worlds = f"{where.worlds:,} world{'s' if where.worlds > 1 else ''}"
         lines.append(f"- {words}: at least {goal} is {verdict}; the least is {lowest:.2f}, `{where.task}`, {worlds}.")
     return ["", *lines]

@@ -29,7 +29,9 @@ def command(*arguments: object, ranks: int = 1, module: Sequence[str] = EVAL_RUN
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return this process's environment variables without those of a launcher, and with the checkout on the path."""
     plain = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
-    return {**plain, "PYTHONPATH": str(ROOT), **(extra or {})}
+    # Where packages are found by this variable, programs need them too.
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**plain, "PYTHONPATH": os.pathsep.join(paths), **(extra or {})}
 
 
 def run(

@@ -90,7 +90,9 @@ def jobs_without_times(output: Path) -> list[dict[str, object]]:
 
 
 RACE = "MuJoCo-Warp 4 sorts neither contacts nor constraints: their order on a GPU is a race"
-ON_A_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.xfail(reason=RACE, raises=AssertionError, strict=False)])
+ON_A_GPU = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.xfail(reason=RACE, raises=AssertionError, strict=False)]
+)
 
 
 @pytest.fixture(scope="module", params=["cpu", ON_A_GPU])

@@ -76,7 +76,7 @@ def test_goals_are_met_where_every_row_meets_them():
 
 def test_goals_that_some_rows_miss_say_how_many_and_where_most():
     text = physics_page({"worlds": 1, "backend": 300.0, "environment": 100.0}, {"environment": 699.0})
-    assert "at least 0.9 is met in 1 of 2 rows; the least is 0.30, `reach`, 1 world.\n" in text
+    assert "at least 0.9 is met in 1 of 2 lines; the least is 0.30, `reach`, 1 world.\n" in text
     assert "at least 0.7 is **not met**; the least is 0.10, `reach`, 1 world.\n" in text
 
 
