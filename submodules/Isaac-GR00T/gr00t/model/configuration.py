@@ -31,8 +31,8 @@ class Gr00tSmallConfig(PreTrainedConfig):
     """
 
     model_type = "gr00t_small"
-    # Newer versions of transformers also have a table of defaults, which older ones do not know.
-    sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {
+    # A table in older releases of transformers, and in newer ones a property of another table that older ones lack.
+    sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {  # pyright: ignore[reportIncompatibleMethodOverride]
         "vision_config": ConvNextConfig,
         "text_config": BertConfig,
     }
