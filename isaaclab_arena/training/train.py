@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from isaaclab_arena.allocation import join_freed_memory_at_once
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
 
 if __name__ == "__main__":
@@ -68,6 +69,7 @@ def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
     from isaaclab_arena.training.rank_training import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
 
     collect_from_now_on()
+    join_freed_memory_at_once()
     timeout_s = config.distributed.timeout_s
     with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
         return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))

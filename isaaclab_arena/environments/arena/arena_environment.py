@@ -192,7 +192,12 @@ class ArenaEnvironment(ShowsPictures, Environment):
         if not self.task.tells_events:
             return
         if self._moments is None:
-            self._moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=self.max_episode_length)
+            self._moments = MomentRing(
+                self.backend,
+                num_envs=self.num_envs,
+                capacity=self.max_episode_length,
+                fields=self.task.moment_fields,
+            )
         self._moments.start(env_ids)
 
     @_remembering

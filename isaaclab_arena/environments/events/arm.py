@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from isaaclab_arena.sim.math.rotation import norm
 from isaaclab_arena.sim.named_state import NamedState
 from isaaclab_arena.sim.scene.robot import Robot
 
@@ -33,12 +33,21 @@ def arm_facts(moments: NamedState, robot: Robot) -> ArmFacts:
     It is blocked where a joint is more than `STRAIN_RAD` from where it is told to be, or told to be at its limit, while
     the hand stands: over the last `STANDS_STEPS` control steps it made less than `STANDS_M`.
     """
-    hand = moments.site_position(robot.tcp_site)
+    # NumPy, because a call of torch takes longer than what it does here.
+    hand = moments.site_position(robot.tcp_site).numpy()
     joints, _ = moments.joint_indices(robot.arm_joints)
-    told = moments.ctrl[:, moments.actuator_indices(robot.arm_actuators)]
-    strain = (told - moments.qpos[:, joints]).abs().amax(dim=1)
-    earlier = (torch.arange(len(hand)) - STANDS_STEPS).clamp(min=0)
-    stands = (norm(hand - hand[earlier]) < STANDS_M) & (earlier > 0)
-    low, high = told.new_tensor(robot.joint_low), told.new_tensor(robot.joint_high)
-    at_limit = ((told - low < AT_LIMIT_RAD) | (high - told < AT_LIMIT_RAD)).any(dim=1)
-    return ArmFacts(travel_m=norm(hand - hand[:1]), blocked=((strain > STRAIN_RAD) | at_limit) & stands)
+    told = moments.ctrl.numpy()[:, moments.actuator_indices(robot.arm_actuators).numpy()]
+    strain = np.abs(told - moments.qpos.numpy()[:, joints.numpy()]).max(axis=1)
+    stands = np.zeros(len(hand), dtype=bool)
+    later = hand[1 + STANDS_STEPS :]
+    stands[1 + STANDS_STEPS :] = _length(later - hand[1 : 1 + len(later)]) < STANDS_M
+    low, high = (np.array(limit, told.dtype) for limit in (robot.joint_low, robot.joint_high))
+    at_limit = ((told - low < AT_LIMIT_RAD) | (high - told < AT_LIMIT_RAD)).any(axis=1)
+    blocked = ((strain > STRAIN_RAD) | at_limit) & stands
+    return ArmFacts(travel_m=torch.from_numpy(_length(hand - hand[:1])), blocked=torch.from_numpy(blocked))
+
+
+def _length(vectors: np.ndarray) -> np.ndarray:
+    """Return the lengths of vectors, as `sim.math.rotation.norm` does to the bit. Shape: (moments, 3) -> (moments,)."""
+    x, y, z = vectors.T
+    return np.sqrt(x * x + y * y + z * z)

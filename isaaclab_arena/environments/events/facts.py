@@ -69,7 +69,7 @@ def progress_of(facts: Facts, *, solved: bool) -> np.ndarray:
     Returns:
         0 to 1. Shape: (moments,), float64.
     """
-    stages = np.stack([stage.double().clamp(0, 1).numpy() for stage in facts.stages])
+    stages = np.stack([stage.numpy() for stage in facts.stages]).astype(np.float64).clip(0, 1)
     before = np.arange(len(stages))[:, None]
     now = np.where(stages > 0, before + stages, 0.0).max(axis=0) / (len(stages) + 1)
     so_far = np.maximum.accumulate(now)
@@ -85,8 +85,8 @@ def approach(distance_m: torch.Tensor, reach_m: float) -> torch.Tensor:
         distance_m: How far the place is [m]. Shape: (moments,).
         reach_m: Distance that counts as there [m].
     """
-    way = (distance_m[:1] - reach_m).clamp(min=1e-3)
-    return (1 - (distance_m - reach_m) / way).clamp(0, 1)
+    left = distance_m.numpy() - reach_m
+    return torch.from_numpy((1 - left / left[:1].clip(min=1e-3)).clip(0, 1))
 
 
 def strayed(position: torch.Tensor, held: torch.Tensor, settle_steps: int = 10) -> torch.Tensor:

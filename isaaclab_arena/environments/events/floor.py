@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from isaaclab_arena.environments.events.endings import last_growth, ran_out_of_time, summed_up
 from isaaclab_arena.environments.events.spans import Span, ends, spans
@@ -21,7 +20,7 @@ _MOST_OF_A_FAILURE = 0.9999
 class FloorFacts:
     """One episode of a robot on a floor in numbers, moment after moment: its start, and then each control step's end.
 
-    Every tensor has shape (moments,), on the CPU. What a task does not know is None, and has no event.
+    Every array has shape (moments,). What a task does not know is None, and has no event.
 
     Attributes:
         dt_s: Time between two moments [s].
@@ -37,14 +36,14 @@ class FloorFacts:
     """
 
     dt_s: float
-    share: torch.Tensor
-    lost: torch.Tensor
-    fallen: torch.Tensor
-    nearly: torch.Tensor
-    strayed: torch.Tensor | None = None
-    met: torch.Tensor | None = None
-    moved: torch.Tensor | None = None
-    off_rail: torch.Tensor | None = None
+    share: np.ndarray
+    lost: np.ndarray
+    fallen: np.ndarray
+    nearly: np.ndarray
+    strayed: np.ndarray | None = None
+    met: np.ndarray | None = None
+    moved: np.ndarray | None = None
+    off_rail: np.ndarray | None = None
 
     @property
     def brief_steps(self) -> int:
@@ -79,19 +78,19 @@ def floor_progress_of(facts: FloorFacts, *, solved: bool) -> np.ndarray:
     Returns:
         0 to 1. Shape: (moments,), float64.
     """
-    counts = torch.where(facts.lost, 0.0, facts.share.double()).clamp(0, _MOST_OF_A_FAILURE)
-    so_far = np.maximum.accumulate(counts.numpy())
+    counts = np.where(facts.lost, 0.0, facts.share.astype(np.float64))
+    so_far = np.maximum.accumulate(counts.clip(0, _MOST_OF_A_FAILURE))
     if solved:
         so_far[-1] = 1.0
     return so_far
 
 
-def ever(holds: torch.Tensor) -> torch.Tensor:
+def ever(holds: np.ndarray) -> np.ndarray:
     """Return whether something holds or has held before. Shape: (moments,), bool."""
-    return holds.cumsum(dim=0) > 0
+    return np.logical_or.accumulate(holds)
 
 
-def streak(holds: torch.Tensor) -> torch.Tensor:
+def streak(holds: np.ndarray) -> np.ndarray:
     """Return for how many control steps something has held without a break; the start itself counts for nothing.
 
     Args:
@@ -100,11 +99,13 @@ def streak(holds: torch.Tensor) -> torch.Tensor:
     Returns:
         Shape: (moments,), int64.
     """
-    moments = torch.arange(len(holds))
-    return moments - torch.cummax(torch.where(holds, 0, moments), dim=0).values
+    moments = np.arange(len(holds))
+    if not holds.any():
+        return np.zeros_like(moments)
+    return moments - np.maximum.accumulate(np.where(holds, 0, moments))
 
 
-def moved_from_start(pose: torch.Tensor) -> torch.Tensor:
+def moved_from_start(pose: np.ndarray) -> np.ndarray:
     """Return whether a body is 10 cm from where it started, over the floor, or turned by 0.2 rad.
 
     Args:
@@ -113,8 +114,8 @@ def moved_from_start(pose: torch.Tensor) -> torch.Tensor:
     Returns:
         Shape: (moments,), bool.
     """
-    x, y = (pose[:, :2] - pose[:1, :2]).unbind(-1)
-    half_turn_cos = (pose[:, 3:] * pose[:1, 3:]).sum(dim=1).abs()
+    x, y = (pose[:, :2] - pose[:1, :2]).T
+    half_turn_cos = abs((pose[:, 3:] * pose[:1, 3:]).sum(axis=1))
     return (x * x + y * y > MOVED_M * MOVED_M) | (half_turn_cos < math.cos(TURNED_RAD / 2))
 
 
@@ -122,16 +123,16 @@ def _setbacks(facts: FloorFacts) -> dict[str, list[Span]]:
     """Return what threw an episode back."""
     brief = facts.brief_steps
     holds = {"fell_over": facts.fallen, "left_the_rail": facts.off_rail, "strayed": facts.strayed}
-    found = {name: spans(each.numpy(), gap=brief) for name, each in holds.items() if each is not None}
+    found = {name: spans(each, gap=brief) for name, each in holds.items() if each is not None}
     if facts.met is not None:
-        found["success_undone"] = ends(facts.met.numpy(), shortest=brief, gap=1)
+        found["success_undone"] = ends(facts.met, shortest=brief, gap=1)
     return found
 
 
 def _shortfalls(facts: FloorFacts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
     """Return what says how far an episode came that did not succeed."""
     at_end = [(len(progress) - 1, len(progress) - 1)]
-    found = {"almost": spans(facts.nearly.numpy(), gap=facts.brief_steps)}
+    found = {"almost": spans(facts.nearly, gap=facts.brief_steps)}
     if facts.moved is not None and not bool(facts.moved.any()):
         found["never_moved"] = at_end
     if not bool(facts.lost[-1]) and ran_out_of_time(progress, max_steps):

@@ -84,9 +84,9 @@ def _shortfalls(facts: Facts, progress: np.ndarray, max_steps: int) -> dict[str,
     last = len(progress) - 1
     at_end = [(last, last)]
     found: dict[str, list[Span]] = {"almost": spans(_numpy(facts.nearly), gap=_FLICKER)}
-    if float(facts.arm.travel_m.max()) < MOVED_M:
+    if _numpy(facts.arm.travel_m).max() < MOVED_M:
         found["never_moved"] = at_end
-    if float(facts.hand_m.min()) > facts.reach_m and not bool(facts.taken.any()):
+    if _numpy(facts.hand_m).min() > facts.reach_m and not _numpy(facts.taken).any():
         found["never_reached"] = at_end
     if ran_out_of_time(progress, max_steps):
         found["out_of_time_while_progressing"] = at_end
@@ -157,7 +157,7 @@ def _undone(facts: Facts) -> list[Span]:
 
 def _stuck(facts: Facts) -> list[Span]:
     """Find where the arm stood against something for half a second, other than where it was to press against it."""
-    return spans(_numpy(facts.arm.blocked & ~facts.met), shortest=STUCK_STEPS, gap=1)
+    return spans(_numpy(facts.arm.blocked) & ~_numpy(facts.met), shortest=STUCK_STEPS, gap=1)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

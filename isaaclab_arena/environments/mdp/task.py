@@ -3,11 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from isaaclab_arena.environments.events.facts import Facts
+from isaaclab_arena.environments.events.moments import MOMENT_FIELDS
 from isaaclab_arena.environments.events.reading import events_of
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
@@ -103,9 +105,11 @@ class Task(ABC):
     Attributes:
         spec: The same.
         held_steps: For how many consecutive control steps the goal has been met. Shape: (num_envs,), int64.
+        moment_fields: What `facts` read of a state: ``qpos``, and more of `MOMENT_FIELDS`.
     """
 
     held_steps: torch.Tensor
+    moment_fields: ClassVar[Sequence[str]] = MOMENT_FIELDS
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec

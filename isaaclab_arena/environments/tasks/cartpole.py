@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -72,6 +72,7 @@ class Cartpole(FloorTask):
 
     robot = CARTPOLE_ROBOT
     control_dt = 0.02
+    moment_fields = ("qpos",)
 
     def __init__(self, start: Start) -> None:
         self.starts_upright = start == "upright"
@@ -139,13 +140,13 @@ class Cartpole(FloorTask):
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for how long the pole stood, or how far it came."""
         del env_id
-        upright = moments.joint_position(_HINGE)[:, 0].cos()
-        position = moments.joint_position(_SLIDER)[:, 0]
+        angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
+        upright = np.cos(angle)
         return self._balanced(upright, position) if self.starts_upright else self._swung_up(upright, position)
 
-    def _balanced(self, upright: torch.Tensor, position: torch.Tensor) -> FloorFacts:
+    def _balanced(self, upright: np.ndarray, position: np.ndarray) -> FloorFacts:
         """Return the facts of a pole that stood at the start: whatever is out of place once is lost."""
-        steps = torch.arange(len(upright))
+        steps = np.arange(len(upright))
         lost = streak(_in_place(upright, position)) < steps
         return FloorFacts(
             dt_s=self.control_dt,
@@ -157,16 +158,13 @@ class Cartpole(FloorTask):
             off_rail=_off_rail(position),
         )
 
-    def _swung_up(self, upright: torch.Tensor, position: torch.Tensor) -> FloorFacts:
+    def _swung_up(self, upright: np.ndarray, position: np.ndarray) -> FloorFacts:
         """Return the facts of a pole that hung: it has to rise, and then to stand; a third is left for success."""
         in_place = _in_place(upright, position)
         stands = streak(in_place)
         off_rail = _off_rail(position)
-        stages = torch.where(
-            stands > 0,
-            1 + (stands / self._held_steps).clamp(max=1.0),
-            terms.progress(upright, start=-1.0, goal=UPRIGHT_COS),
-        )
+        risen = ((upright + 1) / (UPRIGHT_COS + 1)).clip(0, 1)
+        stages = np.where(stands > 0, 1 + np.minimum(stands / self._held_steps, 1.0), risen)
         stood = ever(stands >= round(BRIEF_S / self.control_dt))
         return FloorFacts(
             dt_s=self.control_dt,
@@ -188,7 +186,7 @@ class Cartpole(FloorTask):
         return 0.5 * (1 + upright) * centred * calm * gentle
 
 
-def _in_place(upright: torch.Tensor, position: torch.Tensor, least: float = UPRIGHT_COS) -> torch.Tensor:
+def _in_place(upright: Any, position: Any, least: float = UPRIGHT_COS) -> Any:
     """Return whether the pole stands and the cart is on its rail. Shape: (n,), bool.
 
     Args:
@@ -196,17 +194,17 @@ def _in_place(upright: torch.Tensor, position: torch.Tensor, least: float = UPRI
         position: Where the cart is [m]. Shape: (n,).
         least: Cosine beyond which the pole stands.
     """
-    return (upright > least) & (position.abs() <= RAIL_M)
+    return (upright > least) & (abs(position) <= RAIL_M)
 
 
-def _leans(upright: torch.Tensor) -> torch.Tensor:
+def _leans(upright: Any) -> Any:
     """Return whether a pole that stood has fallen, by the cosine of its angle. Shape: (n,) -> (n,), bool."""
     return upright < FALLEN_COS
 
 
-def _off_rail(position: torch.Tensor) -> torch.Tensor:
+def _off_rail(position: Any) -> Any:
     """Return whether the cart is beyond the end of its rail. Shape: (n,) -> (n,), bool."""
-    return position.abs() > RAIL_M
+    return abs(position) > RAIL_M
 
 
 def _cos_and_sin(backend: Backend) -> torch.Tensor:

@@ -2,7 +2,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from isaaclab_arena.environments.events.floor import (
     FloorFacts,
@@ -17,14 +16,14 @@ from isaaclab_arena.interfaces.episode import EVENTS
 MOMENTS = 41
 
 
-def holds(pattern: str) -> torch.Tensor:
-    return torch.tensor([each == "#" for each in pattern.ljust(MOMENTS, ".")])
+def holds(pattern: str) -> np.ndarray:
+    return np.array([each == "#" for each in pattern.ljust(MOMENTS, ".")])
 
 
 def facts(share: list[float] | None = None, **patterns: str) -> FloorFacts:
     """Return facts of 40 control steps of 0.02 s; a pattern, ``..##``, holds in its hashes and in no later moment."""
     stated: dict[str, Any] = {"lost": "", "fallen": "", "nearly": "", **patterns}
-    done = torch.linspace(0, 1, MOMENTS) if share is None else torch.tensor(share)
+    done = np.linspace(0, 1, MOMENTS) if share is None else np.array(share)
     return FloorFacts(dt_s=0.02, share=done, **{name: holds(pattern) for name, pattern in stated.items()})
 
 
@@ -94,7 +93,7 @@ def test_progress_never_falls_ends_where_success_became_impossible_and_is_1_for_
 
 
 def test_a_streak_counts_steps_without_a_break_and_not_the_start():
-    pattern = torch.tensor([True, True, True, False, True, True])
+    pattern = np.array([True, True, True, False, True, True])
     assert streak(pattern).tolist() == [0, 1, 2, 0, 1, 2]
     assert ever(~pattern).tolist() == [False, False, False, True, True, True]
 
@@ -104,5 +103,5 @@ def test_a_body_has_moved_when_it_is_ten_centimetres_away_or_turned_by_a_fifth_o
     away, high = (0.08, 0.07, *still[2:]), (0.0, 0.0, 0.9, *still[3:])
     little, far = ((*still[:3], np.cos(turn / 2), 0.0, 0.0, np.sin(turn / 2)) for turn in (0.19, 0.21))
     flipped = (*still[:3], -1.0, 0.0, 0.0, 0.0)
-    poses = torch.tensor([still, away, high, little, far, flipped], dtype=torch.float64)
+    poses = np.array([still, away, high, little, far, flipped])
     assert moved_from_start(poses).tolist() == [False, True, False, False, True, False]

@@ -43,6 +43,18 @@ def test_a_step_that_is_made_again_is_kept_once():
     assert torch.equal(moments.qpos[-1:], env.backend.qpos)
 
 
+def test_what_a_task_does_not_name_is_not_kept_and_asking_for_it_says_so():
+    env = build("lift_object")
+    ring = MomentRing(env.backend, num_envs=1, capacity=4, fields=("qpos",))
+    start(env)
+    ring.start([0])
+    ring.keep()
+    (moments,) = ring.moments([0])
+    assert torch.equal(moments.qpos[-1:], env.backend.qpos)
+    with pytest.raises(AttributeError, match=r"moments have no 'ctrl'; a task names .* moment_fields"):
+        _ = moments.ctrl
+
+
 @pytest.mark.parametrize(
     ("task", "root", "part"), [("velocity_go1", "trunk", "FR_foot"), ("walk_humanoid", "pelvis", "torso")]
 )

@@ -14,7 +14,7 @@ from isaaclab_arena.environments.events.floor import FloorFacts, ever
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
 from isaaclab_arena.environments.mdp.floor_observations import vector_term
-from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
+from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.environments.tasks.locomotion.humanoid import (
@@ -65,6 +65,8 @@ class TrackMotion(HumanoidTask):
     pelvis is more than 20 cm higher or lower than in the motion, or turned away from it by more than 0.7 rad, and when
     an episode that began later than the motion reaches its end without having followed it.
     """
+
+    moment_fields = ("qpos", "site_xpos")
 
     def __init__(self, motion: ReferenceMotion, start: Start) -> None:
         self._motion = motion
@@ -182,24 +184,26 @@ class TrackMotion(HumanoidTask):
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         """Return for how long the motion was followed."""
-        frames = int(self._frame[env_id]) + torch.arange(1 - len(moments.qpos), 1)
+        last = int(self._frame[env_id])
+        first = last + 1 - len(moments.qpos)
 
         def of_frames(values: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(values)[frames].to(moments.qpos.dtype)
+            return torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
 
         motion = self._motion
         off = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
-        errors = _keypoint_error(moments, of_frames(motion.keypoints))
-        due = self._last_frame - int(frames[0])
+        errors = _keypoint_error(moments, of_frames(motion.keypoints)).numpy()
+        due = self._last_frame - first
         # The start is not judged. From where the errors make up for all that is due, no later step makes up for them.
-        mean_error = (errors.cumsum(dim=0) - errors[0]) / due
-        steps, astray = torch.arange(len(errors)), ever(off.astray())
+        mean_error = (errors.cumsum() - errors[0]) / due
+        too_far = off.astray()
+        astray = ever(too_far.numpy())
         lost = astray | (mean_error >= LARGEST_KEYPOINT_ERROR_M)
         return FloorFacts(
             dt_s=self.control_dt,
-            share=steps / due,
+            share=np.arange(len(errors)) / due,
             lost=lost,
-            fallen=ever(off.fallen()),
+            fallen=ever((too_far & off.sunk_or_tipped()).numpy()),
             nearly=lost & ~astray[-1] & (mean_error[-1] < 2 * LARGEST_KEYPOINT_ERROR_M),
             strayed=lost,
         )
@@ -237,11 +241,11 @@ class _OffCourse:
         """Return whether that is too far. Shape: (n,), bool."""
         return (self.rise.abs() > FARTHEST_HEIGHT_M) | (norm(self.turn) > FARTHEST_TURN_RAD)
 
-    def fallen(self) -> torch.Tensor:
-        """Return whether it is too far because it is too low, or tips more than it is turned. Shape: (n,), bool."""
+    def sunk_or_tipped(self) -> torch.Tensor:
+        """Return whether it is too low, or tips more than it is turned: the robot falls. Shape: (n,), bool."""
         about_the_vertical = self.turn[:, 2]
         tips = dot(self.turn, self.turn) > 2 * about_the_vertical * about_the_vertical
-        return self.astray() & ((self.rise < -FARTHEST_HEIGHT_M) | tips)
+        return (self.rise < -FARTHEST_HEIGHT_M) | tips
 
 
 def _off_course(state: NamedState, position: torch.Tensor, orientation: torch.Tensor) -> _OffCourse:
@@ -252,10 +256,8 @@ def _off_course(state: NamedState, position: torch.Tensor, orientation: torch.Te
 
 def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
     """Return the mean distance of the keypoints from where the motion has them [m]. Shape: (n, p, 3) -> (n,)."""
-    error = torch.zeros_like(keypoints[:, 0, 0])
-    for index, site in enumerate(KEYPOINTS):
-        error = error + terms.distance(state.site_position(site), keypoints[:, index])
-    return error / len(KEYPOINTS)
+    points = torch.stack([state.site_position(site) for site in KEYPOINTS], dim=1)
+    return total(norm(points - keypoints)) / len(KEYPOINTS)
 
 
 def _make_task(config: TrackMotionConfig) -> TrackMotion:

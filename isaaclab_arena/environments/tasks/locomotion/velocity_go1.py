@@ -82,6 +82,7 @@ class VelocityGo1(FloorTask):
 
     robot = GO1
     control_dt = 0.02
+    moment_fields = ("qpos", "qvel", "sensordata")
 
     def __init__(self) -> None:
         feet = (
@@ -176,15 +177,16 @@ class VelocityGo1(FloorTask):
         errors = _errors(_smoothed(_planar_velocity(senses)), command)
         steps = torch.arange(len(errors))
         judged = steps > _settling_steps()
-        strayed, fallen = ever(judged & _beyond_bounds(errors)), ever(_fallen(moments, senses))
+        strayed, fallen = (ever(holds.numpy()) for holds in (judged & _beyond_bounds(errors), _fallen(moments, senses)))
+        pose = moments.joint_position("robot/free").numpy()
         return FloorFacts(
             dt_s=self.control_dt,
-            share=steps / round(self.spec.time_limit_s / self.control_dt),
+            share=steps.numpy() / round(self.spec.time_limit_s / self.control_dt),
             lost=strayed | fallen,
             fallen=fallen,
-            nearly=strayed & ~(judged & _beyond_bounds(errors, times=2.0)).any(),
+            nearly=strayed & ~(judged & _beyond_bounds(errors, times=2.0)).any().numpy(),
             strayed=strayed,
-            moved=moved_from_start(moments.joint_position("robot/free")) if bool(command.any()) else None,
+            moved=moved_from_start(pose) if bool(command.any()) else None,
         )
 
     def _remember_step(self, backend: Backend, running: torch.Tensor) -> None:

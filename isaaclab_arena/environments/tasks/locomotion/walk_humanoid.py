@@ -56,6 +56,8 @@ class WalkHumanoid(HumanoidTask):
     pelvis is lower than 0.5 m or leans by more than 60 degrees.
     """
 
+    moment_fields = ("qpos", "qvel")
+
     def __init__(self) -> None:
         feet = (
             ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
@@ -143,18 +145,18 @@ class WalkHumanoid(HumanoidTask):
         """Return how far it came, and whether it fell."""
         place = moments.body_position(PELVIS)[:, :2]
         way, ahead = place - place[:1], heading(moments)[:1]
-        distance, aside = _along(way, ahead), _across(way, ahead).abs()
-        made = distance / _asked_m(self._speed[env_id].cpu())
-        fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)))
+        distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
+        made = distance / _asked_m(self._speed[env_id].cpu()).numpy()
+        fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)).numpy())
         return FloorFacts(
             dt_s=self.control_dt,
-            share=torch.minimum(made, torch.arange(len(made)) / self._episode_length),
+            share=np.minimum(made, np.arange(len(made)) / self._episode_length),
             lost=fallen,
             fallen=fallen,
             nearly=made >= _NEARLY,
             # It walks aside or back, and has come far enough for that to be seen.
-            strayed=(distance < aside) & (aside.square() + distance.square() > _SEEN_WAY_M * _SEEN_WAY_M),
-            moved=moved_from_start(moments.joint_position(ROOT)),
+            strayed=(distance < aside) & (aside * aside + distance * distance > _SEEN_WAY_M * _SEEN_WAY_M),
+            moved=moved_from_start(moments.joint_position(ROOT).numpy()),
         )
 
     def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:

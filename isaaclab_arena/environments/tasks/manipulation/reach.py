@@ -24,6 +24,8 @@ _HIGH = (0.60, 0.25, 0.45)
 class Reach(Task):
     """Solved when the tool centre point stays within 2 cm of the target for 0.25 s."""
 
+    moment_fields = ("qpos", "ctrl", "site_xpos")
+
     def __init__(self, embodiment: Embodiment) -> None:
         area = embodiment.workspace.in_space(_LOW, _HIGH)
         target = Thing(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
