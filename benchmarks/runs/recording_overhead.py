@@ -25,6 +25,7 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import in_turn, median, ratios, timed, values
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
@@ -173,6 +174,8 @@ def measure(policy_type: str, num_envs: int, options: Options) -> tuple[str, ...
 def main(options: Options) -> None:
     """Record episodes of either policy with several numbers of env slots, and write the page."""
     torch.set_num_threads(1)
+    # As every run does.
+    join_freed_memory_at_once()
     page = Page("recording_overhead", "What recording costs", options)
     overhead = ("CPU s", "overhead: its calls", "least", "CPU", "wall")
     parts = ("ms an episode: start", "steps", "write", "consolidate", "repair", "µs a step of the batch")

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from isaaclab_arena.allocation import join_freed_memory_at_once
-from isaaclab_arena.garbage import collect_from_now_on, collect_later
+from isaaclab_arena.garbage import collect_from_now_on, collect_later, join_freed_memory_at_once
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
