@@ -47,7 +47,7 @@ JOB = "benchmark"
 class Options(PageOptions):
     """What to measure."""
 
-    repeats: int = 9  # Pairs of runs of each line of the table.
+    repeats: int = 25  # Pairs of runs of each line of the table.
     repairs: int = 3  # Runs of each line whose episodes are put together after a crash.
     episodes: int = 48  # Episodes of each run.
     policies: tuple[str, ...] = POLICIES  # Policies of the runs.

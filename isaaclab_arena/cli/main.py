@@ -4,8 +4,9 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.cli.command_table import COMMANDS, MAINS, Command, commands_of_others
@@ -29,11 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _import_from_here()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
-    if name in {"", "-h", "--help"}:
-        print(_help())
-        return 0 if name else 2
     try:
-        return _run(name, arguments[1:])
+        return _told(partial(_run, name, arguments[1:]))
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -57,18 +55,26 @@ def _import_from_here() -> None:
             sys.path.insert(0, here)
 
 
-def _run(name: str, arguments: Sequence[str]) -> int:
+def _told(run: Callable[[], int]) -> int:
+    """Run something and return its exit code, that of SIGPIPE where nobody reads what it says any more."""
     try:
-        with without_collecting():
-            command = MAINS.get(name)
-        takes_name = "typed_as" in inspect.signature(command).parameters
-        code = command(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else command(arguments)
+        code = run()
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read has seen enough, as `head` has. Python flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return code
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    if name in {"", "-h", "--help"}:
+        print(_help())
+        return 0 if name else 2
+    with without_collecting():
+        command = MAINS.get(name)
+    takes_name = "typed_as" in inspect.signature(command).parameters
+    return command(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else command(arguments)
 
 
 def _help() -> str:

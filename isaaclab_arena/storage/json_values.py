@@ -17,7 +17,20 @@ from isaaclab_arena.storage.atomic import read_whole
 
 Value = TypeVar("Value")
 
-_LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a dict of its fields, for an encoder that does not know what to do with it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: getattr(value, name) for name in _field_names(type(value))}
+    raise TypeError(f"{type(value).__name__} is not a value of JSON")
+
+
+@cache
+def _field_names(dataclass: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(dataclass))
+
+
+_LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_as_dict)
 # JSON's own rules escape the control characters below a space; these act on a terminal too, or end a line.
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -40,19 +53,12 @@ def plain(value: Any) -> Any:
 
 def json_line(value: Any) -> str:
     """Return a value as one line of JSON that any reader takes."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {name: getattr(value, name) for name in _field_names(type(value))}
     try:
         # Most values are plain already, and the encoder finds out faster than `plain`.
         line = _LINE.encode(value)
     except (TypeError, ValueError):
         line = _LINE.encode(plain(value))
     return _harmless(line)
-
-
-@cache
-def _field_names(dataclass: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(dataclass))
 
 
 def json_text(value: Any) -> str:

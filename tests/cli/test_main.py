@@ -1,7 +1,9 @@
 """Tests of the command line: what a person types, and what comes back."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -20,6 +22,15 @@ def test_help_lists_the_commands(capsys):
     headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith("usage")]
     assert headings[:7] == ["start:", "evaluate:", "compare:", "look:", "files of a run:", "train:", "machine:"]
     assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_a_reader_of_the_help_who_has_seen_enough_gets_no_traceback():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "isaaclab_arena.cli", "--help"]
+    finished = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (finished.returncode, finished.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_no_command_is_a_mistake(capsys):
