@@ -187,7 +187,7 @@ class Cartpole(FloorTask):
 
 
 def _in_place(upright: Any, position: Any, least: float = UPRIGHT_COS) -> Any:
-    """Return whether the pole stands and the cart is on its rail. Shape: (n,), bool.
+    """Return whether the pole stands and the cart is on its rail: a tensor, or an array of arrays, bool.
 
     Args:
         upright: Cosine of the pole's angle from upright. Shape: (n,).
