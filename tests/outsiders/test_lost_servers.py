@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -122,11 +123,15 @@ def test_what_is_played_is_exact_whenever_a_server_is_lost(tmp_path, wire, momen
         if num_cut == 1:
             lines[0].cut()
 
+    # A server has a thread for each connection: none may answer while another one's question cuts the cable.
+    one_at_a_time = Lock()
+
     def asked() -> None:
         nonlocal num_asked
-        num_asked += 1
-        if (num_asked, moment) in ((1, "first question"), (QUESTION, "question")):
-            cut()
+        with one_at_a_time:
+            num_asked += 1
+            if (num_asked, moment) in ((1, "first question"), (QUESTION, "question")):
+                cut()
 
     # The other env slot would be in the middle of an episode.
     num_envs = 1 if moment == "between episodes" else 2
