@@ -28,7 +28,6 @@ class Options:
     missing: bool = False  # Whether to run only what the results lack.
     limit_s: float | None = None  # Time for all of it, None for as long as it takes; what was not run is told [s].
     device: str = "cuda:0"  # Where it runs.
-    job_files: tuple[str, ...] = ()  # Which of jobs/ are run; all of them by default, the longest last.
     # Where results and page go; by default into the repository, where figures of a CPU do not belong.
     directory: Path | None = None
     tasks: tuple[str, ...] = ("lift_object", "velocity_go1", "walk_humanoid")  # Environments whose physics is measured.
@@ -101,11 +100,9 @@ def trainings(directory: Path, num_gpus: int) -> Iterator[Check]:
 
 
 def job_files(options: Options, directory: Path) -> Iterator[Check]:
-    """Yield every job file, or those that are asked for."""
+    """Yield every job file, the one that takes longest last."""
     found = sorted(path for path in (ROOT / "jobs").iterdir() if path.suffix in {".json", ".yaml"})
     for file in sorted(found, key=lambda path: path.name == LONGEST_JOBS):
-        if options.job_files and file.name not in options.job_files:
-            continue
         words = ("--device", options.device, "--eval_jobs_config", file, "--output_dir", directory / file.stem)
         yield Check(
             name=f"jobs/{file.name} on the GPU", command=module("isaaclab_arena.evaluation.eval_runner", *words)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.garbage import collect_from_now_on, collect_later, join_freed_memory_at_once
+from isaaclab_arena.garbage import collect_from_now_on, collect_later
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
@@ -89,7 +89,6 @@ def _run(arguments: Sequence[str], import_s: float | None, typed_as: str) -> int
     context = DistributedContext.from_environment(device=options.device)
     request = jobs_request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
     collect_from_now_on()
-    join_freed_memory_at_once()
     if options.list_variations:
         return show_variations(request.jobs)
     return execute(request, context) if options.cluster is None else execute_on_cluster(request, options)

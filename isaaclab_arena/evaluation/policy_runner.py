@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from isaaclab_arena.garbage import collect_from_now_on, collect_later, join_freed_memory_at_once
+from isaaclab_arena.garbage import collect_from_now_on, collect_later
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
@@ -93,7 +93,6 @@ def _run(arguments: Sequence[str], import_s: float | None, options_class: type[P
     context = DistributedContext.from_environment(device=options.device)
     request = _request(shared_by_ranks(options, context.world_size), rest, arguments, import_s=import_s)
     collect_from_now_on()
-    join_freed_memory_at_once()
     return show_variations(request.jobs) if options.list_variations else execute(request, context)
 
 

@@ -33,6 +33,7 @@ from isaaclab_arena.evaluation.startup.measured_latency import with_settled_late
 from isaaclab_arena.evaluation.startup.policy_servers import running_policy_servers
 from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
+from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.live import LiveReport
@@ -64,6 +65,7 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
         die_with_parent()
     check_trackers(request.options.tracking, key="tracking")
     limit_threads(request.options.torch_threads)
+    join_freed_memory_at_once()
     if request.options.deterministic:
         calculate_deterministically()
     with initialise(context, process_group=request.options.process_group) as ranks:

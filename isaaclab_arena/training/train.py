@@ -63,12 +63,12 @@ def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
         die_with_parent()
     num_threads = options.num_threads or default_num_threads(context.local_world_size)
     limit_threads(options.torch_threads)
+    join_freed_memory_at_once()
     if importlib.util.find_spec("rsl_rl") is None:
         raise ConfigError("training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'")
     from isaaclab_arena.training.rank_training import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
 
     collect_from_now_on()
-    join_freed_memory_at_once()
     timeout_s = config.distributed.timeout_s
     with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
         return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))

@@ -77,8 +77,7 @@ class MomentRing:
         # Views of the simulation's own memory, which it renews with every step.
         self._parts = [field.view(num_envs, -1) if field.ndim == 3 else field for field in kept.values()]
         self._widths = {name: part.shape[1] for name, part in zip(kept, self._parts, strict=True)}
-        self._split = list(self._widths.values())
-        width = sum(self._split)
+        width = sum(self._widths.values())
         self._steps = state.qpos.new_empty((capacity, num_envs, width))
         # Right after the physics each call costs several times what it does elsewhere, so the views are made here, and
         # where it can NumPy copies, which takes half of torch's time.
@@ -125,8 +124,9 @@ class MomentRing:
             kept = [(self._starts[env_id : env_id + 1], *self._since(env_id, self._steps)) for env_id in env_ids]
             read = iter(on_cpu([*(part for parts in kept for part in parts), *there]))
             numbers = [_by_number([next(read).numpy() for _ in parts]) for parts in kept]
+        names, widths = list(self._widths), list(self._widths.values())
         return [
-            Moments(self._state.names, dict(zip(self._widths, each.split(self._split, dim=1), strict=True)), standing)
+            Moments(self._state.names, dict(zip(names, each.split(widths, dim=1), strict=True)), standing)
             for each, standing in zip(numbers, read, strict=True)
         ]
 

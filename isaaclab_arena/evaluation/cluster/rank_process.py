@@ -48,6 +48,7 @@ from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
 from isaaclab_arena.evaluation.scheduling.rank_work import RankWork, claims_directory
 from isaaclab_arena.evaluation.startup.measured_latency import with_settled_latencies
 from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
+from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.run.attempts import Attempt, read_attempt
@@ -89,6 +90,7 @@ def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
     except ArenaError as error:
         return RankEnd(refused=str(error), host=host)
     limit_threads(request.options.torch_threads)
+    join_freed_memory_at_once()
     if request.options.deterministic:
         calculate_deterministically()
     if context.device.type == "cuda":
