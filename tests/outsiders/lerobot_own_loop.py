@@ -1,6 +1,6 @@
 """Makes a policy of LeRobot with weights of chance, or plays one in LeRobot's own way; for LeRobot's interpreter.
 
-Usage: ``make TYPE DIRECTORY`` or ``play DIRECTORY OBSERVATIONS ACTIONS``.
+Usage: ``make TYPE DIRECTORY`` or ``play DIRECTORY OBSERVATIONS ACTIONS [OBSERVATIONS ACTIONS ...]``.
 """
 
 import contextlib
@@ -49,9 +49,13 @@ SETTINGS = {
     },
     "tdmpc": {"use_mpc": False},
 }
-"""What makes policies of each type small."""
+SETTINGS["act_averaging"] = {**SETTINGS["act"], "n_action_steps": 1, "temporal_ensemble_coeff": 0.01}
+SETTINGS["tdmpc_planning"] = {
+    "use_mpc": True, "n_gaussian_samples": 64, "n_pi_samples": 8, "n_elites": 8, "cem_iterations": 3
+}  # fmt: skip
+"""What makes policies of each type small, after which `_` and more may come."""
 
-DRAWN_AT_ONCE = frozenset({"vqbet"})
+DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc"})
 """Types that draw for a whole batch, with torch's own generator."""
 
 NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot/worker/noise.py"
@@ -62,15 +66,16 @@ def picture_of(kind: str) -> str:
     return "observation.image" if kind == "tdmpc" else "observation.images.wrist_cam_rgb"
 
 
-def make(kind: str, directory: str) -> None:
+def make(name: str, directory: str) -> None:
     torch.manual_seed(0)
+    kind = name.partition("_")[0]
     inputs = {
         picture_of(kind): PolicyFeature(FeatureType.VISUAL, (3, 64, 64)),
         STATE: PolicyFeature(FeatureType.STATE, (SIZES[STATE],)),
     }
     outputs = {ACTION: PolicyFeature(FeatureType.ACTION, (SIZES[ACTION],))}
     config = make_policy_config(
-        kind, input_features=inputs, output_features=outputs, device="cpu", push_to_hub=False, **SETTINGS[kind]
+        kind, input_features=inputs, output_features=outputs, device="cpu", push_to_hub=False, **SETTINGS[name]
     )
     statistics = {
         name: {"mean": torch.full((n,), 0.1), "std": torch.full((n,), 0.7), "min": -torch.ones(n), "max": torch.ones(n)}
@@ -86,26 +91,26 @@ def make(kind: str, directory: str) -> None:
         part.save_pretrained(directory)
 
 
-def play(directory: str, observations: str, actions: str) -> None:
+def play(directory: str, *files: str) -> None:
     """Act on each observation as ``lerobot-eval`` does, with the noise of each query from a seed that is given."""
     torch.set_num_threads(1)
-    shown = dict(np.load(observations))
     sys.path.append(str(NOISE.parent))
     noise = importlib.import_module(NOISE.stem)
     config = PreTrainedConfig.from_pretrained(directory)
     policy = get_policy_class(config.type).from_pretrained(directory, config=config)
     before, after = make_pre_post_processors(config, pretrained_path=directory)
-    policy.reset()
-    played = []
-    for picture, state, seed in zip(shown["pictures"], shown["states"], shown["seeds"], strict=True):
-        pixels = torch.from_numpy(picture)[None].permute(0, 3, 1, 2).contiguous().type(torch.float32) / 255
-        batch = before({picture_of(config.type): pixels, STATE: torch.from_numpy(state)[None], "task": ["lift"]})
-        torch.manual_seed(int(seed))
-        drawn = contextlib.nullcontext() if config.type in DRAWN_AT_ONCE else noise.NoiseOfEntries([int(seed)])
-        with torch.inference_mode(), drawn:
-            action = policy.select_action(batch)
-        played.append(after(action)[0].numpy())
-    np.save(actions, np.stack(played))
+    for observations, actions in zip(files[::2], files[1::2], strict=True):
+        shown, played = dict(np.load(observations)), []
+        policy.reset()
+        for picture, state, seed in zip(shown["pictures"], shown["states"], shown["seeds"], strict=True):
+            pixels = torch.from_numpy(picture)[None].permute(0, 3, 1, 2).contiguous().type(torch.float32) / 255
+            batch = before({picture_of(config.type): pixels, STATE: torch.from_numpy(state)[None], "task": ["lift"]})
+            torch.manual_seed(int(seed))
+            drawn = contextlib.nullcontext() if config.type in DRAWN_AT_ONCE else noise.NoiseOfEntries([int(seed)])
+            with torch.inference_mode(), drawn:
+                action = policy.select_action(batch)
+            played.append(after(action)[0].numpy())
+        np.save(actions, np.stack(played))
 
 
 if __name__ == "__main__":

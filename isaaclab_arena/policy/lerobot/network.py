@@ -19,6 +19,10 @@ from isaaclab_arena.workers.worker_process import RequestError, WorkerError, Wor
 ANSWERS = Path(__file__).with_name("worker")
 """The directory with what the worker answers by."""
 
+NOTHING = np.zeros(0, np.uint8)
+"""What is remembered of an episode that begins."""
+
+_MEMORY = "memory"
 _VERSIONS = {"request": "versions"}
 _VERSIONS_TIMEOUT_S = 60.0
 _MARGIN_S = 15.0
@@ -36,6 +40,7 @@ class Description:
         takes_batches: Whether it is asked about several env slots at once.
         device_type: ``cpu`` or ``cuda``.
         max_batch: Env slots of a call where nothing else fixes them; None for as many as need a chunk.
+        memory_bytes: What it remembers of an episode, 0 for nothing. One that remembers gives one action.
     """
 
     num_actions: int
@@ -43,6 +48,25 @@ class Description:
     takes_batches: bool
     device_type: str
     max_batch: int | None = None
+    memory_bytes: int = 0
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it remembers anything of an episode, and so is asked in every control step."""
+        return self.memory_bytes > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acted:
+    """What a policy does in some env slots.
+
+    Attributes:
+        actions: Its next actions. Shape: (n, num_actions, action_dim), float32, finite.
+        memories: What it remembers of each episode from now on. Shape of each: (bytes,), uint8.
+    """
+
+    actions: np.ndarray
+    memories: Sequence[np.ndarray]
 
 
 def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
@@ -64,7 +88,7 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
 
 
 class LeRobotNetwork:
-    """A policy of LeRobot in a worker. It remembers nothing from one question to the next.
+    """A policy of LeRobot in a worker. What it remembers of an episode is part of the question and of the answer.
 
     Args:
         directory: What LeRobot's ``save_pretrained`` wrote.
@@ -89,10 +113,11 @@ class LeRobotNetwork:
         shown: Mapping[str, np.ndarray],
         words: Sequence[str],
         noise_seeds: Sequence[int],
+        memories: Sequence[np.ndarray] = (),
         *,
         slots_per_call: int | None = None,
-    ) -> np.ndarray:
-        """Return the next actions of some env slots.
+    ) -> Acted:
+        """Return what is done next in some env slots.
 
         A worker that died is started again and asked once more: the answer follows from the question alone.
 
@@ -100,30 +125,47 @@ class LeRobotNetwork:
             shown: By input, the last observations, oldest first. Shape: (n, num_observations, ...).
             words: What each env slot is to do.
             noise_seeds: What the noise of each is drawn from.
-            slots_per_call: Env slots of each call, which copies of one fill up; None for all in one call.
-
-        Returns:
-            Shape: (n, num_actions, action_dim), float32, finite.
+            memories: What a policy that remembers does of each episode: `NOTHING`, or what the last answer gave.
+            slots_per_call: Env slots of each call, which copies of one fill up; None for all in one call. A policy that
+                remembers is asked about one after the other.
 
         Raises:
             PolicyLostError: If the worker does not answer in time, or died again.
             PolicyError: If the policy raises, or answers something else.
         """
+        if self.description.remembers:
+            return self._remembered(shown, words, noise_seeds, memories)
         size, parts = slots_per_call or len(words), []
         for first in range(0, len(words), size):
             places = [*range(first, min(first + size, len(words)))]
             filled = places + places[:1] * (size - len(places))
             part = {name: values[filled] for name, values in shown.items()}
-            answer = self._called(part, [words[place] for place in filled], [noise_seeds[place] for place in filled])
+            answer, _ = self._called(part, [words[place] for place in filled], [noise_seeds[place] for place in filled])
             parts.append(answer[: len(places)])
-        return np.concatenate(parts)
+        return Acted(actions=np.concatenate(parts), memories=())
 
     def close(self) -> None:
         """Stop the worker. May be called more than once."""
         if self._worker is not None:
             self._worker.close()
 
-    def _called(self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]) -> np.ndarray:
+    def _remembered(
+        self,
+        shown: Mapping[str, np.ndarray],
+        words: Sequence[str],
+        noise_seeds: Sequence[int],
+        memories: Sequence[np.ndarray],
+    ) -> Acted:
+        answers = []
+        for place, memory in enumerate(memories):
+            part = {**{name: values[[place]] for name, values in shown.items()}, _MEMORY: memory}
+            answers.append(self._called(part, [words[place]], [noise_seeds[place]]))
+        actions, kept = zip(*answers, strict=True)
+        return Acted(actions=np.concatenate(actions), memories=kept)
+
+    def _called(
+        self, shown: Mapping[str, np.ndarray], words: Sequence[str], noise_seeds: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
         request = {"request": "predict", "words": list(words), "seeds": list(noise_seeds)}
         try:
             answer = self._asked(request, shown)
@@ -132,7 +174,7 @@ class LeRobotNetwork:
         except (WorkerError, ConfigError) as error:
             raise PolicyLostError(f"the policy in '{self._directory}' is lost: {error}") from error
         due = (len(words), self.description.num_actions, self.description.action_dim)
-        return self._checked(answer.get("actions"), due)
+        return self._checked(answer.get("actions"), due), answer.get(_MEMORY, NOTHING)
 
     def _asked(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         try:
@@ -180,7 +222,7 @@ class LeRobotNetwork:
         except ConfigError:
             worker.close()
             raise
-        said = {name: answer[name] for name in ("num_actions", "action_dim", "takes_batches")}
+        said = {name: answer[name] for name in ("num_actions", "action_dim", "takes_batches", "memory_bytes")}
         return Description(**said, device_type=self._device.type)
 
     def _checked(self, actions: np.ndarray | None, due: tuple[int, int, int]) -> np.ndarray:

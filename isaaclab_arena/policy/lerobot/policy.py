@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
@@ -16,7 +17,7 @@ from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, N
 from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
 from isaaclab_arena.policy.lerobot.fitting import Inputs, fitted
 from isaaclab_arena.policy.lerobot.history import ObservationHistory
-from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, versions_there
+from isaaclab_arena.policy.lerobot.network import NOTHING, LeRobotNetwork, versions_there
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.pretrained import (
     KEY,
@@ -24,7 +25,7 @@ from isaaclab_arena.policy.lerobot.pretrained import (
     read_features,
     read_num_actions,
     read_training_data,
-    refuse_memory,
+    remembers,
 )
 from isaaclab_arena.policy.lerobot.shared_network import NetworkOnServer, SharedNetwork
 
@@ -36,8 +37,9 @@ _LOG = logging.getLogger(__name__)
 class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     """Plays the chunks of a policy of LeRobot, which looks at each env slot when its chunk is used up.
 
-    Each env slot has its own chunk, observations and instruction. The noise of a query is drawn from a seed of the
-    episode's own stream, so that an episode's actions do not depend on which others share the query.
+    Each env slot has its own chunk, observations and instruction, and what the policy remembers of its episode. The
+    noise of a query is drawn from a seed of the episode's own stream, so that an episode's actions do not depend on
+    which others share the query. A policy that remembers is asked in every control step.
 
     Args:
         config: Options of the job.
@@ -63,6 +65,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._length = _chunk_length(self._network, config)
         self._filled_up_to: int | None = None
         self._history: ObservationHistory | None = None
+        self._memories: dict[int, np.ndarray] = {}
         self._inputs: tuple[Environment, Inputs] | None = None
         said = self._network.description
         if said.device_type != "cpu" and config.slots_per_call is None and said.max_batch is None:
@@ -80,7 +83,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """
         directory = policy_directory(config.pretrained)
         read_features(directory)
-        refuse_memory(directory)
         read_training_data(directory, config.dataset)
         _device(config)
         versions_there(config)
@@ -173,16 +175,27 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """Forget what belongs to the episodes of the named env slots, None for all."""
         super().reset(env_ids)
         if env_ids is None:
-            self._history, self._inputs = None, None
+            self._history, self._inputs, self._memories = None, None, {}
 
     @classmethod
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
-        """Return how many actions are played and known at most; see `StatesChunks`."""
-        known = read_num_actions(policy_directory(config.pretrained))
+        """Return how many actions are played and known at most; see `StatesChunks`.
+
+        Raises:
+            ConfigError: If the policy remembers.
+        """
+        directory = policy_directory(config.pretrained)
+        _refuse_memory(is_kept=remembers(directory))
+        known = read_num_actions(directory)
         return ChunkTraits(played=config.n_action_steps or known, predicted=known)
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return how many actions are played and known, and what a query shows; see `AnswersChunks`."""
+        """Return how many actions are played and known, and what a query shows; see `AnswersChunks`.
+
+        Raises:
+            ConfigError: If the policy remembers.
+        """
+        _refuse_memory(is_kept=self._network.description.remembers)
         shown = tuple(self._looks) if self._features.pictures else ()
         return ChunkTraits(played=self._length, predicted=self._network.description.num_actions, picture_steps=shown)
 
@@ -229,12 +242,16 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs)
         frames = self._history_for(env).frames(env_ids)
-        actions = self._network.actions(frames, words, seeds, slots_per_call=size)
+        memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
+        acted = self._network.actions(frames, words, seeds, memories, slots_per_call=size)
+        self._memories.update(zip(env_ids, acted.memories, strict=False))
         columns = self._options.action_columns
-        return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
+        return torch.from_numpy(acted.actions if columns is None else acted.actions[..., list(columns)])
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
         super()._restart(source, env_ids)
+        for env_id in env_ids.tolist():
+            self._memories.pop(env_id, None)
         if self._history is not None:
             self._history.restart(env_ids.tolist())
 
@@ -260,10 +277,24 @@ def _chunk_length(network: LeRobotNetwork | NetworkOnServer, config: LeRobotPoli
     Raises:
         ConfigError: If it was saved with fewer than the options want.
     """
-    saved = network.description.num_actions
+    said = network.description
+    saved = said.num_actions
     wanted = config.n_action_steps or saved
     if wanted > saved:
         network.close()
         message = f"is {wanted}, and the policy was saved with {saved}"
+        if said.remembers:
+            message = f"is {wanted}, and a policy that remembers is asked in every control step; leave it out"
         raise ConfigError(Problem(message, key="n_action_steps"))
     return wanted
+
+
+def _refuse_memory(*, is_kept: bool) -> None:
+    """Refuse to let others play chunks of a policy that remembers, and has none.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    if is_kept:
+        message = "remembers its answers, and so is asked in every control step, which cannot be late"
+        raise ConfigError(Problem(message, key=f"policy_config_dict.{KEY}"))

@@ -18,8 +18,6 @@ _OF_A_TRAINING = ("pretrained_model", "checkpoints/last/pretrained_model")
 _PICTURES = "VISUAL"
 _CHUNKS = ("n_action_steps", "chunk_size", "horizon")
 """Settings that say how many actions a policy makes or plays after one look."""
-_MEMORIES = ("temporal_ensemble_coeff", "use_mpc")
-"""Settings with which a policy remembers its answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,19 +115,15 @@ def read_num_actions(directory: Path) -> int:
     return max([1, *(number for number in numbers if isinstance(number, int))])
 
 
-def refuse_memory(directory: Path) -> None:
-    """Refuse a policy that remembers its own answers, which no worker keeps.
+def remembers(directory: Path) -> bool:
+    """Return whether a policy of LeRobot's own remembers its answers, as its configuration says.
 
     Raises:
-        ConfigError: If it does.
+        ConfigError: If the file cannot be read.
     """
     document = _document(directory / _CONFIG)
-    for name in _MEMORIES:
-        if document.get(name):
-            message = (
-                f"'{directory}' remembers its answers ({name}), which nobody keeps here; switch it off in {_CONFIG}"
-            )
-            raise ConfigError(Problem(message, key=KEY))
+    # A coefficient of 0 is one.
+    return document.get("temporal_ensemble_coeff") is not None or bool(document.get("use_mpc"))
 
 
 def refuse_another(said: Mapping[str, Any], features: Features, directory: Path) -> None:

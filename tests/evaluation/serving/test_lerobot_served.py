@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.serving.serving_limbs import limb_job
-from tests.policy.lerobot.policies import options_for, saved
+from tests.policy.lerobot.policies import REMEMBERING, options_for, saved
 
 NUM_STEPS = 7
 
@@ -81,6 +81,15 @@ def test_clients_that_ask_together_share_calls_and_get_what_each_gets_alone(tmp_
     together, statistics = episodes(options, at_once=True)
     assert together == alone
     assert (statistics.queries, statistics.calls) == (3 * NUM_STEPS, NUM_STEPS)
+    assert len({str(actions) for actions in alone}) == 3
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_a_policy_that_remembers_does_so_for_each_client(tmp_path, kind):
+    options = options_for(saved(tmp_path, kind, **REMEMBERING[kind]))
+    alone, _ = episodes(options, at_once=False)
+    together, _ = episodes(options, at_once=True)
+    assert together == alone
     assert len({str(actions) for actions in alone}) == 3
 
 

@@ -13,6 +13,12 @@ SITE = Path(__file__).with_name("site")
 INTERPRETER: Mapping[str, Any] = {"python": preloaded_python(), "environment_variables": {"PYTHONPATH": str(SITE)}}
 """Options that run a policy in this same interpreter with something that stands in for LeRobot."""
 
+REMEMBERING: Mapping[str, Mapping[str, Any]] = {
+    "act": {"temporal_ensemble_coeff": 0.0},
+    "tdmpc": {"use_mpc": True},
+}
+"""Settings of types with which they remember."""
+
 LIMBS: Mapping[str, Any] = {"states": {STATE: ["robot_joint_pos", "fingers"]}}
 """Options that show a policy the states of the environment of the tests."""
 

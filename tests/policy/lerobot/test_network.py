@@ -12,10 +12,10 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.long_work import ended_in
-from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, versions_there
+from isaaclab_arena.policy.lerobot.network import NOTHING, LeRobotNetwork, versions_there
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.workers.kept_workers import _KEPT, stop_kept_workers
-from tests.policy.lerobot.policies import PICTURE, STATE, options_for, saved
+from tests.policy.lerobot.policies import PICTURE, REMEMBERING, STATE, options_for, saved
 
 _QUESTION = {PICTURE: np.full((2, 1, 6, 8, 3), 255, np.uint8), STATE: np.ones((2, 1, 6), np.float32)}
 
@@ -25,7 +25,7 @@ def network_of(directory: Path, **options: Any) -> LeRobotNetwork:
 
 
 def asked(network: LeRobotNetwork) -> np.ndarray:
-    return network.actions(_QUESTION, ["go", "stop"], [1, 2])
+    return network.actions(_QUESTION, ["go", "stop"], [1, 2]).actions
 
 
 @pytest.fixture(autouse=True)
@@ -70,14 +70,14 @@ def test_a_query_of_several_calls_of_one_size_has_the_answers_of_one_call(tmp_pa
     network = network_of(saved(tmp_path, "diffusion"))
     shown = {PICTURE: np.zeros((3, 1, 6, 8, 3), np.uint8), STATE: np.arange(18, dtype=np.float32).reshape(3, 1, 6)}
     whole, parts = (network.actions(shown, ["a", "bb", "ccc"], [5, 6, 7], slots_per_call=size) for size in (None, 2))
-    assert np.allclose(whole, parts, atol=1e-6)
+    assert np.allclose(whole.actions, parts.actions, atol=1e-6)
     network.close()
 
 
 def test_a_call_that_is_not_full_is_filled_up(tmp_path):
     network = network_of(saved(tmp_path, misbehaviour="tell size"))
     sizes = [network.actions(_QUESTION, ["go", "stop"], [1, 2], slots_per_call=size) for size in (1, 2, 3)]
-    assert [set(each.flatten()) for each in sizes] == [{1}, {2}, {3}]
+    assert [set(each.actions.flatten()) for each in sizes] == [{1}, {2}, {3}]
     network.close()
 
 
@@ -95,6 +95,28 @@ def test_a_policy_that_dies_between_two_answers_costs_nothing(tmp_path):
         assert np.array_equal(asked(network), expected)
     assert (tmp_path / "ill" / ".died").exists()
     network.close()
+
+
+def steps(network: LeRobotNetwork) -> list[np.ndarray]:
+    """Return the actions of two episodes, four steps long."""
+    memories, actions = [NOTHING, NOTHING], []
+    for step in range(4):
+        acted = network.actions(_QUESTION, ["go", "stop"], [step, 7 * step], memories)
+        memories = acted.memories
+        actions.append(acted.actions)
+    network.close()
+    return actions
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_what_a_policy_remembers_is_not_lost_with_its_process(tmp_path, kind):
+    settings = REMEMBERING[kind]
+    expected = steps(network_of(saved(tmp_path / "well", kind, **settings)))
+    assert np.array_equal(
+        expected, steps(network_of(saved(tmp_path / "ill", kind, **settings, misbehaviour="die once")))
+    )
+    assert (tmp_path / "ill" / ".died").exists()
+    assert not np.array_equal(expected[0], expected[1])
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.lerobot.network import Description, LeRobotNetwork
+from isaaclab_arena.policy.lerobot.network import Acted, Description, LeRobotNetwork
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
 from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.fakes_environment import ActionLog
 from tests.gr00t.fakes import LimbEnvironment
-from tests.policy.lerobot.policies import STATE, options_for, saved
+from tests.policy.lerobot.policies import REMEMBERING, STATE, options_for, saved
 
 
 @contextmanager
@@ -73,6 +73,54 @@ def test_an_episode_is_the_same_whichever_others_share_its_calls(tmp_path, kind)
     assert alone.keys() == together.keys() == set(range(5))
     for index, actions in alone.items():
         assert torch.allclose(actions, together[index], atol=1e-6), index
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_an_episode_of_a_policy_that_remembers_is_the_same_whichever_others_are_played(tmp_path, kind):
+    with made(saved(tmp_path / "policy", kind, **REMEMBERING[kind])) as policy:
+        alone = played(policy, LimbEnvironment(1))
+        policy.reset()
+        # The episodes have several lengths, so an env slot is at its second when others are at their first.
+        together = played(policy, LimbEnvironment(3))
+        sharing = played(policy.with_own_memory(), LimbEnvironment(2))
+    assert len({len(actions) for actions in alone.values()}) > 1
+    for index, actions in alone.items():
+        assert torch.equal(actions, together[index]), index
+        assert torch.equal(actions, sharing[index]), index
+
+
+def test_a_policy_that_remembers_begins_an_episode_with_nothing(tmp_path):
+    with made(saved(tmp_path / "policy", **REMEMBERING["act"])) as policy:
+        first = played(policy, LimbEnvironment(1), 1)[0]
+        played(policy, LimbEnvironment(1), 3)
+        assert torch.equal(played(policy, LimbEnvironment(1), 1)[0], first)
+
+
+def test_a_policy_that_remembers_looks_in_every_step(tmp_path):
+    environment = DrawnOnDemand(LimbEnvironment(1, cameras=("front",)))
+    with made(saved(tmp_path, **REMEMBERING["act"])) as policy:
+        rollout(environment, policy, [Episode(job="limb", episode_index=0, seed=7)], [])
+    # The episode has 14 steps, and nobody knows before the last one that it ends.
+    assert environment.pictures_drawn == 15
+
+
+def test_nobody_else_plays_the_chunks_of_a_policy_that_remembers(tmp_path):
+    options = options_for(saved(tmp_path, **REMEMBERING["act"]))
+    message = "pretrained: remembers its answers, and so is asked in every control step, which cannot be late"
+    with pytest.raises(ConfigError, match=message):
+        LeRobotPolicy.stated_chunks(LeRobotPolicyCfg(**options))
+    with made(tmp_path) as policy:
+        with pytest.raises(ConfigError, match=message):
+            LatePolicy(policy, Delays(steps=((1, 1),)), Meanwhile.HOLD, QueryTimes())
+        plain = played(policy, LimbEnvironment(2))
+        waiting = played(LatePolicy(policy, Delays(steps=((1, 1),)), Meanwhile.WAIT, QueryTimes()), LimbEnvironment(2))
+    assert all(torch.equal(plain[index], waiting[index]) for index in range(5))
+
+
+def test_a_policy_that_remembers_plays_one_action_at_a_time(tmp_path):
+    options = options_for(saved(tmp_path, **REMEMBERING["act"]), n_action_steps=2)
+    with pytest.raises(ConfigError, match="n_action_steps: is 2, and a policy that remembers is asked in every"):
+        LeRobotPolicy.from_dict(options)
 
 
 def test_how_many_actions_are_known_is_read_before_anything_is_loaded(tmp_path):
@@ -131,9 +179,9 @@ class NotedNetwork:
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
 
-    def actions(self, shown, words, noise_seeds, *, slots_per_call=None) -> np.ndarray:
+    def actions(self, shown, words, noise_seeds, memories=(), *, slots_per_call=None) -> Acted:
         self.asked.append(list(words))
-        return np.zeros((len(words), 3, 5), np.float32)
+        return Acted(actions=np.zeros((len(words), 3, 5), np.float32), memories=())
 
     def close(self) -> None: ...
 

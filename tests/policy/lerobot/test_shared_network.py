@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.errors import PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.policy_server.batching import Batcher
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
@@ -17,7 +17,7 @@ from isaaclab_arena.workers.kept_workers import stop_kept_workers
 from tests.fakes_environment import ActionLog
 from tests.fakes_network import Desk
 from tests.gr00t.fakes import LimbEnvironment
-from tests.policy.lerobot.policies import options_for, saved
+from tests.policy.lerobot.policies import REMEMBERING, options_for, saved
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,26 @@ def test_ranks_that_share_a_process_play_the_same_bits_as_one_with_its_own(tmp_p
         parts = list(pool.map(played, ranks, [(0, 3), (1, 4), (2, 5)], [2, 1, 2]))
     assert {index: actions for part in parts for index, actions in part.items()} == alone
     assert len({*alone.values()}) == 6
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_a_policy_that_remembers_does_so_for_each_rank_that_shares_it(tmp_path, kind):
+    options = options_for(saved(tmp_path / "policy", kind, **REMEMBERING[kind]))
+    alone = played(LeRobotPolicy.from_dict(options), range(6), num_envs=3)
+    with served(options, num_ranks=3) as ranks, ThreadPoolExecutor(3) as pool:
+        parts = list(pool.map(played, ranks, [(0, 3), (1, 4), (2, 5)], [2, 1, 2]))
+    assert {index: actions for part in parts for index, actions in part.items()} == alone
+
+
+def test_a_memory_that_outgrows_what_a_server_takes_is_refused(tmp_path):
+    options = options_for(saved(tmp_path, misbehaviour="grow", **REMEMBERING["act"]))
+    played(LeRobotPolicy.from_dict(options), [0], num_envs=1)
+    with served(options, num_ranks=1) as (policy,):
+        with pytest.raises(
+            PolicyError, match=r"remembers more in the course of an episode, .* leave policy_server out"
+        ):
+            played(policy, [0], num_envs=1)
+        policy.close()
 
 
 def test_a_process_that_falls_silent_is_lost_to_the_rank_too(tmp_path: Path):

@@ -10,12 +10,15 @@ from importlib import metadata
 PACKAGES = ("lerobot", "torch", "torchvision", "transformers", "diffusers", "numpy", "safetensors")
 """What decides what a policy does, beside its files."""
 
+MEMORY = "memory"
+"""What a policy remembers of an episode, in questions and answers."""
+
 
 class Answers:
     """One policy, and what may be asked of it.
 
     Args:
-        memory: Not used: what a policy is shown comes with each request.
+        memory: Not used: what a policy is shown, and what it remembers, comes with each request.
         told: Not used: whatever is raised is told by who calls.
     """
 
@@ -33,7 +36,12 @@ class Answers:
             network = importlib.import_module(f"{__package__}.network")
             self._network = network.Network(message["directory"], message["device"], message["settings"])
             return {**self._network.description(), "versions": versions()}, {}
-        return {}, {"actions": self._network.actions(arrays, message["words"], message["seeds"])}
+        asked = message["words"], message["seeds"]
+        if not self._network.remembers:
+            return {}, {"actions": self._network.actions(arrays, *asked)}
+        memory = arrays.pop(MEMORY)
+        action, memory = self._network.next_action(arrays, *asked, memory)
+        return {}, {"actions": action, MEMORY: memory}
 
 
 def versions() -> dict[str, str]:

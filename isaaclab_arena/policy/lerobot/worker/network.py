@@ -9,12 +9,16 @@ import numpy as np
 import torch
 
 from .loading import loaded, saved_steps  # noqa: TID252  beside this file, whatever imports it
+from .memory import NOTHING, EpisodeMemory  # noqa: TID252
 from .noise import NoiseOfEntries  # noqa: TID252
 
 DRAWN_BY_ENTRY = frozenset({"act", "diffusion", "pi0", "pi05", "smolvla", "xvla"})
 """Types whose noise, if they draw any, has the batch as its first dimension. Others are asked about one entry each."""
 
 _ACTION = "action"
+
+_ROOM = 2
+"""How much longer a memory may become than after the first action, such as by the digits of a counter."""
 
 _ELEMENTWISE = frozenset({"unnormalizer_processor", "device_processor"})
 """Steps after a policy that do the same with each action, however many there are."""
@@ -39,18 +43,27 @@ class Network:
         self._policy, self._before, self._after = loaded(directory, device)
         self._after_is_elementwise = saved_steps(directory, "policy_postprocessor") <= _ELEMENTWISE
         self._device = torch.device(device)
+        self._memory = EpisodeMemory(self._policy)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps more of an episode than observations and actions; it is asked for one action then."""
+        return bool(self._memory.paths)
 
     @property
     def takes_batches(self) -> bool:
         """Whether it may be asked about several entries at once."""
-        return self._policy.config.type in DRAWN_BY_ENTRY
+        return self._policy.config.type in DRAWN_BY_ENTRY and not self.remembers
 
     def description(self) -> dict:
-        """Return what the policy takes and gives, after it was asked once about nothing."""
+        """Return what the policy takes and gives, after it was asked about nothing."""
         config = self._policy.config
         inputs = {name: _described(feature) for name, feature in config.input_features.items()}
         arrays = {name: _nothing(feature, config.n_obs_steps) for name, feature in inputs.items()}
-        actions = self.actions(arrays, ["nothing"], [0])
+        actions, memory = self.actions(arrays, ["nothing"], [0]), NOTHING
+        self._memory.find(lambda: self._acted(arrays, ["nothing"], [0], self._next))
+        if self.remembers:
+            actions, memory = self.next_action(arrays, ["nothing"], [0], NOTHING)
         return {
             "type": config.type,
             "inputs": inputs,
@@ -58,6 +71,7 @@ class Network:
             "num_actions": actions.shape[1],
             "action_dim": actions.shape[2],
             "takes_batches": self.takes_batches,
+            "memory_bytes": _ROOM * len(memory),
         }
 
     def actions(self, arrays: dict, words: list[str], seeds: list[int]) -> np.ndarray:
@@ -72,6 +86,27 @@ class Network:
         Returns:
             Shape: (n, num_actions, action_dim), float32.
         """
+        return self._acted(arrays, words, seeds, self._played)
+
+    def next_action(
+        self, arrays: dict, words: list[str], seeds: list[int], memory: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next action of a policy that remembers, and what it remembers from now on.
+
+        Args:
+            arrays: As in `actions`, of one entry.
+            words: As there.
+            seeds: As there.
+            memory: What it has remembered; see `EpisodeMemory.recall`.
+
+        Returns:
+            Shape of the action: (1, 1, action_dim), float32. Shape of the memory: (bytes,), uint8.
+        """
+        self._memory.recall(memory, self._device)
+        return self._acted(arrays, words, seeds, self._next), self._memory.kept()
+
+    def _acted(self, arrays: dict, words: list[str], seeds: list[int], act: typing.Callable) -> np.ndarray:
+        """Return processed actions: what is done after some observations, with the noise of some seeds."""
         shown = {name: _tensor(array) for name, array in arrays.items()}
         steps = [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in self._steps]
         if self.takes_batches:
@@ -81,8 +116,12 @@ class Network:
             torch.manual_seed(seeds[0])
         amp = torch.autocast(self._device.type) if self._policy.config.use_amp else contextlib.nullcontext()
         with torch.inference_mode(), amp, noise:
-            played = self._processed(self._played([self._before(step) for step in steps]))
+            played = self._processed(act([self._before(step) for step in steps]))
         return played.to("cpu", torch.float32).numpy()
+
+    def _next(self, observations: list[dict]) -> list[torch.Tensor]:
+        """Return what LeRobot's own loop plays next: a policy that remembers was shown all but the last before."""
+        return [self._policy.select_action(observations[-1])]
 
     def _processed(self, actions: list[torch.Tensor]) -> torch.Tensor:
         """Return actions after the saved processor. Shape: (n, num_actions, action_dim)."""

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.policy.lerobot.worker.loading import loaded
+from isaaclab_arena.policy.lerobot.worker.memory import NOTHING
 from isaaclab_arena.policy.lerobot.worker.network import Network
-from tests.policy.lerobot.policies import PICTURE, SITE, STATE, saved
+from tests.policy.lerobot.policies import PICTURE, REMEMBERING, SITE, STATE, saved
 
 SETTINGS = {"threads": torch.get_num_threads(), "deterministic": False}
 
@@ -44,3 +46,43 @@ def test_a_saved_step_that_may_remember_is_asked_about_one_action_after_the_othe
     (directory / "policy_postprocessor.json").write_text(json.dumps({"steps": [{"registry_name": step}]}))
     stepped = actions(directory) - plain
     assert np.allclose(stepped[1:] - stepped[0], np.array(further)[:, None], atol=1e-6)
+
+
+def state_of(episode: int, step: int) -> np.ndarray:
+    return np.full((1, 1, 6), episode + 0.1 * step, np.float32)
+
+
+def alone(directory: Path, episode: int) -> list[np.ndarray]:
+    """Return the actions of LeRobot's own loop in an episode of five steps."""
+    policy, before, after = loaded(str(directory), "cpu")
+    policy.reset()
+    actions = []
+    for step in range(5):
+        torch.manual_seed(10 * episode + step)
+        shown = {STATE: torch.from_numpy(state_of(episode, step)[:, 0]), PICTURE: torch.zeros(1, 3, 6, 8)}
+        with torch.inference_mode():
+            actions.append(after(policy.select_action(before({**shown, "task": ["go"]}))).numpy())
+    return actions
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_episodes_of_a_policy_that_remembers_take_turns_and_each_is_that_of_lerobots_own_loop(tmp_path, kind):
+    directory = saved(tmp_path, kind, **REMEMBERING[kind])
+    network, memories, actions = Network(str(directory), "cpu", SETTINGS), [NOTHING, NOTHING], ([], [])
+    description = network.description()
+    assert (description["num_actions"], description["takes_batches"]) == (1, False)
+    for step in range(5):
+        for episode in (0, 1):
+            shown = {PICTURE: np.zeros((1, 1, 6, 8, 3), np.uint8), STATE: state_of(episode, step)}
+            action, memories[episode] = network.next_action(shown, ["go"], [10 * episode + step], memories[episode])
+            assert len(memories[episode]) <= description["memory_bytes"]
+            actions[episode].append(action[:, 0])
+    for episode in (0, 1):
+        assert np.array_equal(actions[episode], alone(directory, episode))
+    assert not np.array_equal(actions[0], actions[1])
+
+
+@pytest.mark.parametrize("kind", ["act", "diffusion", "tdmpc"])
+def test_a_policy_that_keeps_observations_and_actions_alone_remembers_nothing(tmp_path, kind):
+    description = Network(str(saved(tmp_path, kind, n_obs_steps=2)), "cpu", SETTINGS).description()
+    assert (description["num_actions"], description["memory_bytes"]) == (3, 0)

@@ -10,14 +10,19 @@ from lerobot.datasets import Dataset
 from lerobot.policies.groot import GrootConfig
 
 
-class Policy:
+class Policy(torch.nn.Module):
     """Acts on its last states and pictures, its instruction and its noise.
 
-    It keeps its last states, and the actions that it has still to play, in the way of LeRobot's policies.
+    It keeps its last states, and the actions that it has still to play, in the way of LeRobot's policies. With the
+    settings of ACT and TD-MPC by which these remember, it remembers too.
     """
 
     def __init__(self, directory, config):
+        super().__init__()
         self.directory, self.config, self.queries = Path(directory), config, 0
+        self.averages = getattr(config, "temporal_ensemble_coeff", None) is not None
+        self.plans = getattr(config, "use_mpc", False)
+        self.averager = Averager()
 
     @classmethod
     def from_pretrained(cls, directory, config):
@@ -34,10 +39,18 @@ class Policy:
             "observation.state": deque(maxlen=self.config.n_obs_steps),
             "action": deque(maxlen=self.config.n_action_steps),
         }
+        self.averager.reset()
+        self._prev_mean = None
 
     def select_action(self, batch):
         seen = self._queues["observation.state"]
         seen.extend([batch["observation.state"]] * (1 if seen else self.config.n_obs_steps))
+        if self.averages:
+            return self.averager.update(self.predict_action_chunk(batch))
+        if self.plans:
+            mean = self.predict_action_chunk(batch)[:, 0] + 0.1 * torch.randn(())
+            self._prev_mean = mean if self._prev_mean is None else (mean + self._prev_mean) / 2
+            return self._prev_mean
         if not self._queues["action"]:
             self._queues["action"].extend(self.predict_action_chunk(batch).transpose(0, 1))
         return self._queues["action"].popleft()
@@ -69,10 +82,14 @@ class Policy:
         return 0
 
     def _misbehaved(self, actions):
-        misbehaviour = getattr(self.config, "misbehaviour", None) if self.queries > 1 else None
+        # To say what it is like it acts a few times.
+        few = 6 if self.averages or self.plans else 1
+        misbehaviour = getattr(self.config, "misbehaviour", None) if self.queries > few else None
         if str(misbehaviour).startswith("die once") and not (self.directory / ".died").exists():
             (self.directory / ".died").touch()
             os._exit(3)
+        if misbehaviour == "grow":
+            self.averager.trail += [0.5] * 1000
         if misbehaviour == "die":
             os._exit(3)
         if misbehaviour == "hang":
@@ -90,6 +107,26 @@ class Policy:
         if misbehaviour == "nan":
             return actions * float("nan")
         return actions[:, :-1] if misbehaviour == "few" else actions
+
+
+class Averager:
+    """Averages what was predicted for a step, as long as that was ahead."""
+
+    def __init__(self):
+        self.weight = 0.5
+        self.reset()
+
+    def reset(self):
+        self.ahead = None
+        self.trail = []
+
+    def update(self, chunk):
+        self.trail.append(chunk[0, 0, 0].item())
+        if self.ahead is not None:
+            kept = self.ahead.shape[1]
+            chunk = torch.cat([self.weight * self.ahead + (1 - self.weight) * chunk[:, :kept], chunk[:, kept:]], dim=1)
+        self.ahead = chunk[:, 1:]
+        return chunk[:, 0] + 0.01 * len(self.trail)
 
 
 def get_policy_class(name):
