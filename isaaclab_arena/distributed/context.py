@@ -19,6 +19,8 @@ _NOWHERE = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 _FAILURE_FILE = "TORCHELASTIC_ERROR_FILE"
 _RUN_DIRECTORY_FILE = "ISAACLAB_ARENA_RUN_DIRECTORY_FILE"
 _TORCHRUNX_LOG_DIR = "TORCHRUNX_LOG_DIR"
+_SEARCH_PATH = "PYTHONPATH"
+_SEARCH_PATH_BEFORE = "ISAACLAB_ARENA_PYTHONPATH_BEFORE"
 _LOG_DIRECTORIES = ("ISAACLAB_ARENA_LAUNCHER_LOG_DIR", _TORCHRUNX_LOG_DIR)
 
 
@@ -174,7 +176,25 @@ def variables_of_child(search_path: Sequence[str], environ: Mapping[str, str] = 
         search_path: Where this one looks for modules.
         environ: Its own variables.
     """
-    return {**environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in search_path)}
+    before = environ.get(_SEARCH_PATH_BEFORE, environ.get(_SEARCH_PATH, ""))
+    path = os.pathsep.join(path or os.curdir for path in search_path)
+    return {**environ, _SEARCH_PATH: path, _SEARCH_PATH_BEFORE: before}
+
+
+def variables_of_worker(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables of a program of another interpreter, which has packages of its own.
+
+    A process that got its search path from `variables_of_child` would make it import this interpreter's packages.
+
+    Args:
+        environ: This process's variables.
+    """
+    variables = dict(environ)
+    before = variables.pop(_SEARCH_PATH_BEFORE, None)
+    if before is None:
+        return variables
+    del variables[_SEARCH_PATH]
+    return {**variables, _SEARCH_PATH: before} if before else variables
 
 
 def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from isaaclab_arena.distributed.context import variables_of_worker
 from isaaclab_arena.workers.program import frames
 
 PROGRAM_DIRECTORY = Path(__file__).with_name("program")
@@ -77,6 +78,7 @@ class WorkerProcess:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=(self._memory.fileno(),),
+                env=variables_of_worker(),
             )
         except OSError as error:
             self._memory.close()

@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, variables_of_child, variables_of_worker
 from isaaclab_arena.errors import ConfigError
 
 TORCHRUN = {
@@ -92,3 +92,13 @@ def test_contradictions_are_refused_with_the_variables_seen(changes, message):
 def test_several_ranks_need_an_address():
     with pytest.raises(ConfigError, match="MASTER_ADDR and MASTER_PORT must be set too"):
         DistributedContext.from_environment(without("MASTER_ADDR", "MASTER_PORT"), visible_gpus=0)
+
+
+@pytest.mark.parametrize("own", [{}, {"PYTHONPATH": "mine:yours"}])
+def test_a_worker_of_another_interpreter_looks_for_modules_where_the_user_said_and_nowhere_else(own):
+    plain = {"HOME": "/home/me", **own}
+    child = variables_of_child(["", "/site-packages"], plain)
+    assert child["PYTHONPATH"] == ".:/site-packages"
+    grandchild = variables_of_child(["/elsewhere"], child)
+    for variables in (plain, child, grandchild):
+        assert variables_of_worker(variables) == plain

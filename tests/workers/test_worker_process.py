@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isaaclab_arena.distributed.context import variables_of_child
 from isaaclab_arena.distributed.process import process_is_running, process_start_ticks
 from isaaclab_arena.workers.program import frames
 from isaaclab_arena.workers.worker_process import PROGRAM_DIRECTORY, RequestError, WorkerError, WorkerProcess
@@ -125,6 +126,16 @@ def test_modules_of_the_worker_shadow_no_module_of_the_same_name(tmp_path):
     asked = worker(python_path=tmp_path)
     for name in ("frames", "answers"):
         assert asked.ask({"request": "import", "name": name}, 60)[0] == {"file": str(tmp_path / f"{name}.py")}
+    asked.close()
+
+
+def test_a_worker_of_a_process_that_was_told_where_to_look_for_modules_does_not_look_there(tmp_path, monkeypatch):
+    (tmp_path / "of_this_interpreter.py").touch()
+    for name, value in variables_of_child([str(tmp_path)], {}).items():
+        monkeypatch.setenv(name, value)
+    asked = worker()
+    with pytest.raises(RequestError, match="of_this_interpreter"):
+        asked.ask({"request": "import", "name": "of_this_interpreter"}, 60)
     asked.close()
 
 
