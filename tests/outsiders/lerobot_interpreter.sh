@@ -13,7 +13,7 @@ installed torch==2.13.0
 installed --no-deps torchvision==0.28.0 lerobot==0.4.4
 installed torch==2.13.0 'datasets>=4,<5' 'diffusers<0.36' 'huggingface-hub<0.36' 'accelerate<2' 'einops<0.9' \
     'opencv-python-headless<4.13' 'av<16' 'jsonlines<5' 'packaging<26' 'wandb<0.25' draccus==0.10.0 'gymnasium<2' \
-    'rerun-sdk<0.27' 'deepdiff<9' 'imageio[ffmpeg]<3' 'termcolor<4' 'transformers<5' 'gym-pusht<0.2' 'pymunk<7' \
+    'rerun-sdk<0.27' 'deepdiff<9' 'imageio[ffmpeg]<3' 'termcolor<4' 'transformers>=4.57.1,<5' 'gym-pusht<0.2' 'pymunk<7' \
     num2words pynput pyserial
 "$python" - <<'PROGRAM'
 import sysconfig

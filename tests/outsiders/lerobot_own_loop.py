@@ -53,6 +53,25 @@ SETTINGS["act_averaging"] = {**SETTINGS["act"], "n_action_steps": 1, "temporal_e
 SETTINGS["tdmpc_planning"] = {
     "use_mpc": True, "n_gaussian_samples": 64, "n_pi_samples": 8, "n_elites": 8, "cem_iterations": 3
 }  # fmt: skip
+SETTINGS["smolvla"] = {
+    "chunk_size": 8,
+    "n_action_steps": 6,
+    "num_steps": 3,
+    "num_vlm_layers": 2,
+    "resize_imgs_with_padding": (32, 32),
+    "load_vlm_weights": False,
+}
+SETTINGS["xvla"] = {
+    "chunk_size": 8,
+    "n_action_steps": 6,
+    "num_denoising_steps": 3,
+    "action_mode": "auto",
+    "hidden_size": 32,
+    "depth": 2,
+    "num_heads": 2,
+    "len_soft_prompts": 4,
+    "tokenizer_max_length": 24,
+}
 """What makes policies of each type small, after which `_` and more may come."""
 
 DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc"})
@@ -66,6 +85,20 @@ def picture_of(kind: str) -> str:
     return "observation.image" if kind == "tdmpc" else "observation.images.wrist_cam_rgb"
 
 
+def backbone_of(kind: str, directory: str) -> dict[str, object]:
+    """Return the settings that name the backbone of a policy, which is made beside it."""
+    if kind not in {"smolvla", "xvla"}:
+        return {}
+    sys.path.append(str(Path(__file__).parent))
+    backbones = importlib.import_module("lerobot_backbones")
+    path = f"{directory}_backbone"
+    if kind == "smolvla":
+        backbones.make_smolvlm(path)
+        return {"vlm_model_name": path}
+    backbones.tokenizer().save_pretrained(path)
+    return {"tokenizer_name": path, "florence_config": backbones.florence()}
+
+
 def make(name: str, directory: str) -> None:
     torch.manual_seed(0)
     kind = name.partition("_")[0]
@@ -74,8 +107,9 @@ def make(name: str, directory: str) -> None:
         STATE: PolicyFeature(FeatureType.STATE, (SIZES[STATE],)),
     }
     outputs = {ACTION: PolicyFeature(FeatureType.ACTION, (SIZES[ACTION],))}
+    settings = {**SETTINGS[name], **backbone_of(kind, directory)}
     config = make_policy_config(
-        kind, input_features=inputs, output_features=outputs, device="cpu", push_to_hub=False, **SETTINGS[name]
+        kind, input_features=inputs, output_features=outputs, device="cpu", push_to_hub=False, **settings
     )
     statistics = {
         name: {"mean": torch.full((n,), 0.1), "std": torch.full((n,), 0.7), "min": -torch.ones(n), "max": torch.ones(n)}
@@ -92,7 +126,11 @@ def make(name: str, directory: str) -> None:
 
 
 def play(directory: str, *files: str) -> None:
-    """Act on each observation as ``lerobot-eval`` does, with the noise of each query from a seed that is given."""
+    """Act on each observation as ``lerobot-eval`` does, with the noise of each query from a seed that is given.
+
+    A file tells of several episodes that begin together and are played in a batch: pictures, states and seeds, first by
+    step and then by episode, and the words of each.
+    """
     torch.set_num_threads(1)
     sys.path.append(str(NOISE.parent))
     noise = importlib.import_module(NOISE.stem)
@@ -101,15 +139,17 @@ def play(directory: str, *files: str) -> None:
     before, after = make_pre_post_processors(config, pretrained_path=directory)
     for observations, actions in zip(files[::2], files[1::2], strict=True):
         shown, played = dict(np.load(observations)), []
+        words = shown["words"].tolist()
         policy.reset()
-        for picture, state, seed in zip(shown["pictures"], shown["states"], shown["seeds"], strict=True):
-            pixels = torch.from_numpy(picture)[None].permute(0, 3, 1, 2).contiguous().type(torch.float32) / 255
-            batch = before({picture_of(config.type): pixels, STATE: torch.from_numpy(state)[None], "task": ["lift"]})
-            torch.manual_seed(int(seed))
-            drawn = contextlib.nullcontext() if config.type in DRAWN_AT_ONCE else noise.NoiseOfEntries([int(seed)])
+        for pictures, states, seeds in zip(shown["pictures"], shown["states"], shown["seeds"], strict=True):
+            pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous().type(torch.float32) / 255
+            batch = before({picture_of(config.type): pixels, STATE: torch.from_numpy(states), "task": words})
+            torch.manual_seed(int(seeds[0]))
+            at_once = config.type in DRAWN_AT_ONCE
+            drawn = contextlib.nullcontext() if at_once else noise.NoiseOfEntries([*map(int, seeds)])
             with torch.inference_mode(), drawn:
                 action = policy.select_action(batch)
-            played.append(after(action)[0].numpy())
+            played.append(after(action).numpy())
         np.save(actions, np.stack(played))
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
+from isaaclab_arena.policy.lerobot.pretrained import read_features
 
 PYTHON = os.environ.get("LEROBOT_PYTHON", "")
 VARIABLES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -24,6 +26,25 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(not PYTHON, reason="LeRobot's interpreter is missing: make test-benchmarks makes it"),
 ]
+
+
+WITH_BACKBONES = ("smolvla", "xvla")
+"""Types that are made of models of the package transformers."""
+
+
+@cache
+def lacks(package: str) -> bool:
+    found = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+    return subprocess.run([PYTHON, "-c", found, package], check=False).returncode != 0
+
+
+def make(kind: str, directory: Path) -> Path:
+    """Return the directory of a policy with weights of chance."""
+    missing = [package for package in ("transformers", "num2words") if kind in WITH_BACKBONES and lacks(package)]
+    if missing:
+        pytest.skip(f"LeRobot's interpreter has no {' and '.join(missing)}: lerobot_interpreter.sh installs it")
+    in_lerobot("make", kind, directory)
+    return directory
 
 
 def in_lerobot(*words: object) -> None:
@@ -37,13 +58,14 @@ def lift_object(num_envs: int) -> Environment:
     return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=1)
 
 
-def policy_in(directory: Path, picture: str = "") -> LeRobotPolicy:
+def policy_in(directory: Path) -> LeRobotPolicy:
+    (picture,) = read_features(directory).pictures
     options = {
         "pretrained": str(directory),
         "python": PYTHON,
         "environment_variables": VARIABLES,
         "states": {"observation.state": ["robot_joint_pos", "gripper_pos"]},
-        "images": {picture: "wrist_cam_rgb"} if picture else {},
+        "images": {picture: "wrist_cam_rgb"},
     }
     return LeRobotPolicy.from_dict(options)
 
@@ -54,6 +76,7 @@ class Played:
 
     number: int
     length: int
+    words: str = "lift"
     pictures: list[np.ndarray] = field(default_factory=list)
     states: list[np.ndarray] = field(default_factory=list)
     actions: list[np.ndarray] = field(default_factory=list)
@@ -67,33 +90,34 @@ class Played:
         self.pictures.append(observation["camera_obs"]["wrist_cam_rgb"][env_id].numpy().copy())
         self.states.append(torch.cat([own["robot_joint_pos"], own["gripper_pos"]], dim=1)[env_id].numpy())
 
-    def write(self, path: Path, query_every: int) -> None:
-        """Write what was shown, and the seed of the noise of the query that each step belongs to."""
+    def seeds(self, query_every: int) -> np.ndarray:
+        """Return the seed of the noise of the query that each step belongs to."""
         stream = self.episode.policy_generator()
         seeds = [stream.integers(2**63 - 1, endpoint=True) for _ in range(self.length)]
-        repeated = np.repeat(seeds, query_every)[: self.length]
-        np.savez(path, seeds=repeated, pictures=np.stack(self.pictures), states=np.stack(self.states))
+        return np.repeat(seeds, query_every)[: self.length]
 
 
-def begin(policy: LeRobotPolicy, environment: Environment, env_id: int, episode: Episode) -> Observation:
+def begin(policy: LeRobotPolicy, environment: Environment, env_id: int, played: Played) -> Observation:
     """Begin an episode in an env slot, and return what all of them show."""
-    conditions = environment.draw_conditions(episode.conditions_generator())
+    conditions = environment.draw_conditions(played.episode.conditions_generator())
     observation = environment.reset(torch.tensor([env_id]), [conditions])
-    start = EpisodeStart(env_id=env_id, episode=episode, conditions=conditions, language_instruction="lift")
+    start = EpisodeStart(
+        env_id=env_id, episode=played.episode, conditions=conditions, language_instruction=played.words
+    )
     policy.start_episodes(environment, [start])
     return observation
 
 
-def played(policy: LeRobotPolicy, environment: Environment, lengths: Sequence[int]) -> list[Played]:
-    """Return episodes of some lengths, each in the first env slot that is free."""
-    episodes = [Played(number, length) for number, length in enumerate(lengths, start=3)]
+def play(policy: LeRobotPolicy, episodes: Sequence[Played], num_envs: int) -> None:
+    """Play episodes, each in the first env slot that is free."""
+    environment = lift_object(num_envs)
     waiting, playing = list(episodes), dict[int, Played]()
     observation: Observation = {}
     while waiting or playing:
-        for env_id in range(environment.num_envs):
+        for env_id in range(num_envs):
             if env_id not in playing and waiting:
                 playing[env_id] = waiting.pop(0)
-                observation = begin(policy, environment, env_id, playing[env_id].episode)
+                observation = begin(policy, environment, env_id, playing[env_id])
         for env_id, episode in playing.items():
             episode.see(observation, env_id)
         action = policy.get_action(environment, observation)
@@ -104,41 +128,69 @@ def played(policy: LeRobotPolicy, environment: Environment, lengths: Sequence[in
         policy.end_episodes(environment, ended)
         for env_id in ended:
             del playing[env_id]
-    return episodes
-
-
-def check_against_lerobot(directory: Path, episodes: Sequence[Played], query_every: int, workplace: Path) -> None:
-    """Have LeRobot's own loop play the same observations, each episode alone, and compare what it does."""
-    files = [(workplace / f"shown_{each.number}.npz", workplace / f"did_{each.number}.npy") for each in episodes]
-    for episode, (shown, _) in zip(episodes, files, strict=True):
-        episode.write(shown, query_every)
-    in_lerobot("play", directory, *(name for pair in files for name in pair))
-    for episode, (_, did) in zip(episodes, files, strict=True):
-        actions = np.stack(episode.actions)
-        assert np.array_equal(actions, np.load(did)), episode.number
-        assert np.abs(np.diff(actions, axis=0)).max() > 0
-
-
-@pytest.mark.parametrize(("kind", "num_actions"), [("act", 6), ("diffusion", 8), ("vqbet", 5), ("tdmpc", 2)])
-def test_a_policy_acts_as_in_lerobots_own_loop(tmp_path, kind, num_actions):
-    in_lerobot("make", kind, tmp_path / "policy")
-    environment = lift_object(1)
-    policy = policy_in(tmp_path / "policy", "observation.image" if kind == "tdmpc" else "")
-    episodes = played(policy, environment, [20])
-    policy.close()
     environment.close()
-    check_against_lerobot(tmp_path / "policy", episodes, num_actions, tmp_path)
+    policy.reset()
+
+
+def check_against_lerobot(directory: Path, batches: Sequence[Sequence[Played]], query_every: int) -> None:
+    """Have LeRobot's own loop play the same observations, the episodes of each batch together, and compare."""
+    files = [directory / f"{number}_{what}" for number in range(len(batches)) for what in ("shown.npz", "did.npy")]
+    for episodes, file in zip(batches, files[::2], strict=True):
+        np.savez(
+            file,
+            words=[each.words for each in episodes],
+            seeds=np.stack([each.seeds(query_every) for each in episodes], axis=1),
+            pictures=np.stack([each.pictures for each in episodes], axis=1),
+            states=np.stack([each.states for each in episodes], axis=1),
+        )
+    in_lerobot("play", directory, *files)
+    for episodes, file in zip(batches, files[1::2], strict=True):
+        actions = np.stack([each.actions for each in episodes], axis=1)
+        assert np.array_equal(actions, np.load(file)), episodes[0].number
+        assert np.abs(np.diff(actions, axis=0)).max(axis=(0, 2)).min() > 0
+
+
+TYPES = {"act": 6, "diffusion": 8, "vqbet": 5, "tdmpc": 2, "smolvla": 6, "xvla": 6}
+"""Types, and how many actions they play before they look again."""
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_policy_acts_as_in_lerobots_own_loop(tmp_path, kind):
+    directory = make(kind, tmp_path / "policy")
+    policy, episode = policy_in(directory), Played(3, 20)
+    play(policy, [episode], num_envs=1)
+    policy.close()
+    check_against_lerobot(directory, [[episode]], TYPES[kind])
+
+
+@pytest.mark.parametrize("kind", ["act", "diffusion", *WITH_BACKBONES])
+def test_env_slots_share_calls_that_are_those_of_lerobots_own_loop_for_a_batch(tmp_path, kind):
+    directory = make(kind, tmp_path / "policy")
+    policy, episodes = policy_in(directory), [Played(number, 14) for number in range(3)]
+    play(policy, episodes, num_envs=3)
+    policy.close()
+    check_against_lerobot(directory, [episodes], TYPES[kind])
+
+
+@pytest.mark.parametrize("kind", WITH_BACKBONES)
+def test_an_episode_does_not_depend_on_the_words_of_those_that_share_its_calls(tmp_path, kind):
+    directory = make(kind, tmp_path / "policy")
+    policy, found = policy_in(directory), list[np.ndarray]()
+    for others in ("lift", "lift it up"):
+        episodes = [Played(0, 14), Played(1, 14, others), Played(2, 14, others)]
+        play(policy, episodes, num_envs=3)
+        found.append(np.stack([each.actions for each in episodes]))
+    policy.close()
+    assert np.array_equal(found[0][0], found[1][0])
+    assert not np.array_equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize("kind", ["act_averaging", "tdmpc_planning"])
 def test_a_policy_that_remembers_acts_in_any_number_of_env_slots_as_in_lerobots_own_loop(tmp_path, kind):
-    directory = tmp_path / "policy"
-    in_lerobot("make", kind, directory)
-    policy = policy_in(directory, "observation.image" if kind.startswith("tdmpc") else "")
+    directory = make(kind, tmp_path / "policy")
+    policy = policy_in(directory)
     for num_envs in (1, 3):
-        environment = lift_object(num_envs)
-        episodes = played(policy, environment, [14, 5, 9, 12, 3, 11])
-        environment.close()
-        policy.reset()
-        check_against_lerobot(directory, episodes, 1, tmp_path)
+        episodes = [Played(number, length) for number, length in enumerate([14, 5, 9, 12, 3, 11])]
+        play(policy, episodes, num_envs)
+        check_against_lerobot(directory, [[each] for each in episodes], 1)
     policy.close()

@@ -15,7 +15,7 @@ from isaaclab_arena_gr00t.serving.options import ServeOptions
 from isaaclab_arena_gr00t.serving.serve import prepared
 from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, command, patience_s, run, same_tables, write_jobs
-from tests.outsiders.test_lerobot_policies import PYTHON, VARIABLES, in_lerobot
+from tests.outsiders.test_lerobot_policies import PYTHON, VARIABLES, in_lerobot, make
 
 CAMERA, STATE = "wrist_cam_rgb", "observation.state"
 STATES = {STATE: ["robot_joint_pos", "gripper_pos"]}
@@ -28,11 +28,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["act", "diffusion"])
+@pytest.fixture(scope="module", params=["act", "diffusion", "smolvla", "act_averaging"])
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp(request.param) / "policy"
-    in_lerobot("make", request.param, directory)
-    return directory
+    return make(request.param, tmp_path_factory.mktemp(request.param) / "policy")
 
 
 def job(policy: Path, **changes: Any) -> dict[str, Any]:

@@ -20,6 +20,11 @@ _ACTION = "action"
 _ROOM = 2
 """How much longer a memory may become than after the first action, such as by the digits of a counter."""
 
+_ENTRYWISE = frozenset(
+    {"rename_observations_processor", "to_batch_processor", "normalizer_processor", "device_processor"}
+)
+"""Steps before a policy that make no entry longer because of others, as a tokenizer may."""
+
 _ELEMENTWISE = frozenset({"unnormalizer_processor", "device_processor"})
 """Steps after a policy that do the same with each action, however many there are."""
 
@@ -41,6 +46,7 @@ class Network:
         if device != "cpu":
             torch.cuda.set_device(torch.device(device))
         self._policy, self._before, self._after = loaded(directory, device)
+        self._before_is_entrywise = saved_steps(directory, "policy_preprocessor") <= _ENTRYWISE
         self._after_is_elementwise = saved_steps(directory, "policy_postprocessor") <= _ELEMENTWISE
         self._device = torch.device(device)
         self._memory = EpisodeMemory(self._policy)
@@ -77,6 +83,9 @@ class Network:
     def actions(self, arrays: dict, words: list[str], seeds: list[int]) -> np.ndarray:
         """Return the actions that the policy plays before it looks again.
 
+        Entries that are of several forms, such as instructions of several lengths, are asked about in several calls of
+        the same size, which copies fill up. So no entry is padded because of others, which would change last digits.
+
         Args:
             arrays: By feature, the last observations of each entry, oldest first. Shape: (n, num_observations, ...);
                 pictures are uint8 with channels last.
@@ -86,7 +95,16 @@ class Network:
         Returns:
             Shape: (n, num_actions, action_dim), float32.
         """
-        return self._acted(arrays, words, seeds, self._played)
+        groups = self._of_one_form(arrays, words)
+        if len(groups) == 1:
+            return self._acted(arrays, words, seeds, self._played)
+        found: dict[int, np.ndarray] = {}
+        for places in groups:
+            filled = places + places[:1] * (len(words) - len(places))
+            part = {name: array[filled] for name, array in arrays.items()}
+            asked = [words[place] for place in filled], [seeds[place] for place in filled]
+            found.update(zip(places, self._acted(part, *asked, self._played), strict=False))
+        return np.stack([found[place] for place in range(len(words))])
 
     def next_action(
         self, arrays: dict, words: list[str], seeds: list[int], memory: np.ndarray
@@ -107,8 +125,7 @@ class Network:
 
     def _acted(self, arrays: dict, words: list[str], seeds: list[int], act: typing.Callable) -> np.ndarray:
         """Return processed actions: what is done after some observations, with the noise of some seeds."""
-        shown = {name: _tensor(array) for name, array in arrays.items()}
-        steps = [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in self._steps]
+        steps = self._shown(arrays, words)
         if self.takes_batches:
             noise: typing.Any = NoiseOfEntries(seeds)
         else:
@@ -118,6 +135,25 @@ class Network:
         with torch.inference_mode(), amp, noise:
             played = self._processed(act([self._before(step) for step in steps]))
         return played.to("cpu", torch.float32).numpy()
+
+    def _shown(self, arrays: dict, words: list[str]) -> list[dict]:
+        """Return each observation as LeRobot's processors take it."""
+        shown = {name: _tensor(array) for name, array in arrays.items()}
+        return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in self._steps]
+
+    def _of_one_form(self, arrays: dict, words: list[str]) -> list[list[int]]:
+        """Return the places of entries in groups, of each of which the processor makes the same shapes by itself."""
+        if len(words) == 1 or self._before_is_entrywise:
+            return [[*range(len(words))]]
+        groups: dict[tuple, list[int]] = {}
+        for place, said in enumerate(words):
+            alone = self._shown({name: array[[place]] for name, array in arrays.items()}, [said])
+            processed = [self._before(step) for step in alone]
+            shapes = [
+                (name, value.shape) for step in processed for name, value in step.items() if hasattr(value, "shape")
+            ]
+            groups.setdefault(tuple(shapes), []).append(place)
+        return [*groups.values()]
 
     def _next(self, observations: list[dict]) -> list[torch.Tensor]:
         """Return what LeRobot's own loop plays next: a policy that remembers was shown all but the last before."""

@@ -86,3 +86,24 @@ def test_episodes_of_a_policy_that_remembers_take_turns_and_each_is_that_of_lero
 def test_a_policy_that_keeps_observations_and_actions_alone_remembers_nothing(tmp_path, kind):
     description = Network(str(saved(tmp_path, kind, n_obs_steps=2)), "cpu", SETTINGS).description()
     assert (description["num_actions"], description["memory_bytes"]) == (3, 0)
+
+
+@pytest.mark.parametrize("misbehaviour", [None, "tell size"])
+def test_instructions_of_several_lengths_are_asked_about_in_calls_of_one_size(tmp_path, misbehaviour):
+    directory = saved(tmp_path, "diffusion", misbehaviour=misbehaviour)
+    (directory / "policy_preprocessor.json").write_text(
+        '{"steps": [{"registry_name": "device_processor"}, {"registry_name": "tokenizer_processor"}]}'
+    )
+    shown = {
+        PICTURE: np.zeros((3, 1, 6, 8, 3), np.uint8),
+        STATE: np.arange(18, dtype=np.float32).reshape(3, 1, 6),
+    }
+    network = Network(str(directory), "cpu", SETTINGS)
+    network.description()
+    alike = network.actions(shown, ["lift", "drop", "hold"], [1, 2, 3])
+    mixed = network.actions(shown, ["lift", "put it down", "hold"], [1, 2, 3])
+    assert np.array_equal(mixed[[0, 2]], alike[[0, 2]])
+    if misbehaviour is None:
+        assert not np.array_equal(mixed[1], alike[1])
+    else:
+        assert np.all(mixed == 3)

@@ -60,6 +60,9 @@ class Policy(torch.nn.Module):
         states = torch.stack(list(self._queues["observation.state"]), dim=1)
         past = torch.arange(1.0, states.shape[1] + 1)
         base = (states.mean(-1) * past).sum(1) + torch.tensor([float(len(words)) for words in batch["task"]])
+        if "tokens" in batch:
+            # Like last digits that change with the padding of instructions.
+            base = base + 0.01 * batch["tokens"].shape[1]
         for name in self.config.input_features:
             if "image" in name:
                 assert batch[name].shape[1] == 3
@@ -137,8 +140,14 @@ def make_pre_post_processors(config, pretrained_path, preprocessor_overrides):
     assert preprocessor_overrides == {"device_processor": {"device": "cpu"}}
     assert not isinstance(config, GrootConfig)
 
+    steps = json.loads((Path(pretrained_path) / "policy_preprocessor.json").read_text())["steps"]
+    pads = any(step["registry_name"] == "tokenizer_processor" for step in steps)
+
     def before(batch):
-        return {**batch, "observation.state": 2 * batch["observation.state"]}
+        doubled = {**batch, "observation.state": 2 * batch["observation.state"]}
+        if pads:
+            doubled["tokens"] = torch.zeros(len(batch["task"]), max(map(len, batch["task"])))
+        return doubled
 
     return before, _Halved(pretrained_path)
 
