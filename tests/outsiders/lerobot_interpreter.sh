@@ -1,8 +1,9 @@
 #!/bin/sh
-# Usage: lerobot_interpreter.sh PYTHON DIRECTORY
+# Usage: lerobot_interpreter.sh PYTHON DIRECTORY [OPENPI]
 # Makes an interpreter with LeRobot 0.4.4 and gym-pusht beside torch 2.13 on a CPU, of 2.3 GB. LeRobot's own pins,
 # torch < 2.11 among them, are left out, which pip warns of. torchvision from PyPI wants torch's operators for GPUs, so
-# two of them are declared before it begins.
+# two of them are declared before it begins. With a checkout of openpi, DIRECTORY/pi_packages gets what pi0 and pi0.5
+# need beside that: transformers with openpi's changes. The tests find it by LEROBOT_PI_PACKAGES.
 set -e
 "$1" -m venv "$2"
 python="$2/bin/python"
@@ -27,3 +28,7 @@ text = path.read_text()
 if not text.startswith(declared):
     path.write_text(declared + text)
 PROGRAM
+if [ -n "$3" ]; then
+    installed --no-deps --target "$2/pi_packages" transformers==4.53.2 'tokenizers<0.22'
+    cp -R "$3"/src/openpi/models_pytorch/transformers_replace/. "$2/pi_packages/transformers/"
+fi

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,16 @@ SETTINGS["xvla"] = {
     "len_soft_prompts": 4,
     "tokenizer_max_length": 24,
 }
+SETTINGS["pi0"] = SETTINGS["pi05"] = {
+    "chunk_size": 8,
+    "n_action_steps": 6,
+    "num_inference_steps": 3,
+    "image_resolution": (64, 64),
+}
 """What makes policies of each type small, after which `_` and more may come."""
+
+PI_TOKENIZER = "google/paligemma-3b-pt-224"
+"""What the processors of new policies of these types name."""
 
 DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc"})
 """Types that draw for a whole batch, with torch's own generator."""
@@ -87,7 +97,7 @@ def picture_of(kind: str) -> str:
 
 def backbone_of(kind: str, directory: str) -> dict[str, object]:
     """Return the settings that name the backbone of a policy, which is made beside it."""
-    if kind not in {"smolvla", "xvla"}:
+    if kind not in {"smolvla", "xvla", "pi0", "pi05"}:
         return {}
     sys.path.append(str(Path(__file__).parent))
     backbones = importlib.import_module("lerobot_backbones")
@@ -96,7 +106,18 @@ def backbone_of(kind: str, directory: str) -> dict[str, object]:
         backbones.make_smolvlm(path)
         return {"vlm_model_name": path}
     backbones.tokenizer().save_pretrained(path)
-    return {"tokenizer_name": path, "florence_config": backbones.florence()}
+    return {"tokenizer_name": path, "florence_config": backbones.florence()} if kind == "xvla" else {}
+
+
+class OnlyTokenizer:
+    """Stands for the class of all tokenizers, with the one of a directory, whichever is named."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def from_pretrained(self, name: str) -> object:
+        del name
+        return importlib.import_module("transformers").AutoTokenizer.from_pretrained(self._directory)
 
 
 def make(name: str, directory: str) -> None:
@@ -116,6 +137,11 @@ def make(name: str, directory: str) -> None:
         for name, n in SIZES.items()
     }
     statistics[picture_of(kind)] = {name: torch.full((3, 1, 1), 0.5) for name in ("mean", "std", "min", "max")}
+    for numbers in statistics.values():
+        numbers |= {"q01": numbers["min"], "q99": numbers["max"]}
+    if kind in {"pi0", "pi05"}:
+        steps: Any = importlib.import_module("lerobot.processor.tokenizer_processor")
+        steps.AutoTokenizer = OnlyTokenizer(f"{directory}_backbone")
     processors = make_pre_post_processors(config, dataset_stats=statistics)
     policy = get_policy_class(kind)(config)
     if kind == "vqbet":
@@ -123,6 +149,8 @@ def make(name: str, directory: str) -> None:
         policy.vqbet.action_head.vqvae_model.discretized = torch.tensor(True)
     for part in (policy, *processors):
         part.save_pretrained(directory)
+    saved = Path(directory, "policy_preprocessor.json")
+    saved.write_text(saved.read_text().replace(PI_TOKENIZER, f"{directory}_backbone"))
 
 
 def play(directory: str, *files: str) -> None:
@@ -154,4 +182,5 @@ def play(directory: str, *files: str) -> None:
 
 
 if __name__ == "__main__":
+    importlib.import_module("lerobot.utils.import_utils").register_third_party_plugins()
     {"make": make, "play": play}[sys.argv[1]](*sys.argv[2:])

@@ -28,28 +28,47 @@ pytestmark = [
 ]
 
 
-WITH_BACKBONES = ("smolvla", "xvla")
-"""Types that are made of models of the package transformers."""
+NEEDED = {
+    "smolvla": ("transformers", "num2words"),
+    "xvla": ("transformers",),
+    "pi0": ("transformers.models.siglip.check",),
+    "pi05": ("transformers.models.siglip.check",),
+}
+"""Types that are made of models of the package transformers, and what they need: for the last two one with changes."""
+
+PI_PACKAGES = os.environ.get("LEROBOT_PI_PACKAGES", "")
+"""Where these changes are, and what makes the types small."""
+
+
+def variables_for(kind: str) -> dict[str, str]:
+    """Return the environment variables with which a policy runs."""
+    if not kind.startswith("pi0"):
+        return VARIABLES
+    small = str(Path(__file__).with_name("lerobot_small_pi"))
+    return {**VARIABLES, "PYTHONPATH": os.pathsep.join(filter(None, (PI_PACKAGES, small)))}
 
 
 @cache
-def lacks(package: str) -> bool:
-    found = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-    return subprocess.run([PYTHON, "-c", found, package], check=False).returncode != 0
+def lacks(kind: str, module: str) -> bool:
+    found = "import importlib, sys; importlib.import_module(sys.argv[1])"
+    variables = {**os.environ, **variables_for(kind)}
+    tried = subprocess.run([PYTHON, "-c", found, module], check=False, env=variables, stderr=subprocess.DEVNULL)
+    return tried.returncode != 0
 
 
 def make(kind: str, directory: Path) -> Path:
     """Return the directory of a policy with weights of chance."""
-    missing = [package for package in ("transformers", "num2words") if kind in WITH_BACKBONES and lacks(package)]
+    missing = [module for module in NEEDED.get(kind, ()) if lacks(kind, module)]
     if missing:
         pytest.skip(f"LeRobot's interpreter has no {' and '.join(missing)}: lerobot_interpreter.sh installs it")
     in_lerobot("make", kind, directory)
     return directory
 
 
-def in_lerobot(*words: object) -> None:
-    command = [PYTHON, str(Path(__file__).with_name("lerobot_own_loop.py")), *map(str, words)]
-    subprocess.run(command, check=True, env={**os.environ, **VARIABLES})
+def in_lerobot(word: str, *words: object, kind: str = "") -> None:
+    command = [PYTHON, str(Path(__file__).with_name("lerobot_own_loop.py")), word, *map(str, words)]
+    kind = kind or str(words[0])
+    subprocess.run(command, check=True, env={**os.environ, **variables_for(kind)})
 
 
 def lift_object(num_envs: int) -> Environment:
@@ -59,11 +78,12 @@ def lift_object(num_envs: int) -> Environment:
 
 
 def policy_in(directory: Path) -> LeRobotPolicy:
-    (picture,) = read_features(directory).pictures
+    features = read_features(directory)
+    (picture,) = features.pictures
     options = {
         "pretrained": str(directory),
         "python": PYTHON,
-        "environment_variables": VARIABLES,
+        "environment_variables": variables_for(features.kind),
         "states": {"observation.state": ["robot_joint_pos", "gripper_pos"]},
         "images": {picture: "wrist_cam_rgb"},
     }
@@ -143,14 +163,14 @@ def check_against_lerobot(directory: Path, batches: Sequence[Sequence[Played]], 
             pictures=np.stack([each.pictures for each in episodes], axis=1),
             states=np.stack([each.states for each in episodes], axis=1),
         )
-    in_lerobot("play", directory, *files)
+    in_lerobot("play", directory, *files, kind=read_features(directory).kind)
     for episodes, file in zip(batches, files[1::2], strict=True):
         actions = np.stack([each.actions for each in episodes], axis=1)
         assert np.array_equal(actions, np.load(file)), episodes[0].number
         assert np.abs(np.diff(actions, axis=0)).max(axis=(0, 2)).min() > 0
 
 
-TYPES = {"act": 6, "diffusion": 8, "vqbet": 5, "tdmpc": 2, "smolvla": 6, "xvla": 6}
+TYPES = {"act": 6, "diffusion": 8, "vqbet": 5, "tdmpc": 2, "smolvla": 6, "xvla": 6, "pi0": 6, "pi05": 6}
 """Types, and how many actions they play before they look again."""
 
 
@@ -163,7 +183,7 @@ def test_a_policy_acts_as_in_lerobots_own_loop(tmp_path, kind):
     check_against_lerobot(directory, [[episode]], TYPES[kind])
 
 
-@pytest.mark.parametrize("kind", ["act", "diffusion", *WITH_BACKBONES])
+@pytest.mark.parametrize("kind", ["act", "diffusion", *NEEDED])
 def test_env_slots_share_calls_that_are_those_of_lerobots_own_loop_for_a_batch(tmp_path, kind):
     directory = make(kind, tmp_path / "policy")
     policy, episodes = policy_in(directory), [Played(number, 14) for number in range(3)]
@@ -172,7 +192,7 @@ def test_env_slots_share_calls_that_are_those_of_lerobots_own_loop_for_a_batch(t
     check_against_lerobot(directory, [episodes], TYPES[kind])
 
 
-@pytest.mark.parametrize("kind", WITH_BACKBONES)
+@pytest.mark.parametrize("kind", NEEDED)
 def test_an_episode_does_not_depend_on_the_words_of_those_that_share_its_calls(tmp_path, kind):
     directory = make(kind, tmp_path / "policy")
     policy, found = policy_in(directory), list[np.ndarray]()
