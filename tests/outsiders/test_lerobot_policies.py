@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -214,3 +216,14 @@ def test_a_policy_that_remembers_acts_in_any_number_of_env_slots_as_in_lerobots_
         play(policy, episodes, num_envs)
         check_against_lerobot(directory, [[each] for each in episodes], 1)
     policy.close()
+
+
+def test_a_policy_to_which_lerobot_leaves_weights_by_chance_is_refused(tmp_path):
+    directory = make("act", tmp_path / "policy")
+    weights = load_file(directory / "model.safetensors")
+    save_file(
+        {name: value for name, value in weights.items() if name != "model.action_head.weight"},
+        directory / "model.safetensors",
+    )
+    with pytest.raises(ConfigError, match=r"LeRobot leaves 1 of \d+ weights to chance, .*: model\.action_head\.weight"):
+        policy_in(directory)

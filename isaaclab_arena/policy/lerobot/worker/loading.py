@@ -10,6 +10,7 @@ import traceback
 import typing
 
 from .deferred_imports import deferred_imports  # noqa: TID252  beside this file, whatever imports it
+from .weights import surely_loaded  # noqa: TID252
 
 _TRIED = frozenset({"act", "diffusion"})
 """Types that were seen to act without what LeRobot imports for others. For any other type all is imported."""
@@ -30,6 +31,7 @@ _USED_UNIMPORTED = "packaging.version"
 """What LeRobot uses and leaves to `accelerate` to import."""
 
 _DEVICE_STEP = "device_processor"
+_WEIGHTS = "model.safetensors"
 
 
 class Loaded(typing.NamedTuple):
@@ -80,7 +82,9 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
         pretrained_path=directory,
         preprocessor_overrides={_DEVICE_STEP: {"device": device}} if has_device_step else {},
     )
-    return Loaded(policy_class.from_pretrained(directory, config=config), *processors)
+    file = str(pathlib.Path(directory, _WEIGHTS))
+    policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
+    return Loaded(policy, *processors)
 
 
 def _other_types(kind: str) -> list[str]:
