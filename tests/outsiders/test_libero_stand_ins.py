@@ -1,9 +1,12 @@
 """Stand-ins for the files that a LIBERO checkout lacks are what MuJoCo reads, and stand in for visual files only."""
 
+from pathlib import Path
+
 import mujoco
 import numpy as np
 import pytest
 
+from tests.outsiders.libero_plus_stand_ins import stand_in
 from tests.outsiders.libero_stand_ins import main
 
 MODEL = """<mujoco>
@@ -38,3 +41,14 @@ def test_nothing_stands_in_for_what_physics_needs(tmp_path, name):
     (tmp_path / "checkout").mkdir()
     with pytest.raises(ValueError, match="nothing can stand in for it"):
         main(tmp_path / "checkout", [name], tmp_path / "copy")
+
+
+def test_a_scene_of_liberoplus_becomes_the_one_that_it_was_made_from_and_an_object_a_box(tmp_path):
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "scenes" / "libero_study_base_style.xml").write_text('<mujoco file="../wall.png"/>')
+    scene = stand_in(Path("scenes/lights/study_light_7.xml"), tmp_path)
+    assert scene == b'<mujoco file="../../wall.png"/>'
+    model = mujoco.MjModel.from_xml_string(stand_in(Path("new_objects/clock/clock.xml"), tmp_path).decode())
+    assert model.ngeom == 1
+    with pytest.raises(ValueError, match="nothing can stand in for it"):
+        stand_in(Path("scenes/cave.xml"), tmp_path)

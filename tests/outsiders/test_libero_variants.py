@@ -1,0 +1,187 @@
+"""Tasks of LIBERO-plus, from a checkout of the user's own, are made, start and step, changed as their names say."""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.gym.environment import GymEnvironment
+from isaaclab_arena.environments.gym.worker.sources.libero_init_states import read_init_states
+from isaaclab_arena.environments.libero.assets import missing_assets
+from isaaclab_arena.environments.libero.checkout import LiberoCheckout
+from isaaclab_arena.errors import ConfigError
+from tests.environments.gym.gym_running import build
+from tests.outsiders.opengl import opengl_variables
+
+PYTHON = os.environ.get("LIBERO_PYTHON", "")
+PLUS = os.environ.get("LIBERO_PLUS_PATH", "")
+VARIABLES = opengl_variables()
+CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
+NUM_STEPS, SIZE = 3, 64
+START = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
+
+UNCHANGED = "0_0_100_0_0"
+_CHANGE = re.compile(r"_(table|tb|add|level|light|language|view|initstate|noise)((?:_?\d+)+)")
+_NOISES = ("motion_blur", "gaussian_blur", "zoom_blur", "fog", "glass_blur")
+_VIEW = ("to_the_side", "up", "distance", "turned", "tilted")
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
+of_plus = pytest.mark.skipif(
+    not PYTHON or not PLUS,
+    reason="LIBERO's interpreter or a checkout of LIBERO-plus is missing: make test-benchmarks LIBERO_PLUS_PATH=...",
+)
+
+
+def in_workers(checkout: str, task: str, **options: Any) -> GymEnvironment:
+    options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": checkout, **options}
+    return build(f"libero:{task}", num_envs=1, **options)
+
+
+def kind(name: str) -> str:
+    """Return what LIBERO-plus changed of a task, as its name says it; cameras and noise by what is done to them."""
+    words = []
+    for word, number in _CHANGE.findall(name):
+        if word == "view":
+            moved = zip(_VIEW, number[1:].split("_"), UNCHANGED.split("_"), strict=True)
+            words += [f"camera_{how}" for how, value, usual in moved if value != usual]
+        elif word == "noise":
+            words.append(_NOISES[(int(number[1:]) - 1) // 10])
+        elif word != "initstate" or int(number[1:]) != 0:
+            words.append(word)
+    return "+".join(words) or "nothing"
+
+
+@cache
+def plus_tasks() -> Mapping[str, str]:
+    """Return the first task of each kind of change in each suite, ``<suite>/<index>``, by suite and kind."""
+    suites = LiberoCheckout(Path(PLUS)).suites if PLUS else {}
+    found: dict[str, str] = {}
+    for suite, names in suites.items():
+        for index, name in enumerate(names):
+            found.setdefault(f"{suite} {kind(name)}", f"{suite}/{index}")
+    return found
+
+
+def pictured(task: str) -> dict[str, Any]:
+    """Return the options with which LIBERO-plus can disturb the pictures of a task."""
+    return {"enable_cameras": True, "camera_size": SIZE} if "_noise_" in task else {}
+
+
+def played(environment: GymEnvironment, actions: np.ndarray) -> list[dict[str, np.ndarray]]:
+    """Play the first episode and return what was observed at its start and after each step, by name."""
+    observed = [environment.reset(torch.tensor([0]), [START])]
+    observed += [environment.step(torch.from_numpy(action)[None]).observation for action in actions]
+    return [
+        {name: value[0].numpy().copy() for group in each.values() for name, value in group.items()}
+        for each in observed
+    ]  # fmt: skip
+
+
+def same(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the names of what two observations have bit for bit the same."""
+    assert set(first) == set(second)
+    return {name for name in first if np.array_equal(first[name], second[name])}
+
+
+def assert_played_twice_the_same(environment: GymEnvironment) -> list[dict[str, np.ndarray]]:
+    """Play an episode, something else, and the same episode again, and return what was observed the first time."""
+    actions = np.random.default_rng(3).uniform(-1, 1, (NUM_STEPS, 7)).astype(np.float32)
+    first = played(environment, actions)
+    environment.reset(torch.tensor([0]), [{**START, "libero.reset_index": 2}])
+    environment.step(torch.ones(1, 7))
+    second = played(environment, actions)
+    assert [same(*both) for both in zip(first, second, strict=True)] == [set(each) for each in first]
+    assert all(np.isfinite(value).all() for each in first for value in each.values())
+    assert not np.array_equal(first[0]["robot0_joint_pos"], first[-1]["robot0_joint_pos"])
+    return first
+
+
+@of_plus
+def test_every_category_of_liberoplus_is_among_the_kinds_of_change():
+    assert kind("open_it_table_2_view_0_0_100_0_0_initstate_0") == "table"
+    assert kind("open_it_view_12_0_173_0_0_initstate_0") == "camera_to_the_side+camera_distance"
+    assert kind("open_it_view_0_0_100_0_0_initstate_17") == "initstate"
+    assert kind("open_it_view_0_0_100_0_0_initstate_0_noise_31") == "fog"
+    for suite in ("libero_spatial", "libero_object", "libero_goal", "libero_10"):
+        kinds = {word for each in plus_tasks() if each.startswith(f"{suite} ") for word in each.split()[1].split("+")}
+        cameras = {f"camera_{how}" for how in _VIEW}
+        assert kinds == {"table", "tb", "add", "level", "light", "language", "initstate", *_NOISES, *cameras}, suite
+
+
+@of_plus
+@pytest.mark.parametrize("task", plus_tasks().values(), ids=plus_tasks())
+def test_a_task_of_each_kind_is_made_and_its_episode_is_the_same_bits_again(task):
+    name = LiberoCheckout(Path(PLUS)).task(task).name
+    environment = in_workers(PLUS, task, **pictured(name))
+    assert environment.task_description
+    assert_played_twice_the_same(environment)
+    environment.close()
+
+
+@of_plus
+def test_every_task_has_its_description_its_words_its_initial_states_and_all_that_it_refers_to():
+    checkout = LiberoCheckout(Path(PLUS))
+    for suite, names in checkout.suites.items():
+        for index in range(len(names)):
+            task = checkout.task(f"{suite}/{index}")
+            assert missing_assets(checkout.inside, task.described_in.read_text()) == [], task.name
+            assert task.instruction, task.name
+            assert len(read_init_states(str(task.init_states_file))) >= 1, task.name
+
+
+def task_like(words: str, suite: str) -> str:
+    """Return the first task of a suite of LIBERO-plus whose name ends with a pattern, and begins as all of these do."""
+    base = "open_the_middle_drawer_of_the_cabinet"
+    names = LiberoCheckout(Path(PLUS)).suites[suite]
+    return f"{suite}/{next(name for name in names if re.fullmatch(f'{base}_{words}', name))}"
+
+
+@of_plus
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        (rf"view_(?!{UNCHANGED})[\d_]+_initstate_0", {"agentview_image"}),
+        (rf"view_{UNCHANGED}_initstate_0_noise_\d+", {"agentview_image"}),
+        (rf"view_{UNCHANGED}_initstate_[1-9]\d*", None),
+    ],
+    ids=["camera", "noise", "robot"],
+)
+def test_a_change_changes_what_it_says_and_nothing_else(words, changed):
+    """The arm beside it is a task with other words, of which nothing else is changed."""
+    usual = task_like(rf"language_\d+_view_{UNCHANGED}_initstate_0", "libero_goal")
+    shown = []
+    for task in (usual, task_like(words, "libero_goal")):
+        environment = in_workers(PLUS, task, enable_cameras=True, camera_size=SIZE)
+        shown.append(played(environment, np.zeros((1, 7), np.float32))[0])
+        environment.close()
+    differing = set(shown[0]) - same(*shown)
+    if changed is None:
+        assert {"robot0_joint_pos", *CAMERAS} <= differing
+    else:
+        assert differing == changed
+
+
+@of_plus
+def test_other_words_are_those_of_the_description():
+    config_class, builder = (ENVIRONMENTS.get("libero:libero_goal/0").config_class, ENVIRONMENTS.get)
+    told = []
+    for words in (r"language_\d+_view_[\d_]+_initstate_0", r"view_[\d_]+_initstate_0"):
+        task = task_like(words, "libero_goal")
+        told.append(builder(f"libero:{task}").task_name(config_class(python=PYTHON, libero_path=PLUS)))
+    assert not told[0].startswith("open the middle drawer of the cabinet")
+    assert told[1].startswith("open the middle drawer of the cabinet view")
+
+
+@of_plus
+def test_noise_needs_the_camera_whose_pictures_it_disturbs():
+    task = task_like(rf"view_{UNCHANGED}_initstate_0_noise_\d+", "libero_goal")
+    for options in ({}, {"enable_cameras": True, "cameras": ("robot0_eye_in_hand",)}):
+        with pytest.raises(ConfigError, match="enable_cameras: is needed, with 'agentview' among cameras"):
+            in_workers(PLUS, task, **options)
