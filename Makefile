@@ -99,8 +99,8 @@ $(VENV)-lerobot/.installed: tests/outsiders/lerobot_interpreter.sh
 	tests/outsiders/lerobot_interpreter.sh $(PYTHON) $(VENV)-lerobot
 	@touch $@
 
-# LIBERO_PATH names a checkout of LIBERO, LIBERO_PLUS_PATH one of LIBERO-plus, and ISAAC_GR00T_PATH one of NVIDIA's
-# Isaac-GR00T; without them, what needs one is skipped, and says so.
+# LIBERO_PATH names a checkout of LIBERO, LIBERO_PLUS_PATH one of LIBERO-plus, LIBERO_PRO_PATH one of LIBERO-PRO, and
+# ISAAC_GR00T_PATH one of NVIDIA's Isaac-GR00T; without them, what needs one is skipped, and says so.
 BENCHMARKS := robosuite vla-eval openpi pusht aloha metaworld libero lerobot $(if $(LIBERO_PATH),vla-eval-libero)
 test-benchmarks: interpreter = $(CURDIR)/$(VENV)-$(1)/bin/python
 test-benchmarks: $(INSTALLED) $(BENCHMARKS:%=$(VENV)-%/.installed)

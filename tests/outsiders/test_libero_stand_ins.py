@@ -1,4 +1,4 @@
-"""Stand-ins for the files that a LIBERO checkout lacks are what MuJoCo reads, and stand in for visual files only."""
+"""What stands in for files that checkouts of LIBERO and its variants lack is what MuJoCo and LIBERO read."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.outsiders.libero_plus_stand_ins import stand_in
+from tests.outsiders.libero_pro_files import in_another_room, with_changed_places, with_other_goal
 from tests.outsiders.libero_stand_ins import main
 
 MODEL = """<mujoco>
@@ -52,3 +53,36 @@ def test_a_scene_of_liberoplus_becomes_the_one_that_it_was_made_from_and_an_obje
     assert model.ngeom == 1
     with pytest.raises(ValueError, match="nothing can stand in for it"):
         stand_in(Path("scenes/cave.xml"), tmp_path)
+
+
+DESCRIPTION = """(define (problem LIBERO_Study_Tabletop_Manipulation)
+  (:language pick up the book)
+  (:fixtures
+    study_table - study_table
+  )
+  (:obj_of_interest
+    book_1
+  )
+  (:init
+    (On book_1 study_table_left_region)
+    (On mug_1 study_table_right_region)
+  )
+  (:goal
+    (And (Up book_1))
+  )
+)
+"""
+
+
+def test_files_of_liberopro_say_what_its_lists_say():
+    goals = {"Take the mug": {"goal": "(And (Up mug_1))", "obj_of_interest": ["mug_1", "book_1"]}, "Rest": {}}
+    other = with_other_goal(DESCRIPTION, goals)
+    assert "(:language Take the mug)" in other
+    assert "(:goal\n    (And (Up mug_1))\n  )" in other
+    assert "(:obj_of_interest\n    mug_1\n    book_1\n  )" in other
+    swapped = with_changed_places(DESCRIPTION, {"book_1": ["mug_1", "plate_1"]})
+    assert "(On book_1 study_table_right_region)\n    (On mug_1 study_table_left_region)" in swapped
+    elsewhere = in_another_room(DESCRIPTION, ["take the book", "get it"])
+    assert "(problem LIBERO_Tabletop_Manipulation)\n  (:language take the book)" in elsewhere
+    assert "    main_table - table\n" in elsewhere
+    assert "study" not in elsewhere

@@ -1,4 +1,4 @@
-"""Tasks of LIBERO-plus, from a checkout of the user's own, are made, start and step, changed as their names say."""
+"""Tasks of LIBERO-plus and LIBERO-PRO, from checkouts of the user's own, are made, start and step as they say."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from tests.environments.gym.gym_running import build
 from tests.outsiders.opengl import opengl_variables
 
 PYTHON = os.environ.get("LIBERO_PYTHON", "")
-PLUS = os.environ.get("LIBERO_PLUS_PATH", "")
+PLUS, PRO = os.environ.get("LIBERO_PLUS_PATH", ""), os.environ.get("LIBERO_PRO_PATH", "")
 VARIABLES = opengl_variables()
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 NUM_STEPS, SIZE = 3, 64
@@ -32,10 +32,16 @@ _CHANGE = re.compile(r"_(table|tb|add|level|light|language|view|initstate|noise)
 _NOISES = ("motion_blur", "gaussian_blur", "zoom_blur", "fog", "glass_blur")
 _VIEW = ("to_the_side", "up", "distance", "turned", "tilted")
 
+PRO_SUITES = ("libero_goal_temp", "libero_spatial_temp", "libero_10_temp")
+
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 of_plus = pytest.mark.skipif(
     not PYTHON or not PLUS,
     reason="LIBERO's interpreter or a checkout of LIBERO-plus is missing: make test-benchmarks LIBERO_PLUS_PATH=...",
+)
+of_pro = pytest.mark.skipif(
+    not PYTHON or not PRO,
+    reason="LIBERO's interpreter or a checkout of LIBERO-PRO is missing: make test-benchmarks LIBERO_PRO_PATH=...",
 )
 
 
@@ -185,3 +191,17 @@ def test_noise_needs_the_camera_whose_pictures_it_disturbs():
     for options in ({}, {"enable_cameras": True, "cameras": ("robot0_eye_in_hand",)}):
         with pytest.raises(ConfigError, match="enable_cameras: is needed, with 'agentview' among cameras"):
             in_workers(PLUS, task, **options)
+
+
+@of_pro
+@pytest.mark.parametrize("suite", PRO_SUITES)
+def test_every_task_of_a_suite_of_liberopro_is_made_and_its_episode_is_the_same_bits_again(suite):
+    checkout = LiberoCheckout(Path(PRO))
+    for index in range(len(checkout.suites[suite])):
+        environment = in_workers(PRO, f"{suite}/{index}")
+        described = checkout.task(f"{suite}/{index}").described_in.read_text()
+        words = re.search(r"\(:language\s+([^)]*)\)", described)
+        assert words is not None
+        assert environment.task_description == " ".join(words.group(1).lower().split())
+        assert_played_twice_the_same(environment)
+        environment.close()
