@@ -49,6 +49,7 @@ SETTINGS = {
         "gpt_hidden_dim": 64,
     },
     "tdmpc": {"use_mpc": False},
+    "sac": {"use_torch_compile": False},
 }
 SETTINGS["act_averaging"] = {**SETTINGS["act"], "n_action_steps": 1, "temporal_ensemble_coeff": 0.01}
 SETTINGS["tdmpc_planning"] = {
@@ -84,7 +85,7 @@ SETTINGS["pi0"] = SETTINGS["pi05"] = {
 PI_TOKENIZER = "google/paligemma-3b-pt-224"
 """What the processors of new policies of these types name."""
 
-DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc"})
+DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc", "sac"})
 """Types that draw for a whole batch, with torch's own generator."""
 
 NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot/worker/noise.py"

@@ -1,11 +1,13 @@
 """LeRobot itself, in an interpreter of its own: its policies act here as in LeRobot's own loop, bit for bit."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,8 +132,8 @@ def begin(policy: LeRobotPolicy, environment: Environment, env_id: int, played: 
     return observation
 
 
-def play(policy: LeRobotPolicy, episodes: Sequence[Played], num_envs: int) -> None:
-    """Play episodes, each in the first env slot that is free."""
+def play(policy: LeRobotPolicy, episodes: Sequence[Played], num_envs: int, killed_after: int = -1) -> None:
+    """Play episodes, each in the first env slot that is free, and perhaps kill the policy's process after a step."""
     environment = lift_object(num_envs)
     waiting, playing = list(episodes), dict[int, Played]()
     observation: Observation = {}
@@ -146,6 +148,9 @@ def play(policy: LeRobotPolicy, episodes: Sequence[Played], num_envs: int) -> No
         for env_id, episode in playing.items():
             episode.actions.append(action[env_id].numpy().copy())
         observation = environment.step(action).observation
+        if len(episodes[0].actions) == killed_after:
+            network: Any = policy._network
+            os.kill(network._worker.pid, signal.SIGKILL)
         ended = [env_id for env_id, episode in playing.items() if len(episode.actions) == episode.length]
         policy.end_episodes(environment, ended)
         for env_id in ended:
@@ -172,7 +177,7 @@ def check_against_lerobot(directory: Path, batches: Sequence[Sequence[Played]], 
         assert np.abs(np.diff(actions, axis=0)).max(axis=(0, 2)).min() > 0
 
 
-TYPES = {"act": 6, "diffusion": 8, "vqbet": 5, "tdmpc": 2, "smolvla": 6, "xvla": 6, "pi0": 6, "pi05": 6}
+TYPES = {"act": 6, "diffusion": 8, "vqbet": 5, "tdmpc": 2, "sac": 1, "smolvla": 6, "xvla": 6, "pi0": 6, "pi05": 6}
 """Types, and how many actions they play before they look again."""
 
 
@@ -215,6 +220,9 @@ def test_a_policy_that_remembers_acts_in_any_number_of_env_slots_as_in_lerobots_
         episodes = [Played(number, length) for number, length in enumerate([14, 5, 9, 12, 3, 11])]
         play(policy, episodes, num_envs)
         check_against_lerobot(directory, [[each] for each in episodes], 1)
+    episodes = [Played(number, 9) for number in range(2)]
+    play(policy, episodes, num_envs=2, killed_after=5)
+    check_against_lerobot(directory, [[each] for each in episodes], 1)
     policy.close()
 
 

@@ -83,6 +83,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """
         directory = policy_directory(config.pretrained)
         read_features(directory)
+        if remembers(directory) and (config.n_action_steps or 1) > 1:
+            raise _several_steps_of_one_that_remembers(config)
         read_training_data(directory, config.dataset)
         _device(config)
         versions_there(config)
@@ -282,11 +284,16 @@ def _chunk_length(network: LeRobotNetwork | NetworkOnServer, config: LeRobotPoli
     wanted = config.n_action_steps or saved
     if wanted > saved:
         network.close()
-        message = f"is {wanted}, and the policy was saved with {saved}"
         if said.remembers:
-            message = f"is {wanted}, and a policy that remembers is asked in every control step; leave it out"
+            raise _several_steps_of_one_that_remembers(config)
+        message = f"is {wanted}, and the policy was saved with {saved}"
         raise ConfigError(Problem(message, key="n_action_steps"))
     return wanted
+
+
+def _several_steps_of_one_that_remembers(config: LeRobotPolicyCfg) -> ConfigError:
+    message = f"is {config.n_action_steps}, and a policy that remembers is asked in every control step; leave it out"
+    return ConfigError(Problem(message, key="n_action_steps"))
 
 
 def _refuse_memory(*, is_kept: bool) -> None:

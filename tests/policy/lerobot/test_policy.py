@@ -119,8 +119,11 @@ def test_nobody_else_plays_the_chunks_of_a_policy_that_remembers(tmp_path):
 
 def test_a_policy_that_remembers_plays_one_action_at_a_time(tmp_path):
     options = options_for(saved(tmp_path, **REMEMBERING["act"]), n_action_steps=2)
-    with pytest.raises(ConfigError, match="n_action_steps: is 2, and a policy that remembers is asked in every"):
+    message = "n_action_steps: is 2, and a policy that remembers is asked in every control step; leave it out"
+    with pytest.raises(ConfigError, match=message):
         LeRobotPolicy.from_dict(options)
+    with pytest.raises(ConfigError, match=message):
+        LeRobotPolicy.check_options(LeRobotPolicyCfg(**options))
 
 
 def test_how_many_actions_are_known_is_read_before_anything_is_loaded(tmp_path):

@@ -120,6 +120,8 @@ class Network:
         Returns:
             Shape of the action: (1, 1, action_dim), float32. Shape of the memory: (bytes,), uint8.
         """
+        # Some draw when an episode begins, and not what they draw for its first action.
+        torch.manual_seed(seeds[0] ^ 1)
         self._memory.recall(memory, self._device)
         return self._acted(arrays, words, seeds, self._next), self._memory.kept()
 

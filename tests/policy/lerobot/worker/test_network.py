@@ -55,6 +55,7 @@ def state_of(episode: int, step: int) -> np.ndarray:
 def alone(directory: Path, episode: int) -> list[np.ndarray]:
     """Return the actions of LeRobot's own loop in an episode of five steps."""
     policy, before, after = loaded(str(directory), "cpu")
+    torch.manual_seed(10 * episode ^ 1)
     policy.reset()
     actions = []
     for step in range(5):

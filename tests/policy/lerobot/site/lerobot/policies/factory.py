@@ -40,7 +40,7 @@ class Policy(torch.nn.Module):
             "action": deque(maxlen=self.config.n_action_steps),
         }
         self.averager.reset()
-        self._prev_mean = None
+        self._prev_mean = torch.rand(()) if self.plans else None
 
     def select_action(self, batch):
         seen = self._queues["observation.state"]
@@ -49,7 +49,7 @@ class Policy(torch.nn.Module):
             return self.averager.update(self.predict_action_chunk(batch))
         if self.plans:
             mean = self.predict_action_chunk(batch)[:, 0] + 0.1 * torch.randn(())
-            self._prev_mean = mean if self._prev_mean is None else (mean + self._prev_mean) / 2
+            self._prev_mean = (mean + self._prev_mean) / 2
             return self._prev_mean
         if not self._queues["action"]:
             self._queues["action"].extend(self.predict_action_chunk(batch).transpose(0, 1))
