@@ -9,8 +9,9 @@ from typing import Any
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
-from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
+from isaaclab_arena_gr00t.remote.identity import identity_line
 from isaaclab_arena_gr00t.remote.other_servers import speaker_of, what_listens
 from isaaclab_arena_gr00t.remote.wire.contract import AnswerError, Channel, UnauthorisedError, Wire
 from isaaclab_arena_gr00t.remote.wire.messages import WireError
@@ -54,7 +55,8 @@ class PolicyServerConnection:
     def __init__(self, address: ServerAddress, wire: Wire, *, stated: str | None = None) -> None:
         self.address = address
         self.wire = wire
-        self._stated = stated
+        self._server = PolicyElsewhere(f"the {wire.server} at {wire.scheme}{address}", stated=stated)
+        self._limit_s = address.timeout_s
         self._channel: Channel | None = None
         self._beginning: Message | None = None
         self._shown: Message | None = None
@@ -63,14 +65,9 @@ class PolicyServerConnection:
         self._owes_answer = False
 
     @property
-    def where(self) -> str:
-        """The server's address as messages show it."""
-        return f"{self.wire.scheme}{self.address}"
-
-    @property
     def stated(self) -> str:
         """The server's first description of itself, in one line; `UNKNOWN` if there is none."""
-        return UNKNOWN if self._stated is None else self._stated
+        return UNKNOWN if self._server.stated is None else self._server.stated
 
     def wait_until_ready(self) -> None:
         """Wait until there is a connection, and the server has introduced itself.
@@ -78,9 +75,11 @@ class PolicyServerConnection:
         Raises:
             ServerUnreachableError: If there is none within ``wait_for_server_s``.
             ConfigError: If the address is invalid, or the server wants another token.
-            PolicyError: If what answers is no such server, or another one than before.
+            PolicyError: If what answers is no such server.
+            PolicyLostError: If it is another one than before.
         """
-        deadline = time.monotonic() + self.address.wait_for_server_s
+        wait_s = patience_s(self.address.wait_for_server_s)
+        deadline = time.monotonic() + wait_s
         limit_s, pause_s = _FIRST_LIMIT_S, _FIRST_PAUSE_S
         while self._channel is None:
             try:
@@ -89,7 +88,7 @@ class PolicyServerConnection:
                 self._refuse_another(what_listens(self.address))
                 left_s = deadline - time.monotonic()
                 if left_s <= pause_s:
-                    raise ServerUnreachableError(self._why_unreachable(error)) from error
+                    raise ServerUnreachableError(self._why_unreachable(error, wait_s)) from error
                 if isinstance(error, TimeoutError):
                     # A server that is busy with others' questions introduces itself late.
                     limit_s *= 4
@@ -112,7 +111,7 @@ class PolicyServerConnection:
             self._send_beginning()
         except OSError as error:
             self.close()
-            _LOG.warning("the %s at %s: %s; waiting for it", self.wire.server, self.where, self._reason(error))
+            _LOG.warning("%s: %s; waiting for it", self._server.name, self._reason(error))
             try:
                 self._send_beginning()
             except OSError as again:
@@ -171,10 +170,10 @@ class PolicyServerConnection:
             reason = self._reason(error)
             if not self._may_connect_again:
                 raise ServerUnreachableError(
-                    f"the {self.wire.server} at {self.where}: {reason}; it remembers what it was shown, so the episode "
+                    f"{self._server.name}: {reason}; it remembers what it was shown, so the episode "
                     "cannot go on; its log may say why, and timeout_s has to leave its model enough time"
                 ) from error
-            _LOG.warning("the %s at %s: %s; waiting for it", self.wire.server, self.where, reason)
+            _LOG.warning("%s: %s; waiting for it", self._server.name, reason)
             raise AnswerLostError(reason) from error
 
     def ask_again(self) -> None:
@@ -245,8 +244,8 @@ class PolicyServerConnection:
             self._refuse_another((speaker_of(said) if self.wire.scheme else None) or what_listens(self.address))
             raise
         try:
-            self._stated = same_server(self._stated, line, where=self.where)
-        except PolicyError:
+            self._server.meet(line)
+        except PolicyLostError:
             self.close()
             raise
 
@@ -263,8 +262,9 @@ class PolicyServerConnection:
         if self._channel is None:
             raise OSError("there is no connection")
         self._owes_answer |= owes_answer
+        self._limit_s = patience_s(self.address.timeout_s)
         try:
-            self._channel.send(request, self.address.timeout_s)
+            self._channel.send(request, self._limit_s)
         except WireError as error:
             raise self._unreadable(error) from error
 
@@ -273,7 +273,7 @@ class PolicyServerConnection:
         channel = self._channel
         if loss is not None or channel is None:
             raise loss or OSError("there is no connection")
-        left_s = self.address.timeout_s if until_s is None else max(_LEAST_WAIT_S, until_s - time.monotonic())
+        left_s = self._limit_s if until_s is None else max(_LEAST_WAIT_S, until_s - time.monotonic())
         answer = self._read(lambda: self.wire.answer(channel.receive(left_s)))
         self._has_answered, self._owes_answer = True, False
         return answer
@@ -291,7 +291,7 @@ class PolicyServerConnection:
     def _refused(self, what: str) -> PolicyError:
         """Close the connection, in which nothing can be trusted any more, and return what is to be raised."""
         self.close()
-        return PolicyError(f"the {self.wire.server} at {self.where} {what}")
+        return PolicyError(f"{self._server.name} {what}")
 
     def _unreadable(self, error: WireError) -> PolicyError:
         return self._refused(f"sent something else than such a server does: {plain(error)}")
@@ -312,29 +312,29 @@ class PolicyServerConnection:
     def _wrong_token(self, error: UnauthorisedError) -> ConfigError:
         self.close()
         what = "another token than the one given here" if self.address.api_token else "a token"
-        text = f"must name a file with the token of the {self.wire.server} at {self.where}, which wants {what}"
+        text = f"must name a file with the token of {self._server.name}, which wants {what}"
         return ConfigError(Problem(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION))
 
     def _silent(self, error: OSError) -> ServerUnreachableError:
         return ServerUnreachableError(
-            f"the {self.wire.server} at {self.where} takes connections, but answers nothing: {self._reason(error)}, "
+            f"{self._server.name} takes connections, but answers nothing: {self._reason(error)}, "
             "twice; its log may say why, and timeout_s has to leave its model enough time"
         )
 
-    def _why_unreachable(self, error: OSError) -> str:
+    def _why_unreachable(self, error: OSError, wait_s: float) -> str:
         reason = plain(error.strerror or error)
         try:
             sockets.getaddrinfo(self.address.host, self.address.port)
         except OSError as unknown:
             reason = f"the name '{self.address.host}' means nothing here ({unknown.strerror})"
         return (
-            f"no {self.wire.server} answers at {self.where}, after waiting {self.address.wait_for_server_s:g} s for "
-            f"it: {reason}{self.wire.advice(self.address)}"
+            f"no {self.wire.server} answers at {self.wire.scheme}{self.address}, after waiting {wait_s:g} s for it: "
+            f"{reason}{self.wire.advice(self.address)}"
         )
 
     def _reason(self, error: OSError) -> str:
         if isinstance(error, TimeoutError):
-            return f"it did not answer within {self.address.timeout_s:g} s"
+            return f"it did not answer within {self._limit_s:.4g} s"
         return plain(error.strerror or error)
 
 

@@ -1,9 +1,8 @@
-"""Keep and compare a policy server's description of its model, in one line."""
+"""Write a policy server's description of its model, in one line."""
 
 import hashlib
 from collections.abc import Mapping
 
-from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.json_values import json_line
 
@@ -22,22 +21,3 @@ def identity_line(stated: object) -> str:
     if len(line) <= _MAX_LENGTH:
         return line
     return f"{line[:_MAX_LENGTH]}… (SHA-256 {hashlib.sha256(line.encode()).hexdigest()})"
-
-
-def same_server(before: str | None, now: str, *, where: str) -> str:
-    """Return a server's present description, if it equals the earlier one.
-
-    Args:
-        before: The first description, None if this is the first.
-        now: The present description.
-        where: Its address, for the message.
-
-    Raises:
-        PolicyError: If it came back with another model.
-    """
-    if before is not None and now != before:
-        raise PolicyError(
-            f"the policy server at {where} came back as another one: it stated {before} and states {now} now; "
-            "episodes of both must not count as one policy's"
-        )
-    return now

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
+from isaaclab_arena.workers.policy_elsewhere import patience_s
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import AnswerLostError, PolicyServerConnection
 from isaaclab_arena_gr00t.remote.wire.contract import Wire
@@ -72,7 +73,7 @@ class SlotConnections(Generic[WireT]):
         return answers
 
     def _deadline_s(self) -> float:
-        return time.monotonic() + self._address.timeout_s
+        return time.monotonic() + patience_s(self._address.timeout_s)
 
     def close(self) -> None:
         """Close the connections. The server goes on: others may be using it."""

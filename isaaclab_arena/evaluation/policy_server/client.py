@@ -1,6 +1,5 @@
 """Stand for a network in the run's policy server, as a rank asks it."""
 
-import logging
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -8,23 +7,25 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
+from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.batching import SoFar
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.storage.run.job_reports import ServerUsage
+from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
 from isaaclab_arena.workers.program.frames import FrameError
-
-_LOG = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 20.0
 _LOAD_TIMEOUT_S = 3600.0
-"""How long a server may take to load a network [s]; the rank's watchdog may end the job before."""
+"""How long a server may take to load a network [s]."""
 ANSWER_TIMEOUT_S = 300.0
 """How long an answer may take [s]."""
+_Query = tuple[dict[str, Any], dict[str, np.ndarray]]
+_Answer = tuple[ServerUsage, dict[str, np.ndarray]]
+
 _MOST_LOSSES = 3
-"""How often the server may be lost over one query: a query that ends it again and again is at fault."""
+"""How often the server may be lost over one query."""
 
 
 class ServedNetwork:
@@ -50,12 +51,19 @@ class ServedNetwork:
     def __init__(self, address: ServerAddress, key: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._address, self._key, self._answer_timeout_s = address, key, answer_timeout_s
         self._connection: socket.socket | None = None
+        self._elsewhere = PolicyElsewhere[Mapping[str, Any]](
+            f"the policy server at {address}", most_losses=_MOST_LOSSES
+        )
         self._number = 0
         self.usage = ServerUsage()
         self._seen: SoFar | None = None
-        self.about: Mapping[str, Any] = {}
         self.max_batch = 1
         self._exchange(None)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the network says of itself."""
+        return self._elsewhere.stated or {}
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
         """Return the answers by name; see `NetworkElsewhere.ask`."""
@@ -77,42 +85,33 @@ class ServedNetwork:
         if connection is not None:
             connection.close()
 
-    def _exchange(
-        self, query: tuple[dict[str, Any], dict[str, np.ndarray]] | None
-    ) -> tuple[ServerUsage, dict[str, np.ndarray]]:
+    def _exchange(self, query: _Query | None) -> _Answer:
         """Return what a query took and its answers; for None, only see to it that there is a connection."""
-        for _ in range(_MOST_LOSSES):
-            try:
-                return self._tried(query)
-            except TimeoutError as error:
-                self.close()
-                raise PolicyLostError(f"the policy server at {self._address} did not answer in time") from error
-            except (FrameError, KeyError, TypeError) as error:
-                self.close()
-                raise PolicyError(f"the policy server at {self._address} answered nonsense: {error}") from error
-            except (OSError, EOFError) as error:
-                self.close()
-                _LOG.warning(
-                    "the connection to the policy server at %s was lost (%s); asking again",
-                    self._address,
-                    error or type(error).__name__,
-                )
-        raise PolicyLostError(f"the policy server at {self._address} was lost {_MOST_LOSSES} times over one query")
+        try:
+            return self._elsewhere.asked(
+                lambda: self._tried(query),
+                (OSError, EOFError),
+                comes_back=lambda error: not isinstance(error, TimeoutError),
+            )
+        except (FrameError, KeyError, TypeError) as error:
+            raise PolicyError(f"{self._elsewhere.name} answered nonsense: {error}") from error
 
-    def _tried(
-        self, query: tuple[dict[str, Any], dict[str, np.ndarray]] | None
-    ) -> tuple[ServerUsage, dict[str, np.ndarray]]:
+    def _tried(self, query: _Query | None) -> _Answer:
+        try:
+            return self._ask_once(query)
+        except Exception:
+            # What comes late would be taken for the answer to the next query.
+            self.close()
+            raise
+
+    def _ask_once(self, query: _Query | None) -> _Answer:
         if self._connection is None:
             self._connection = self._connected()
-            try:
-                self._meet(self._connection)
-            except ArenaError:
-                self.close()
-                raise
+            self._meet(self._connection)
         if query is None:
             return ServerUsage(), {}
         wire.send(self._connection, *query)
-        said, arrays = self._heard(self._connection, self._answer_timeout_s)
+        said, arrays = self._heard(self._connection, patience_s(self._answer_timeout_s))
         if said["number"] != query[0]["number"]:
             raise FrameError(f"the answer to query {said['number']} came to query {query[0]['number']}")
         return ServerUsage(**said["usage"]) + self._seen_since(SoFar(**said["so_far"])), arrays
@@ -129,10 +128,9 @@ class ServedNetwork:
     def _meet(self, connection: socket.socket) -> None:
         """Name the network, and hear about it; another one than before is refused."""
         wire.send(connection, {"hello": wire.VERSION, "token": self._address.token, "network": self._key})
-        said, _ = self._heard(connection, _LOAD_TIMEOUT_S)
-        if self.about and said["about"] != self.about:
-            raise PolicyLostError(f"the policy server at {self._address} came back with another network")
-        self.about, self.max_batch = said["about"], said["max_batch"]
+        said, _ = self._heard(connection, patience_s(_LOAD_TIMEOUT_S))
+        self._elsewhere.meet(said["about"])
+        self.max_batch = said["max_batch"]
 
     def _connected(self) -> socket.socket:
         try:

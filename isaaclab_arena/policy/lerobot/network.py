@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
-from isaaclab_arena.long_work import within
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.pretrained import KEY, read_features, refuse_another
 from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker, stop_kept_workers
+from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
 ANSWERS = Path(__file__).with_name("worker")
@@ -25,8 +25,6 @@ NOTHING = np.zeros(0, np.uint8)
 _MEMORY = "memory"
 _VERSIONS = {"request": "versions"}
 _VERSIONS_TIMEOUT_S = 60.0
-_MARGIN_S = 15.0
-"""How long before the watchdog ends the process the policy is lost [s], which then costs episodes and not the rank."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -102,6 +100,7 @@ class LeRobotNetwork:
     def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
         self._directory, self._device, self._options = directory, device, options
         self._worker: WorkerProcess | None = None
+        self._elsewhere = PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
         # The one that told its versions is a start further than a new one.
         told = asked_worker(ANSWERS, options.interpreter, options.environment_variables, _VERSIONS)
         # All that the others were for has been asked.
@@ -168,28 +167,21 @@ class LeRobotNetwork:
     ) -> tuple[np.ndarray, np.ndarray]:
         request = {"request": "predict", "words": list(words), "seeds": list(noise_seeds)}
         try:
-            answer = self._asked(request, shown)
+            answer = self._elsewhere.asked(
+                lambda: self._ask_once(request, shown), (WorkerError,), comes_back=lambda error: error.died
+            )
         except RequestError as error:
-            raise PolicyError(f"the policy in '{self._directory}' failed: {error}\n{error.traceback}") from error
-        except (WorkerError, ConfigError) as error:
-            raise PolicyLostError(f"the policy in '{self._directory}' is lost: {error}") from error
+            raise PolicyError(f"{self._elsewhere.name} failed: {error}\n{error.traceback}") from error
+        except ConfigError as error:
+            raise PolicyLostError(f"{self._elsewhere.name} is lost: {error}") from error
         due = (len(words), self.description.num_actions, self.description.action_dim)
         return self._checked(answer.get("actions"), due), answer.get(_MEMORY, NOTHING)
-
-    def _asked(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        try:
-            return self._ask_once(request, shown)
-        except WorkerError as error:
-            if not error.died:
-                raise
-            _LOG.warning("the policy in '%s' is started again: %s", self._directory, error)
-        return self._ask_once(request, shown)
 
     def _ask_once(self, request: Mapping[str, Any], shown: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         if self._worker is None:
             self._worker, _ = self._started()
         try:
-            return self._worker.ask(request, within(self._options.timeout_s, margin_s=_MARGIN_S), shown)[1]
+            return self._worker.ask(request, patience_s(self._options.timeout_s), shown)[1]
         except WorkerError:
             # It was stopped.
             self._worker = None
@@ -210,7 +202,7 @@ class LeRobotNetwork:
         }
         place = {"directory": str(self._directory), "device": str(self._device)}
         try:
-            limit_s = within(self._options.start_timeout_s, margin_s=_MARGIN_S)
+            limit_s = patience_s(self._options.start_timeout_s)
             answer, _ = worker.ask({"request": "load", **place, "settings": settings}, limit_s)
         except RequestError as error:
             worker.close()
@@ -219,7 +211,9 @@ class LeRobotNetwork:
             raise ConfigError(Problem(message, key=KEY)) from error
         try:
             refuse_another(answer, read_features(self._directory), self._directory)
-        except ConfigError:
+            # What it remembered when it was tried may have another length.
+            self._elsewhere.meet({name: value for name, value in answer.items() if name != "memory_bytes"})
+        except ArenaError:
             worker.close()
             raise
         said = {name: answer[name] for name in ("num_actions", "action_dim", "takes_batches", "memory_bytes")}
@@ -229,9 +223,9 @@ class LeRobotNetwork:
         if actions is None or actions.shape != due:
             got = None if actions is None else actions.shape
             raise PolicyError(
-                f"the policy in '{self._directory}' answered with actions of shape {got}; due is {due}: env slots, "
+                f"{self._elsewhere.name} answered with actions of shape {got}; due is {due}: env slots, "
                 "actions, numbers of an action"
             )
         if not np.isfinite(actions).all():
-            raise PolicyError(f"the policy in '{self._directory}' answered with actions that are not finite")
+            raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
         return actions

@@ -9,6 +9,7 @@ from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
+from isaaclab_arena.long_work import ended_in
 from tests.evaluation.policy_server.serving import Socket
 from tests.fakes_network import RandomNetwork
 
@@ -109,7 +110,7 @@ def test_a_server_that_comes_back_with_another_network_is_refused(place):
     network = ServedNetwork(place.address, "random")
     serving.close()
     serving = place.serve(random=lambda: other(slots_per_call=4))
-    with pytest.raises(PolicyLostError, match="another network"):
+    with pytest.raises(PolicyLostError, match=r"came back as another one: it stated .*'slots_per_call': 4"):
         answer_of(network)
     serving.close()
 
@@ -182,6 +183,16 @@ def test_a_wrong_answer_is_named_and_a_late_one_loses_the_policy(place, said, er
     with pytest.raises(error, match=words):
         answer_of(network)
     done.set()
+
+
+def test_a_server_that_is_silent_is_lost_before_the_process_would_be_ended(place):
+    held = HeldNetwork()
+    serving = place.serve(held=lambda: held)
+    network = ServedNetwork(place.address, "held")
+    with ended_in(lambda: 1.0), pytest.raises(PolicyLostError, match="is lost: it did not answer in time"):
+        answer_of(network)
+    held.may_answer.set()
+    serving.close()
 
 
 class HeldNetwork(RandomNetwork):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
@@ -215,7 +215,10 @@ def test_a_server_may_come_back_between_episodes_but_not_as_another_model():
         assert '"model_server": "Pusher"' in policy.stated_model()
     with serving(Model().talk, port):
         rollout(environment, policy, episodes(1), [])
-    with serving(Model(model_server="Puller").talk, port), pytest.raises(PolicyError, match="came back as another one"):
+    with (
+        serving(Model(model_server="Puller").talk, port),
+        pytest.raises(PolicyLostError, match="came back as another one"),
+    ):
         rollout(environment, policy, episodes(1), [])
     policy.close()
 

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.long_work import ended_in
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
@@ -139,6 +140,17 @@ def test_a_model_that_takes_too_long_is_an_error_that_says_so():
         # What it gave up waiting for is not taken for the answer to the next request.
         time.sleep(0.7)
         assert set(connection.ask("get_modality_config")) == {"video", "state", "action", "language"}
+
+
+def test_a_model_that_takes_too_long_is_lost_before_the_process_would_be_ended(caplog):
+    with serving(NetworkPolicy()) as server, connected(server.port, timeout_s=60.0) as connection:
+        connection.wait_until_ready()
+        server.register_endpoint("reset", lambda options: time.sleep(2.0))
+        started = time.monotonic()
+        with ended_in(lambda: 0.6), pytest.raises(ServerUnreachableError):
+            connection.ask("reset", {"options": None})
+        assert time.monotonic() - started < 20
+        assert "it did not answer within 0.3 s; waiting for it" in caplog.text
 
 
 def test_a_wrong_token_is_a_mistake_of_the_users():

@@ -119,10 +119,18 @@ def test_what_a_policy_remembers_is_not_lost_with_its_process(tmp_path, kind):
     assert not np.array_equal(expected[0], expected[1])
 
 
+def test_a_policy_that_was_written_over_is_not_asked_on_after_its_process_died(tmp_path):
+    network = network_of(saved(tmp_path, misbehaviour="die once"))
+    saved(tmp_path, n_action_steps=2, misbehaviour="die once")
+    with pytest.raises(PolicyLostError, match=r"came back as another one: it stated .*'num_actions': 3"):
+        asked(network)
+    network.close()
+
+
 @pytest.mark.parametrize(
     ("misbehaviour", "error", "message"),
     [
-        ("die", PolicyLostError, "is lost: the worker died with exit code 3"),
+        ("die", PolicyLostError, "was lost 2 times over one query: the worker died with exit code 3"),
         ("hang", PolicyLostError, r"is lost: the worker did not answer within 0\.5 s"),
         ("raise", PolicyError, "failed: ValueError: a tensor is on the wrong shelf"),
         ("nan", PolicyError, "answered with actions that are not finite"),
