@@ -13,7 +13,7 @@ from gr00t.data.types import ModalityConfig
 
 from isaaclab_arena.environments.robots.panda import PANDA
 from isaaclab_arena.evaluation import eval_runner
-from tests.end_to_end.launching import episodes_table, jobs_table, write_jobs
+from tests.end_to_end.launching import command, episodes_table, jobs_table, run, write_jobs
 from tests.gr00t.fakes import write_yaml
 from tests.gr00t.panda_checkpoint import CONFIGS
 from tests.gr00t.policy import model_servers, test_openpi_remote_policy
@@ -91,9 +91,10 @@ class HomesickModel(model_servers.Model):
 
 
 @contextmanager
-def served(wire: str, port: int = 0, *, dies_at: int = -1) -> Iterator[tuple[int, list[int]]]:
-    """Serve on a port; yield it and a list that grows with each query. At one of them the server dies."""
+def served(wire: str, port: int = 0, *, dies_at: int = -1, hangs_at: int = -1) -> Iterator[tuple[int, list[int]]]:
+    """Serve on a port; yield it and a list that grows with each query. At one of them the server dies, or hangs."""
     queries: list[int] = []
+    is_over = threading.Event()
     line: list[Cable] = []
 
     def asked() -> None:
@@ -101,6 +102,8 @@ def served(wire: str, port: int = 0, *, dies_at: int = -1) -> Iterator[tuple[int
         if len(queries) == dies_at:
             threading.Thread(target=line[0].close).start()
             time.sleep(0.2)
+        if 0 < hangs_at <= len(queries):
+            is_over.wait(120)
 
     if wire == "gr00t":
         server: Any = serving(Homesick(asked))
@@ -110,7 +113,10 @@ def served(wire: str, port: int = 0, *, dies_at: int = -1) -> Iterator[tuple[int
         server = model_servers.serving(HomesickModel(asked).talk)
     with server as found, cable(found.port if wire == "gr00t" else found, port) as made:
         line.append(made)
-        yield made.port, queries
+        try:
+            yield made.port, queries
+        finally:
+            is_over.set()
 
 
 def options_of(wire: str, directory: Path) -> dict[str, Any]:
@@ -129,7 +135,7 @@ def options_of(wire: str, directory: Path) -> dict[str, Any]:
     return {"policy_config_yaml_path": yaml}
 
 
-def jobs(directory: Path, port: int, wire: str = "gr00t", **options: str) -> Path:
+def jobs(directory: Path, port: int, wire: str = "gr00t", **options: str | float) -> Path:
     server = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 10.0, "wait_for_server_s": 0.5, **options}
     reach = {"arena_env_args": {"environment": "reach", "num_envs": 1}, "num_episodes": 3}
     served_by = {"policy_type": POLICIES[wire], "policy_config_dict": {**options_of(wire, directory), **server}}
@@ -186,6 +192,23 @@ def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_ba
     assert (found["status"], found["episodes"], found["errors"], found["retried"]) == ("completed", 3, 0, 1)
     assert found["reproducible"] == "plan"
     assert episodes_table(cut).to_dict("records") == episodes_table(whole).to_dict("records")
+
+
+@pytest.mark.parametrize("wire", ["gr00t", "openpi", "vla_eval"])
+def test_a_server_that_hangs_costs_its_job_and_not_the_rank_whatever_its_time_outs_say(tmp_path, wire):
+    output = tmp_path / "out"
+    with served(wire, hangs_at=3) as (port, _):
+        path = jobs(tmp_path, port, wire, timeout_s=600.0, wait_for_server_s=600.0)
+        line = command("--eval_jobs_config", path, "--output_dir", output, "--step_timeout_s", "6", "--device", "cpu")
+        assert run(line).returncode == 1
+    found = jobs_by_name(output)
+    assert (found["served"]["status"], found["served"]["errors"]) == ("failed", 1)
+    assert "it did not answer within" in str(found["served"]["error"]) or "after waiting" in str(
+        found["served"]["error"]
+    )
+    assert (found["other"]["status"], found["other"]["episodes"]) == ("completed", 3)
+    assert set(episodes_table(output).query("outcome == 'error'")["termination"]) == {"policy_lost"}
+    assert not (output / "logs" / "rank0.watchdog.txt").exists()
 
 
 def test_a_token_gets_into_nothing_that_a_run_writes(tmp_path):
