@@ -50,6 +50,7 @@ SETTINGS = {
     },
     "tdmpc": {"use_mpc": False},
     "sac": {"use_torch_compile": False},
+    "recurrent": {},
 }
 SETTINGS["act_averaging"] = {**SETTINGS["act"], "n_action_steps": 1, "temporal_ensemble_coeff": 0.01}
 SETTINGS["tdmpc_planning"] = {
@@ -85,7 +86,7 @@ SETTINGS["pi0"] = SETTINGS["pi05"] = {
 PI_TOKENIZER = "google/paligemma-3b-pt-224"
 """What the processors of new policies of these types name."""
 
-DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc", "sac"})
+DRAWN_AT_ONCE = frozenset({"vqbet", "tdmpc", "sac", "recurrent"})
 """Types that draw for a whole batch, with torch's own generator."""
 
 NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot/worker/noise.py"

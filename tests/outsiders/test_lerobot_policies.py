@@ -46,10 +46,10 @@ PI_PACKAGES = os.environ.get("LEROBOT_PI_PACKAGES", "")
 
 def variables_for(kind: str) -> dict[str, str]:
     """Return the environment variables with which a policy runs."""
-    if not kind.startswith("pi0"):
-        return VARIABLES
-    small = str(Path(__file__).with_name("lerobot_small_pi"))
-    return {**VARIABLES, "PYTHONPATH": os.pathsep.join(filter(None, (PI_PACKAGES, small)))}
+    here = Path(__file__).parent
+    pi = [PI_PACKAGES, str(here / "lerobot_small_pi")]
+    paths = {"recurrent": [str(here / "lerobot_recurrent")], "pi0": pi, "pi05": pi}
+    return {**VARIABLES, **({"PYTHONPATH": os.pathsep.join(filter(None, paths[kind]))} if kind in paths else {})}
 
 
 @cache
@@ -212,7 +212,7 @@ def test_an_episode_does_not_depend_on_the_words_of_those_that_share_its_calls(t
     assert not np.array_equal(found[0][1], found[1][1])
 
 
-@pytest.mark.parametrize("kind", ["act_averaging", "tdmpc_planning"])
+@pytest.mark.parametrize("kind", ["act_averaging", "tdmpc_planning", "recurrent"])
 def test_a_policy_that_remembers_acts_in_any_number_of_env_slots_as_in_lerobots_own_loop(tmp_path, kind):
     directory = make(kind, tmp_path / "policy")
     policy = policy_in(directory)
