@@ -192,7 +192,12 @@ def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
 
 @pytest.mark.parametrize(
     ("directory", "packages"),
-    [("workers/program", set()), ("environments/gym/worker", {"gymnasium"}), ("policy/lerobot/worker", {"torch"})],
+    [
+        ("workers/program", set()),
+        ("environments/gym/worker", {"gymnasium"}),
+        # LeRobot imports both for any policy.
+        ("policy/lerobot/worker", {"torch", "safetensors"}),
+    ],
 )
 def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for(directory, packages):
     allowed = {*sys.stdlib_module_names, "numpy", *packages}
