@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-WORKER = Path(__file__).parents[2] / "isaaclab_arena" / "environments" / "gym" / "worker"
+ABOVE_WORKER = Path(__file__).parents[2] / "isaaclab_arena" / "environments" / "gym"
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 
@@ -33,8 +33,8 @@ def drawn(
 def main(checkout: Path, suite: str, task: int, pictures: int, size: int) -> None:
     """Play random actions, and draw every picture in both ways."""
     # At the end: modules there have the names of others.
-    sys.path.append(str(WORKER))
-    reference, seen_geoms = (importlib.import_module(name) for name in ("libero_reference", "seen_geoms"))
+    sys.path.append(str(ABOVE_WORKER))
+    reference, seen_geoms = (importlib.import_module(name) for name in ("libero_reference", "worker.seen_geoms"))
     reference.prepare(checkout)
     name = reference.task_name(checkout, suite, task)
     environment = reference.make(checkout, suite, name, size)

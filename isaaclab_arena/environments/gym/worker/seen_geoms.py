@@ -16,88 +16,12 @@ import warnings
 
 import numpy as np
 
+from .sight import MARGIN_M, Eye, Shape  # noqa: TID252  beside this file, whatever package imports it
+
 LARGEST_PART = 0.5
 """Where what reflects takes a larger part of a picture than this, the picture is drawn at once."""
 
 _SPARING, _PICTURE, _COMPARED = "leaves_out_unseen", "picture_of_parts", "cameras_compared"
-_MARGIN_PX = 2
-_MARGIN_M = 1e-3
-_LARGEST_SHIFT = 1e-9
-
-
-class Shape(typing.NamedTuple):
-    """Boxes around geoms: where they are, the axes of each as columns, and half of its lengths along them.
-
-    Shapes: (n, 3), (n, 3, 3) and (n, 3).
-    """
-
-    centers: np.ndarray
-    axes: np.ndarray
-    halves: np.ndarray
-
-    def mirrored(self, point: np.ndarray, normal: np.ndarray) -> Shape:
-        """Return the boxes as they are seen in the plane through a point."""
-        flip = np.eye(3) - 2.0 * np.outer(normal, normal)
-        return Shape((self.centers - point) @ flip + point, flip @ self.axes, self.halves)
-
-    def reaches_into(self, place: np.ndarray, inwards: np.ndarray) -> np.ndarray:
-        """Return which boxes are not wholly on the outer side of one of some planes through a place. Shape: (n,), bool.
-
-        Args:
-            place: Where all planes meet.
-            inwards: Their normals. Shape: (k, 3).
-        """
-        reach = np.abs(np.einsum("ki,nij->nkj", inwards, self.axes)) @ self.halves[:, :, None]
-        return ((self.centers - place) @ inwards.T + reach[:, :, 0] >= -_LARGEST_SHIFT).all(axis=1)
-
-    def corners(self) -> np.ndarray:
-        """Shape: (n, 8, 3)."""
-        signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
-        return self.centers[:, None] + np.einsum("nij,nkj->nki", self.axes, signs * self.halves[:, None])
-
-
-class Eye(typing.NamedTuple):
-    """What a camera sees: its place, its axes (right, up and forward), and the edges of its picture at distance 1."""
-
-    place: np.ndarray
-    axes: np.ndarray
-    left: float
-    right: float
-    bottom: float
-    top: float
-
-    def may_see(self, shape: Shape) -> np.ndarray:
-        """Return which boxes are not wholly beyond one of the four edges. Shape: (n,), bool."""
-        normals = np.array(
-            [(1, 0, -self.left), (-1, 0, self.right), (0, 1, -self.bottom), (0, -1, self.top), (0, 0, 1)]
-        )
-        return shape.reaches_into(self.place, normals @ self.axes)
-
-    def rays(self) -> np.ndarray:
-        """Return where the corners of the picture lie, seen from the eye. Shape: (4, 3)."""
-        corners = [(across, upwards, 1.0) for across in (self.left, self.right) for upwards in (self.bottom, self.top)]
-        return np.array(corners) @ self.axes
-
-    def part(self, shape: Shape, width: int, height: int) -> tuple[int, int, int, int] | None:
-        """Return the pixels around boxes: first column, first line from below, columns and lines; None if too near."""
-        seen = (shape.corners().reshape(-1, 3) - self.place) @ self.axes.T
-        if (seen[:, 2] < _MARGIN_PX * 1e-3).any():
-            return None
-        across = (seen[:, 0] / seen[:, 2] - self.left) / (self.right - self.left) * width
-        upwards = (seen[:, 1] / seen[:, 2] - self.bottom) / (self.top - self.bottom) * height
-        ends = []
-        for values, size in ((across, width), (upwards, height)):
-            low, high = np.floor(values.min()) - _MARGIN_PX, np.ceil(values.max()) + _MARGIN_PX
-            ends.append(np.clip((low, high), 0, size).astype(int))
-        (first, last), (lowest, highest) = ends
-        return int(first), int(lowest), int(last - first), int(highest - lowest)
-
-    def narrowed(self, part: tuple[int, int, int, int], width: int, height: int) -> Eye:
-        """Return what is seen in some of its pixels."""
-        first, lowest, columns, lines = part
-        across, upwards = (self.right - self.left) / width, (self.top - self.bottom) / height
-        left, bottom = self.left + first * across, self.bottom + lowest * upwards
-        return self._replace(left=left, right=left + columns * across, bottom=bottom, top=bottom + lines * upwards)
 
 
 class OpenGL:
@@ -206,7 +130,7 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
         opengl.render(renderer, whole)
         return None
     mirrors = geoms.mirrors()
-    part = eye.part(mirrors, width, height) if len(mirrors.centers) else (0, 0, 0, 0)
+    part = _around(mirrors, eye, width, height)
     if part is None or part[2] * part[3] > LARGEST_PART * width * height:
         geoms.leave_out(~geoms.seen_by(eye, mirrors))
         opengl.render(renderer, whole)
@@ -249,43 +173,39 @@ class _Geoms:
         self.cast_shadows = bool(scene.flags[shadows]) and any(each.castshadow for each in lights)
 
     def mirrors(self) -> Shape:
-        """Return the boxes and planes that reflect."""
+        """Return the boxes and planes that reflect, on the upper side of each; planes have no thickness."""
         found = [
             each
             for each in self._all
             if int(each.type) in self._mirror_types and each.reflectance > 0 and not each.transparent
         ]
         centers, axes, halves = (
-            np.array([np.asarray(getattr(each, name), np.float64).reshape(shape) for each in found])
+            np.array([np.asarray(getattr(each, name), np.float64).reshape(shape) for each in found]).reshape(-1, *shape)
             for name, shape in (("pos", (3,)), ("mat", (3, 3)), ("size", (3,)))
         )
-        return Shape(centers.reshape(-1, 3), axes.reshape(-1, 3, 3), halves.reshape(-1, 3))
+        halves[[int(each.type) != self._box for each in found], 2] = 0.0
+        return Shape(centers, axes, halves)
 
-    def seen_by(self, eye: Eye, mirrors: typing.Sequence[typing.Any] = ((), (), ())) -> np.ndarray:
+    def seen_by(self, eye: Eye, mirrors: Shape | None = None) -> np.ndarray:
         """Return which boxes may be seen, directly or in a mirror. Shape: (n,), bool."""
-        seen = eye.may_see(self.boxes) & ~self._hidden_from(eye)
-        for center, axes, halves in zip(*mirrors):  # noqa: B905  Python 3.9 has no strict
-            # A plane has no thickness, and what is said of its third length is something else.
-            for face in (center, center + halves[2] * axes[:, 2]):
-                image = self.boxes.mirrored(face, axes[:, 2])
-                seen |= eye.may_see(image) & image.reaches_into(eye.place, _around(eye, face, axes, halves))
+        seen = self.boxes.meet(eye.sight(self._floor(eye)))
+        for center, axes, halves in zip(*mirrors) if mirrors else ():  # noqa: B905  Python 3.9 has no strict
+            face = center + halves[2] * axes[:, 2]
+            behind = eye.through(face, axes, halves[:2])
+            image = self.boxes.mirrored(face, axes[:, 2])
+            seen |= image.meet(eye.sight()) if behind is None else image.meet(eye.sight()) & image.meet(behind)
         return seen
 
-    def _hidden_from(self, eye: Eye) -> np.ndarray:
-        """Return which boxes lie below the upper face of an opaque box that fills the picture. Shape: (n,), bool."""
-        hidden, rays = np.zeros(len(self._bounded), bool), eye.rays()
+    def _floor(self, eye: Eye) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the upper face of an opaque box that fills the picture, a point and the normal; None without one."""
         for geom in self._bounded:
             if int(geom.type) != self._box or geom.transparent:
                 continue
-            axes, halves = np.array(geom.mat, np.float64).reshape(3, 3), np.array(geom.size, np.float64) - _MARGIN_M
+            axes, halves = np.array(geom.mat, np.float64).reshape(3, 3), np.array(geom.size, np.float64) - MARGIN_M
             face = np.array(geom.pos, np.float64) + halves[2] * axes[:, 2]
-            height, falling = (eye.place - face) @ axes[:, 2], -rays @ axes[:, 2]
-            if height <= _MARGIN_M or (falling <= 0).any():
-                continue
-            met = (eye.place - face + rays * (height / falling)[:, None]) @ axes
-            if (np.abs(met[:, :2]) <= halves[:2]).all():
-                hidden |= ((self.boxes.corners() - face) @ axes[:, 2] < -_MARGIN_M).all(axis=1)
-        return hidden
+            if eye.is_filled_by(face, axes, halves[:2]):
+                return face - MARGIN_M * axes[:, 2], axes[:, 2]
+        return None
 
     def leave_out(self, unseen: np.ndarray) -> list[tuple[typing.Any, int]]:
         """Take geoms out of the scene, and return them with what they were."""
@@ -300,16 +220,12 @@ class _Geoms:
             geom.type = kind
 
 
-def _around(eye: Eye, face: np.ndarray, axes: np.ndarray, halves: np.ndarray) -> np.ndarray:
-    """Return the normals of planes through an eye and the edges of a face; none where it is endless or not seen."""
-    if (halves[:2] <= 0).any() or (eye.place - face) @ axes[:, 2] <= _MARGIN_M:
-        return np.zeros((0, 3))
-    wide = halves[:2] + _MARGIN_M
-    corners = np.array([(wide[0], wide[1]), (-wide[0], wide[1]), (-wide[0], -wide[1]), (wide[0], -wide[1])])
-    seen = face + corners @ axes[:, :2].T - eye.place
-    normals = np.cross(seen, np.roll(seen, -1, axis=0))
-    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-    return normals if (normals @ (face - eye.place) > 0).all() else -normals
+def _around(mirrors: Shape, eye: Eye, width: int, height: int) -> tuple[int, int, int, int] | None:
+    """Return the pixels around mirrors; None where that may be all of the picture."""
+    if not len(mirrors.centers):
+        return (0, 0, 0, 0)
+    is_endless = (mirrors.halves[:, :2] <= 0).any()
+    return None if is_endless else eye.part(mirrors, width, height)
 
 
 def _eye(scene: typing.Any, aspect: float) -> Eye | None:
