@@ -1,6 +1,6 @@
 """Measure what recording costs beside the job that is recorded.
 
-Runs the same episodes with and without a recording, in turn, in one process, with the physics on one thread, and
+Runs the same episodes with and without a recording, in turn in the same processes, with the physics on one thread, and
 compares them: the CPU seconds in the recorder's own calls are the figure to quote on a noisy machine, because the runs
 differ by more than a recording costs. A recording is all that ends
 in the dataset: copying each control step, the episode files, their verification, and putting them into one file that is
@@ -8,10 +8,12 @@ flushed to disk. Without one there still are the commit lines, which are the res
 with episode files that a killed one has left is measured too.
 """
 
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,7 +41,8 @@ from isaaclab_arena.storage.run.commits import read_commits
 ENVIRONMENT = "lift_object"
 POLICIES = ("scripted", "zero_action")
 NUM_ENVS = (1, 8, 16)
-PARTS = ("start", "step", "write", "consolidate")
+WHILE_EPISODES_RUN = ("start", "step", "write")
+PARTS = (*WHILE_EPISODES_RUN, "consolidate")
 JOB = "benchmark"
 
 
@@ -47,8 +50,9 @@ JOB = "benchmark"
 class Options(PageOptions):
     """What to measure."""
 
-    repeats: int = 25  # Pairs of runs of each line of the table.
-    repairs: int = 3  # Runs of each line whose episodes are put together after a crash.
+    processes: int = 5  # Processes for each line of the table, one after the other.
+    repeats: int = 5  # Pairs of runs in each of them.
+    repairs: int = 1  # Runs in each whose episodes are put together after a crash.
     episodes: int = 48  # Episodes of each run.
     policies: tuple[str, ...] = POLICIES  # Policies of the runs.
     num_envs: tuple[int, ...] = NUM_ENVS  # Numbers of env slots, with each policy.
@@ -56,10 +60,18 @@ class Options(PageOptions):
 
 @dataclass(kw_only=True)
 class Run:
-    """What one run took, and the CPU seconds of each call of the recorder in it."""
+    """What the episodes of one run took, and the CPU seconds of each call of the recorder.
+
+    Attributes:
+        cpu_s: CPU time of the episodes [s].
+        wall_s: How long they took [s].
+        alone_s: How long they and `consolidate` took, one after the other [s].
+        calls_s: CPU time of each call of the recorder [s], by the part of recording.
+    """
 
     cpu_s: float = 0.0
     wall_s: float = 0.0
+    alone_s: float = 0.0
     calls_s: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
 
 
@@ -103,13 +115,11 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
     with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
         recorder = make_recorder(Path(name), records=records)
 
-        def record() -> None:
-            rollout(environment, policy, episodes(number), [TimedRecorder(recorder, found)])
-            found.calls_s["consolidate"].append(timed(recorder.consolidate).cpu_s)
-            recorder.close()
-
-        took = timed(record)
-    found.cpu_s, found.wall_s = took.cpu_s, took.wall_s
+        took = timed(lambda: rollout(environment, policy, episodes(number), [TimedRecorder(recorder, found)]))
+        consolidated = timed(recorder.consolidate)
+        recorder.close()
+    found.calls_s["consolidate"].append(consolidated.cpu_s)
+    found.cpu_s, found.wall_s, found.alone_s = took.cpu_s, took.wall_s, took.wall_s + consolidated.wall_s
     return found
 
 
@@ -145,15 +155,44 @@ def percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):.1f} %"
 
 
-def measure(policy_type: str, num_envs: int, options: Options) -> tuple[str, ...]:
-    """Return the figures of one line of the table."""
-    environment, policy = build(ENVIRONMENT, num_envs), make_policy(policy_type)
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Runs of one line of the table, those with and those without a recording in pairs, and repairs of it [s]."""
 
+    recorded: Sequence[Run]
+    unrecorded: Sequence[Run]
+    repairs_s: Sequence[float]
+
+
+def measured_here(policy_type: str, num_envs: int, options: Options) -> Measured:
+    """Make the runs of one line that one process makes."""
+    torch.set_num_threads(1)
+    # As every run does.
+    join_freed_memory_at_once()
+    environment, policy = build(ENVIRONMENT, num_envs), make_policy(policy_type)
     once = partial(run_once, environment, policy, options.episodes)
     runs = in_turn({records: partial(once, records=records) for records in (False, True)}, options.repeats, warm_up=1)
     repairs_s = [repaired_s(environment, policy, options.episodes) for _ in range(options.repairs)]
     environment.close()
-    with_it, without = runs[True], runs[False]
+    return Measured(recorded=runs[True], unrecorded=runs[False], repairs_s=repairs_s)
+
+
+def measured(policy_type: str, num_envs: int, options: Options) -> Measured:
+    """Make the runs of one line, in several processes: where memory lies in one changes it by more than a recording."""
+    found: list[Measured] = []
+    for _ in range(options.processes):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            found.append(process.submit(measured_here, policy_type, num_envs, options).result())
+    return Measured(
+        recorded=[run for each in found for run in each.recorded],
+        unrecorded=[run for each in found for run in each.unrecorded],
+        repairs_s=[seconds for each in found for seconds in each.repairs_s],
+    )
+
+
+def figures(runs: Measured, options: Options) -> tuple[str, ...]:
+    """Return the figures of one line of the table."""
+    with_it, without = runs.recorded, runs.unrecorded
     least_s = min(values(without, "cpu_s"))
 
     def part_s(part: str) -> float:
@@ -163,35 +202,33 @@ def measure(policy_type: str, num_envs: int, options: Options) -> tuple[str, ...
     of_step_s = statistics.median(call for run in with_it for call in run.calls_s["step"])
     return (
         f"{median(with_it, 'cpu_s'):.2f}",
-        percent(1 + sum(map(part_s, PARTS)) / least_s),
+        percent(1 + sum(map(part_s, WHILE_EPISODES_RUN)) / least_s),
         percent(min(values(with_it, "cpu_s")) / least_s),
-        *(percent(statistics.median(ratios(with_it, without, unit))) for unit in ("cpu_s", "wall_s")),
-        *(f"{1000 * each_s / options.episodes:.2f}" for each_s in (*map(part_s, PARTS), min(repairs_s))),
+        *(percent(statistics.median(ratios(with_it, without, unit))) for unit in ("cpu_s", "wall_s", "alone_s")),
+        *(f"{1000 * each_s / options.episodes:.2f}" for each_s in (*map(part_s, PARTS), min(runs.repairs_s))),
         f"{1e6 * of_step_s:.0f}",
     )
 
 
 def main(options: Options) -> None:
     """Record episodes of either policy with several numbers of env slots, and write the page."""
-    torch.set_num_threads(1)
-    # As every run does.
-    join_freed_memory_at_once()
     page = Page("recording_overhead", "What recording costs", options)
-    overhead = ("CPU s", "overhead: its calls", "least", "CPU", "wall")
+    overhead = ("CPU s", "overhead: its calls", "least", "CPU", "wall", "wall, one job alone")
     parts = ("ms an episode: start", "steps", "write", "consolidate", "repair", "µs a step of the batch")
     table = Table("policy", "num_envs", *overhead, *parts)
     for policy_type in options.policies:
         for num_envs in options.num_envs:
-            table.add(policy_type, num_envs, *measure(policy_type, num_envs, options))
+            table.add(policy_type, num_envs, *figures(measured(policy_type, num_envs, options), options))
     text = f"""\
 `{ENVIRONMENT}`, physics on one thread, no cameras, no compression, {options.episodes} episodes a run.
 
 Overhead of a recording: `its calls` is the CPU time of the recorder's own calls, as a part of the CPU time of the run
-without a recording. The other three compare whole runs: `least` the CPU seconds of those that other programs disturbed
-least, `CPU` and `wall` are medians over {options.repeats} pairs of neighbouring runs. The parts are CPU times, of which
-`write` is what the end of an episode costs more than without a recording. In a run of several jobs `consolidate`
-happens while the next job runs. `repair` is what takes its place in a run that is resumed after it was killed: every
-episode file is read and checked, and all are put into one."""
+without a recording. The others compare all that happens while episodes run: `least` the CPU seconds of those that other
+programs disturbed least, `CPU` and `wall` are medians over pairs of neighbouring runs, {options.repeats} in each of
+{options.processes} processes. What happens after the episodes, `consolidate`, is done while the next job runs;
+`wall, one job alone` has it too, because a job that has none behind it waits for it. The parts are CPU times, of which
+`write` is what the end of an episode costs more than without a recording. `repair` is what takes its place in a run
+that is resumed after it was killed: every episode file is read and checked, and all are put into one."""
     page.write(text, table)
 
 
