@@ -1,6 +1,7 @@
 import json
 import os
 import time
+import typing
 from collections import deque
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class Policy(torch.nn.Module):
             "action": deque(maxlen=self.config.n_action_steps),
         }
         self.averager.reset()
-        self._prev_mean = torch.rand(()) if self.plans else None
+        self._prev_mean: typing.Any = torch.rand(()) if self.plans else None
 
     def select_action(self, batch):
         seen = self._queues["observation.state"]
