@@ -101,6 +101,8 @@ def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends(tmp_pa
         from isaaclab_arena.distributed.process_group import initialise
         with initialise(DistributedContext.from_environment(device="cpu"), timeout_s=30):
             group = weakref.ref(dist.group.WORLD)
+            # Neither may leave while the other still joins.
+            dist.barrier()
         gc.collect()
         sys.stdout.write(f"left {not dist.is_initialized()}, there {group() is not None}")
     """
