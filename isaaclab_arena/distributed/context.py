@@ -193,7 +193,7 @@ def variables_of_worker(environ: Mapping[str, str] = os.environ) -> dict[str, st
     before = variables.pop(_SEARCH_PATH_BEFORE, None)
     if before is None:
         return variables
-    del variables[_SEARCH_PATH]
+    variables.pop(_SEARCH_PATH, None)
     return {**variables, _SEARCH_PATH: before} if before else variables
 
 

@@ -191,9 +191,10 @@ class _Geoms:
         seen = self.boxes.meet(eye.sight(self._floor(eye)))
         for center, axes, halves in zip(*mirrors) if mirrors else ():  # noqa: B905  Python 3.9 has no strict
             face = center + halves[2] * axes[:, 2]
-            behind = eye.through(face, axes, halves[:2])
             image = self.boxes.mirrored(face, axes[:, 2])
-            seen |= image.meet(eye.sight()) if behind is None else image.meet(eye.sight()) & image.meet(behind)
+            behind = eye.through(face, axes, halves[:2])
+            shown = image.meet(eye.sight())
+            seen |= shown if behind is None else shown & image.meet(behind)
         return seen
 
     def _floor(self, eye: Eye) -> tuple[np.ndarray, np.ndarray] | None:

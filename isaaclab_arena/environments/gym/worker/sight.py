@@ -7,7 +7,7 @@ import typing
 import numpy as np
 
 MARGIN_M = 1e-3
-"""Faces that hide are taken for smaller by this, and mirrors for larger."""
+"""Faces that hide are taken for smaller and lower by this, and mirrors for larger and higher."""
 
 _MARGIN_PX = 2
 _LARGEST_SHIFT = 1e-9
@@ -118,10 +118,10 @@ class Eye(typing.NamedTuple):
 
         For the arguments see `is_filled_by`.
         """
-        if (halves <= 0).any() or (self.place - face) @ axes[:, 2] <= MARGIN_M:
+        if (halves <= 0).any() or (self.place - face) @ axes[:, 2] <= 2 * MARGIN_M:
             return None
-        wide = halves + MARGIN_M
-        corners = face + np.array([(-1, -1), (-1, 1), (1, 1), (1, -1)]) * wide @ axes[:, :2].T
+        wide, middle = halves + MARGIN_M, face + MARGIN_M * axes[:, 2]
+        corners = middle + np.array([(-1, -1), (-1, 1), (1, 1), (1, -1)]) * wide @ axes[:, :2].T
         rays = corners - self.place
         normals = np.cross(rays, np.roll(rays, -1, axis=0))
         normals *= -np.sign(normals @ (face - self.place))[:, None]
