@@ -50,8 +50,8 @@ JOB = "benchmark"
 class Options(PageOptions):
     """What to measure."""
 
-    processes: int = 5  # Processes for each line of the table, one after the other.
-    repeats: int = 5  # Pairs of runs in each of them.
+    processes: int = 15  # Processes for each line of the table, one after the other.
+    repeats: int = 3  # Pairs of runs in each of them.
     repairs: int = 1  # Runs in each whose episodes are put together after a crash.
     episodes: int = 48  # Episodes of each run.
     policies: tuple[str, ...] = POLICIES  # Policies of the runs.
@@ -177,35 +177,41 @@ def measured_here(policy_type: str, num_envs: int, options: Options) -> Measured
     return Measured(recorded=runs[True], unrecorded=runs[False], repairs_s=repairs_s)
 
 
-def measured(policy_type: str, num_envs: int, options: Options) -> Measured:
+def measured(policy_type: str, num_envs: int, options: Options) -> list[Measured]:
     """Make the runs of one line, in several processes: where memory lies in one changes it by more than a recording."""
     found: list[Measured] = []
     for _ in range(options.processes):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
             found.append(process.submit(measured_here, policy_type, num_envs, options).result())
-    return Measured(
-        recorded=[run for each in found for run in each.recorded],
-        unrecorded=[run for each in found for run in each.unrecorded],
-        repairs_s=[seconds for each in found for seconds in each.repairs_s],
-    )
+    return found
 
 
-def figures(runs: Measured, options: Options) -> tuple[str, ...]:
+def overheads(processes: Sequence[Measured], unit: str) -> list[float]:
+    """Return the ratio of each process with a recording to without one, the median of its pairs of runs."""
+    return [statistics.median(ratios(each.recorded, each.unrecorded, unit)) for each in processes]
+
+
+def figures(processes: Sequence[Measured], options: Options) -> tuple[str, ...]:
     """Return the figures of one line of the table."""
-    with_it, without = runs.recorded, runs.unrecorded
-    least_s = min(values(without, "cpu_s"))
+    with_it = [run for each in processes for run in each.recorded]
+    without = [run for each in processes for run in each.unrecorded]
+    repair_s = min(seconds for each in processes for seconds in each.repairs_s)
 
     def part_s(part: str) -> float:
         """Return the CPU seconds of one part of recording: what it took more than without one, at the least."""
         return min(sum(run.calls_s[part]) for run in with_it) - min(sum(run.calls_s[part]) for run in without)
 
     of_step_s = statistics.median(call for run in with_it for call in run.calls_s["step"])
+    wall = overheads(processes, "wall_s")
+    low, _, high = statistics.quantiles(wall, n=4, method="inclusive") if len(wall) > 1 else wall * 3
     return (
         f"{median(with_it, 'cpu_s'):.2f}",
-        percent(1 + sum(map(part_s, WHILE_EPISODES_RUN)) / least_s),
-        percent(min(values(with_it, "cpu_s")) / least_s),
-        *(percent(statistics.median(ratios(with_it, without, unit))) for unit in ("cpu_s", "wall_s", "alone_s")),
-        *(f"{1000 * each_s / options.episodes:.2f}" for each_s in (*map(part_s, PARTS), min(runs.repairs_s))),
+        percent(1 + sum(map(part_s, WHILE_EPISODES_RUN)) / min(values(without, "cpu_s"))),
+        percent(statistics.median(overheads(processes, "cpu_s"))),
+        percent(statistics.median(wall)),
+        f"{percent(low)} to {percent(high)}",
+        percent(statistics.median(overheads(processes, "alone_s"))),
+        *(f"{1000 * each_s / options.episodes:.2f}" for each_s in (*map(part_s, PARTS), repair_s)),
         f"{1e6 * of_step_s:.0f}",
     )
 
@@ -213,7 +219,7 @@ def figures(runs: Measured, options: Options) -> tuple[str, ...]:
 def main(options: Options) -> None:
     """Record episodes of either policy with several numbers of env slots, and write the page."""
     page = Page("recording_overhead", "What recording costs", options)
-    overhead = ("CPU s", "overhead: its calls", "least", "CPU", "wall", "wall, one job alone")
+    overhead = ("CPU s", "overhead: its calls", "CPU", "wall", "half of the processes", "wall, one job alone")
     parts = ("ms an episode: start", "steps", "write", "consolidate", "repair", "µs a step of the batch")
     table = Table("policy", "num_envs", *overhead, *parts)
     for policy_type in options.policies:
@@ -223,12 +229,12 @@ def main(options: Options) -> None:
 `{ENVIRONMENT}`, physics on one thread, no cameras, no compression, {options.episodes} episodes a run.
 
 Overhead of a recording: `its calls` is the CPU time of the recorder's own calls, as a part of the CPU time of the run
-without a recording. The others compare all that happens while episodes run: `least` the CPU seconds of those that other
-programs disturbed least, `CPU` and `wall` are medians over pairs of neighbouring runs, {options.repeats} in each of
-{options.processes} processes. What happens after the episodes, `consolidate`, is done while the next job runs;
-`wall, one job alone` has it too, because a job that has none behind it waits for it. The parts are CPU times, of which
-`write` is what the end of an episode costs more than without a recording. `repair` is what takes its place in a run
-that is resumed after it was killed: every episode file is read and checked, and all are put into one."""
+without a recording. The others compare all that happens while episodes run. Each process gives a median over
+{options.repeats} pairs of neighbouring runs; the columns are medians over {options.processes} processes, and half of
+them lie between those of `half of the processes`. What happens after the episodes, `consolidate`, is done while the
+next job runs; `wall, one job alone` has it too, because a job that has none behind it waits for it. The parts are CPU
+times, of which `write` is what the end of an episode costs more than without a recording. `repair` is what takes its
+place in a run that is resumed after it was killed: every episode file is read and checked, and all are put into one."""
     page.write(text, table)
 
 

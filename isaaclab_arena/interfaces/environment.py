@@ -84,8 +84,8 @@ class Environment(ABC):
     ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
 
     An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
-    `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `StepsAhead`, `TellsEvents`, `Filmable` and
-    `FilmableLater`. What it does not offer is left out where it would be used.
+    `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `BeginsResets`, `StepsAhead`, `TellsEvents`,
+    `Filmable` and `FilmableLater`. What it does not offer is left out where it would be used.
 
     Attributes:
         num_envs: Number of env slots.
@@ -289,6 +289,31 @@ class BeginsSteps(Protocol):
 
     def finish_step(self) -> Step:
         """Wait for the step that was begun, and return it."""
+        ...
+
+
+@runtime_checkable
+class BeginsResets(Protocol):
+    """An environment that may have episodes started by other processes, while its other env slots make steps.
+
+    Env slots whose reset was begun rest until it is finished.
+    """
+
+    @property
+    def steps_while_starting(self) -> int:
+        """Control steps that other env slots make before a reset is waited for; 0 where nothing is gained by it."""
+        ...
+
+    def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Begin what `Environment.reset` does; see there for the arguments."""
+        ...
+
+    def finish_reset(self, env_ids: Sequence[int]) -> Observation:
+        """Wait for resets that were begun, and return the observation of all env slots.
+
+        Args:
+            env_ids: Env slots, ascending; others may go on starting.
+        """
         ...
 
 

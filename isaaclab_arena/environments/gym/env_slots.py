@@ -158,12 +158,14 @@ class EnvSlots(ABC):
         num_envs: The same.
         steps_elsewhere: Whether other processes make the steps.
         makes_steps_ahead: Whether they make those that are planned, too, before these are asked for.
+        steps_while_starting: Steps that other env slots make before a reset is waited for.
         numbers: What env slots observed last, but for pictures, by term. They change with the next reset or step.
             Shape of each: (num_envs, *shape of the term), float32.
     """
 
     steps_elsewhere = False
     makes_steps_ahead = False
+    steps_while_starting = 0
 
     def __init__(self, description: Mapping[str, Any], num_envs: int) -> None:
         self.description, self.num_envs = description, num_envs
@@ -179,13 +181,26 @@ class EnvSlots(ABC):
         results = np.zeros((self.num_envs, num_results(self.description)))
         return SlotSteps(results=results, info_keys=self.description["info_keys"])
 
-    @abstractmethod
     def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
-        """Start episodes and return their instructions, None where no key for them was given.
+        """Start episodes; see `begin_reset` and `finish_reset`."""
+        self.begin_reset(resets, seen)
+        return self.finish_reset(list(resets))
+
+    @abstractmethod
+    def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
+        """Begin to start episodes. Where `steps_while_starting` is above 0, other env slots may move before they begin.
 
         Args:
             resets: Env slot to what its episode starts from.
             seen: Env slots whose pictures are wanted.
+        """
+
+    @abstractmethod
+    def finish_reset(self, indices: Sequence[int]) -> dict[int, str | None]:
+        """Wait for episodes that were to start, and return their instructions, None where no key for them was given.
+
+        Args:
+            indices: Their env slots.
         """
 
     def step(self, moves: SlotMoves) -> SlotSteps:
@@ -248,20 +263,26 @@ class LocalSlots(EnvSlots):
     def __init__(self, source: SlotSource, num_envs: int) -> None:
         self._source = source
         self._slots: dict[int, EnvSlot] = {}
+        self._starting: dict[int, tuple[SlotReset, bool]] = {}
         for index in range(num_envs):
             self._slots[index] = self._made()
         first = self._slots[0]
         super().__init__({**first.description(), "versions": versions_of(first.environment)}, num_envs)
         self._shown = SharedArrays(-1, self.description, num_envs)
 
-    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
-        """Start episodes; what an environment raises fails the job. See `EnvSlots.reset`."""
+    def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
+        """Keep what episodes start from; see `EnvSlots.begin_reset`."""
+        self._starting.update({index: (reset, index in seen) for index, reset in resets.items()})
+
+    def finish_reset(self, indices: Sequence[int]) -> dict[int, str | None]:
+        """Start episodes; what an environment raises fails the job. See `EnvSlots.finish_reset`."""
         instructions = {}
-        for index, reset in resets.items():
+        for index in indices:
+            reset, pictures = self._starting.pop(index)
             if index not in self._slots:
                 self._slots[index] = self._made()
             options = None if reset.options is None else dict(reset.options)
-            start = self._slots[index].reset(reset.seed, pictures=index in seen, options=options)
+            start = self._slots[index].reset(reset.seed, pictures=pictures, options=options)
             self._shown.put(index, start.observation)
             instructions[index] = start.instruction
         self._take_numbers()

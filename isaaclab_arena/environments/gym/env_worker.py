@@ -46,6 +46,7 @@ class EnvWorker:
         self._making: list[int] = []
         self._held: set[int] = set()
         self._played: dict[int, PlayedEpisode] = {}
+        self._starting: dict[int, tuple[SlotReset, bool]] = {}
         self._unsent: WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
         self._ahead: StepsAhead | None = None
@@ -96,35 +97,38 @@ class EnvWorker:
         self._held.update(self._making)
         return description
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether it was asked for episodes that it has not been waited for."""
+        return bool(self._starting)
+
     def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
         """Ask for new episodes."""
-        starts = [{"seed": each.seed, "options": each.options} for each in resets.values()]
-        pictures = [index in seen for index in resets]
-        if self._ahead is not None:
-            self._ahead.forget(self._local(resets))
-        self._send({"request": "reset", "slots": self._local(resets), "starts": starts, "pictures": pictures})
+        self._starting = {index: (reset, index in seen) for index, reset in resets.items()}
+        self._ask_resets(self._starting)
 
-    def finish_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
+    def finish_resets(self) -> dict[int, str | None]:
         """Return the instructions of the episodes that were asked for.
 
         Raises:
             RequestError: If an environment raises.
             WorkerError: If the worker dies again once it was started anew, or does not answer.
         """
-        timeout_s = self._options.start_timeout_s * len(resets)
+        starting, self._starting = self._starting, {}
+        timeout_s = self._options.start_timeout_s * len(starting)
         try:
             message, _ = self._receive(timeout_s)
         except WorkerError as error:
             if not error.died:
                 raise
             # Killed between two episodes, it costs none.
-            self._start_again(self._played.keys() - resets.keys(), resets)
-            self.begin_resets(resets, seen)
+            self._start_again(self._played.keys() - starting.keys(), starting)
+            self._ask_resets(starting)
             message, _ = self._receive(timeout_s)
         self._take_numbers()
         if len(self.indices) > 1 or self._most_ahead:
-            self._played.update((index, PlayedEpisode(reset=reset)) for index, reset in resets.items())
-        return dict(zip(resets, message["instructions"], strict=True))
+            self._played.update((index, PlayedEpisode(reset=reset)) for index, (reset, _) in starting.items())
+        return dict(zip(starting, message["instructions"], strict=True))
 
     def steps_left(self) -> list[int]:
         """Return how many steps of each of its env slots are made already; none where none are made ahead."""
@@ -195,7 +199,8 @@ class EnvWorker:
     def let_go(self) -> None:
         """Close the environments. The process serves the next ones if it can, or else stops."""
         process = self._process
-        if process is not None and self._source.code is not None and self._is_sound and can_spare_workers():
+        is_free = self._is_sound and not self._starting
+        if process is not None and self._source.code is not None and is_free and can_spare_workers():
             try:
                 process.ask({"request": "forget"}, self._options.step_timeout_s)
             except (RequestError, WorkerError) as error:
@@ -208,11 +213,20 @@ class EnvWorker:
     def close(self) -> None:
         """Stop the process, if there is one."""
         self._held.clear()
+        self._starting.clear()
         self._is_sound = True
         self._shared, self._ahead, self._unsent = None, None, None
         process, self._process = self._process, None
         if process is not None:
             process.close()
+
+    def _ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+        """Ask for new episodes. Each env slot has what its episode starts from, and whether its picture is wanted."""
+        starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting.values()]
+        pictures = [is_seen for _, is_seen in starting.values()]
+        if self._ahead is not None:
+            self._ahead.forget(self._local(starting))
+        self._send({"request": "reset", "slots": self._local(starting), "starts": starts, "pictures": pictures})
 
     def _ask_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
         shared = self._showing()
@@ -324,7 +338,7 @@ class EnvWorker:
         self.finish_making()
         for index in playing:
             played = self._played[index]
-            self.begin_resets({index: played.reset}, ())
+            self._ask_resets({index: (played.reset, False)})
             self._receive(self._options.start_timeout_s)
             [slot] = self._local([index])
             asked = np.full(len(self.indices), REST, np.uint8)

@@ -96,6 +96,7 @@ class GymEnvironment(Environment):
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
         self._instructions: dict[int, tuple[Conditions, str | None]] = {}
+        self._starting: dict[int, tuple[Conditions, bool]] = {}
         self._slots = slots
         self._moves: SlotMoves | None = None
         self._planned: dict[int, np.ndarray] = {}
@@ -141,15 +142,36 @@ class GymEnvironment(Environment):
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
+        self.begin_reset(env_ids, conditions)
+        return self.finish_reset(env_ids.tolist())
+
+    @property
+    def steps_while_starting(self) -> int:
+        """Steps that other env slots make before a reset is waited for; see `BeginsResets`."""
+        return self._slots.steps_while_starting
+
+    def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Begin to start episodes; see `BeginsResets`. Shape of ``env_ids``: (n,)."""
         slots = env_ids.tolist()
         resets = {slot: self.slot_reset(each) for slot, each in zip(slots, conditions, strict=True)}
         self._lost.difference_update(slots)
+        resting = ~self._running
+        resting[slots] = False
+        # An episode may have ended without a word of its environment: the policy had finished, or time was up.
+        self._running[slots] = False
+        seen = self._pictures.wanted(slots, resting)
+        self._slots.begin_reset(resets, seen)
+        self._starting.update({slot: (each, slot in seen) for slot, each in zip(slots, conditions, strict=True)})
+
+    def finish_reset(self, env_ids: Sequence[int]) -> Observation:
+        """Return what env slots show where their episodes start; see `BeginsResets`."""
+        instructions = self._slots.finish_reset(env_ids)
+        slots = list(env_ids)
         self._running[slots] = True
-        seen = self._pictures.wanted(slots, ~self._running)
-        instructions = self._slots.reset(resets, seen)
-        self._look(slots, seen)
-        for slot, each in zip(slots, conditions, strict=True):
-            self._instructions[slot] = (each, instructions[slot])
+        for slot in slots:
+            conditions, is_seen = self._starting.pop(slot)
+            self._look([slot], {slot} if is_seen else ())
+            self._instructions[slot] = (conditions, instructions[slot])
         self._return[slots] = 0.0
         for values in self._metrics.values():
             values[slots] = np.nan

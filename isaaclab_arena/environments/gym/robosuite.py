@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isaaclab_arena.config.options import Count
-from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
+from isaaclab_arena.config.options import Count, NotNegative
+from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
 from isaaclab_arena.errors import Problem, did_you_mean
 
 INSTALLATION = "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium"
@@ -22,6 +22,7 @@ class RobosuiteConfig(GymConfig):
     """
 
     success_key: str | None = "success"
+    steps_while_starting: NotNegative = STEPS_OF_A_SLOW_RESET
     robots: tuple[str, ...] = ()
     cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")
     camera_size: Count = 84

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from isaaclab_arena.config.expansion.suites import SuiteTask
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
-from isaaclab_arena.config.options import Count
-from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
+from isaaclab_arena.config.options import Count, NotNegative
+from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
 INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark itself needs"
@@ -30,6 +30,7 @@ class VlaEvalConfig(GymConfig):
     """
 
     success_key: str | None = "success"
+    steps_while_starting: NotNegative = STEPS_OF_A_SLOW_RESET
     instruction_key: str | None = "task_description"
     tell_episode: bool = True
     task: str | int | None = None

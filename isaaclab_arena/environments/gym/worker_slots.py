@@ -38,6 +38,8 @@ class WorkerSlots(EnvSlots):
     ) -> None:
         self._source, self._options = source, options
         self.makes_steps_ahead = options.steps_per_message > 1
+        # A worker answers one request after the other.
+        self.steps_while_starting = options.steps_while_starting if options.envs_per_worker == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
         size = options.envs_per_worker
         chunks = [range(first, min(first + size, num_envs)) for first in range(0, num_envs, size)]
@@ -53,11 +55,11 @@ class WorkerSlots(EnvSlots):
         for worker in self._workers:
             worker.show_in(self.numbers)
 
-    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
-        """Start episodes. See `EnvSlots.reset`.
+    def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
+        """Begin to start episodes in all workers at once. See `EnvSlots.begin_reset`.
 
         Raises:
-            ArenaError: If an environment raises, or its worker dies twice or does not answer.
+            EnvironmentBuildError: If an environment has to be made anew, and cannot be.
         """
         asked = [(worker, {index: resets[index] for index in indices}) for worker, indices in self._divided(resets)]
         for worker, part in asked:
@@ -66,10 +68,17 @@ class WorkerSlots(EnvSlots):
             worker.finish_making()
         for worker, part in asked:
             worker.begin_resets(part, seen)
+
+    def finish_reset(self, indices: Sequence[int]) -> dict[int, str | None]:
+        """Wait for episodes that were to start. See `EnvSlots.finish_reset`.
+
+        Raises:
+            ArenaError: If an environment raises, or its worker dies twice or does not answer.
+        """
         instructions: dict[int, str | None] = {}
         try:
-            for worker, part in asked:
-                instructions.update(worker.finish_resets(part, seen))
+            for worker, _ in self._divided(indices):
+                instructions.update(worker.finish_resets())
         except RequestError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}\n{error.traceback}") from error
         except WorkerError as error:
@@ -126,8 +135,9 @@ class WorkerSlots(EnvSlots):
             ArenaError: If the expert raises, or the worker dies or does not answer.
         """
         try:
-            # It is the same whoever is asked.
-            return self._workers[0].expert_actions(task, observations)
+            # It is the same whoever is asked; who starts an episode would answer late.
+            asked = next((worker for worker in self._workers if not worker.is_starting), self._workers[0])
+            return asked.expert_actions(task, observations)
         except RequestError as error:
             if error.kind == "other":
                 raise ArenaError(f"the expert for '{task}' failed: {error}\n{error.traceback}") from error

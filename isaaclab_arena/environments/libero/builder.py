@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from isaaclab_arena.config.options import Count
-from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
+from isaaclab_arena.config.options import Count, NotNegative
+from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
 from isaaclab_arena.environments.gym.environment import GymTraits
 from isaaclab_arena.environments.gym.worker.sources.libero_init_states import InitStatesError, read_init_states
@@ -55,6 +55,7 @@ class LiberoConfig(GymConfig):
     protocol: Literal["strict", "openpi", "openvla", "lerobot", "gr00t", "vla_eval"] = "strict"
     cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")
     camera_size: Count | None = None
+    steps_while_starting: NotNegative = STEPS_OF_A_SLOW_RESET
 
     @property
     def played_by(self) -> Protocol:

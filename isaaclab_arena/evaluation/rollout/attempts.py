@@ -1,11 +1,18 @@
-"""Makes control steps of an environment as early as it lets them be made, and tells it which ones follow."""
+"""Makes steps and resets of an environment as early as it lets them be made, and tells it which steps follow."""
 
 from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
 
-from isaaclab_arena.interfaces.environment import BeginsSteps, Environment, Step, StepsAhead, TriesSteps
+from isaaclab_arena.interfaces.environment import (
+    BeginsResets,
+    BeginsSteps,
+    Environment,
+    Step,
+    StepsAhead,
+    TriesSteps,
+)
 from isaaclab_arena.interfaces.policy import PolicyBase, plans_of
 
 
@@ -17,7 +24,7 @@ def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
     Args:
         environment: The environment.
     """
-    if isinstance(environment, TriesSteps) and _is_its_step(environment, "try_step"):
+    if isinstance(environment, TriesSteps) and _is_its_own(environment, "try_step", "step"):
         return environment.try_step
     return environment.step
 
@@ -28,7 +35,21 @@ def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
     They are not if a class derived from the one that begins them, or a wrapper, has a `step` of its own.
     """
     return (
-        isinstance(environment, BeginsSteps) and _is_its_step(environment, "begin_step") and environment.steps_elsewhere
+        isinstance(environment, BeginsSteps)
+        and _is_its_own(environment, "begin_step", "step")
+        and environment.steps_elsewhere
+    )
+
+
+def begins_resets(environment: Environment) -> TypeGuard[BeginsResets]:
+    """Return whether other env slots of an environment can make steps while some are reset in other processes.
+
+    They cannot if a class derived from the one that begins resets, or a wrapper, has a `reset` of its own.
+    """
+    return (
+        isinstance(environment, BeginsResets)
+        and _is_its_own(environment, "begin_reset", "reset")
+        and environment.steps_while_starting > 0
     )
 
 
@@ -38,7 +59,7 @@ def telling_plans(policy: PolicyBase, environment: Environment) -> Callable[[], 
     An environment does not listen if a class derived from the one that does, or a wrapper, has a `step` of its own.
     """
     plans = plans_of(policy)
-    if plans is None or not isinstance(environment, StepsAhead) or not _is_its_step(environment, "plan_steps"):
+    if plans is None or not isinstance(environment, StepsAhead) or not _is_its_own(environment, "plan_steps", "step"):
         return None
     if not environment.makes_steps_ahead:
         return None
@@ -60,12 +81,12 @@ def made_again(environment: Environment) -> Step:
     return environment.step_again()
 
 
-def _is_its_step(environment: Environment, method: str) -> bool:
-    """Return whether a method makes the same step as `step` does."""
+def _is_its_own(environment: Environment, method: str, whole: str) -> bool:
+    """Return whether a method is made for the same ``step`` or ``reset`` that the environment has."""
     # A wrapper has the other environment's methods without a class that defines them.
     classes = type(environment).__mro__
-    has_method, has_step = (
+    has_method, has_whole = (
         next((number for number, each in enumerate(classes) if name in each.__dict__), len(classes))
-        for name in (method, "step")
+        for name in (method, whole)
     )
-    return has_method <= has_step
+    return has_method <= has_whole

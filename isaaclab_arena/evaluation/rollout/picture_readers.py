@@ -39,14 +39,17 @@ class PictureReaders:
         self._drawing = environment if self._num_terms and isinstance(environment, PicturesOnDemand) else None
         self._announced = np.zeros(environment.num_envs, bool)
         self._watchers = [_Watcher(each, environment.num_envs) for each in observers] if self._drawing else []
+        # Whether each reader looks at what an env slot shows that is being reset.
+        self._of_starting: dict[int, list[bool]] = {}
 
     def before_reset(self, starts: Sequence[EpisodeStart]) -> None:
         """Have drawn what is looked at once these episodes have begun."""
         if self._drawing is not None:
             env_ids = [start.env_id for start in starts]
-            for announced in (self._announced, *(each.after for each in self._watchers)):
+            for announced in self._by_reader():
                 announced[env_ids] = False
             looked_at = self._announce(self._drawing, starts)
+            self._of_starting.update({env_id: [bool(each[env_id]) for each in self._by_reader()] for env_id in env_ids})
             self._count(env_ids if looked_at is None else set(looked_at) & set(env_ids))
 
     def ask(self, observation: Observation, running: torch.Tensor, num_running: int) -> PolicyAnswer:
@@ -71,6 +74,10 @@ class PictureReaders:
 
     def show_starts(self, starts: Sequence[EpisodeStart], observation: Observation) -> None:
         """Show the observers which episodes began, and the observation that they begin with."""
+        # Control steps may have been made, and announced, since the resets.
+        for start in starts if self._drawing is not None else ():
+            for announced, looks in zip(self._by_reader(), self._of_starting.pop(start.env_id), strict=True):
+                announced[start.env_id] = looks
         with self._stopwatch.measure(Phase.RECORD, self._environment):
             if self._drawing is None:
                 for observer in self._observers:
@@ -94,6 +101,10 @@ class PictureReaders:
             with self._stopwatch.measure(Phase.RECORD, self._environment):
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
+
+    def _by_reader(self) -> list[np.ndarray]:
+        """Return what the policy, and then each observer, has announced of what comes next."""
+        return [self._announced, *(each.after for each in self._watchers)]
 
     def _announce(self, drawing: PicturesOnDemand, starts: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Tell the environment what anybody wants, and return which env slots are looked at, None for all."""

@@ -61,7 +61,7 @@ def pipelined_rollout(
         with ExitStack() as stack:
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
-                loop = EpisodeLoop(group.environment, group.policy, *common)
+                loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
                 stepping = stack.enter_context(closing(stepping_of(group.environment, watch)))
                 taking_turns.append(_GroupTurns(loop, stepping))
             for group, num_used in zip(taking_turns, _num_used(groups, limits), strict=True):

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction, with_policy_metrics
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult, RunningEpisodes
-from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
+from isaaclab_arena.evaluation.rollout.starts import StartingEpisodes, next_starts
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode
@@ -66,6 +66,8 @@ def rollout(
     except PolicyLostError as error:
         loop.end_lost_episodes(error)
         raise
+    finally:
+        loop.close()
     return loop.episodes.result(interrupted=interrupted)
 
 
@@ -85,7 +87,9 @@ class EpisodeLoop:
         self._environment, self._policy = environment, policy
         self._pending, self._limits, self._stopwatch = iter(episodes), limits, stopwatch
         self._measure = partial(stopwatch.measure, environment=environment)
-        self._instruction = agreed_instruction(policy, environment, language_instruction)
+        instruction = agreed_instruction(policy, environment, language_instruction)
+        # Where steps are counted, none of them is left out.
+        self._starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
         self._observation: Observation = {}
         self._attempt = attempt_of(environment)
         self._tell_plans = telling_plans(policy, environment)
@@ -100,13 +104,14 @@ class EpisodeLoop:
     def reset(self, env_ids: Iterable[int]) -> None:
         """Start the next episodes in these env slots, unless there is no step left; slots without an episode rest.
 
-        One that is solved where it starts is over at once, and its env slot starts the next.
+        An env slot that is reset elsewhere rests too, until it is its turn to begin. An episode that is solved where it
+        starts is over at once, and its env slot starts the next.
 
         Raises:
             ArenaError: If steps decide how many episodes there are, and one after the other is solved at its start.
         """
         free, solved = list(env_ids), 0
-        while free:
+        while free or self._are_due():
             starts = self._start(free)
             free = self._end(solved_starts(self._environment, starts)) if starts else []
             solved = solved + len(free) if len(free) == len(starts) else 0
@@ -114,19 +119,27 @@ class EpisodeLoop:
                 raise ArenaError(f"{solved} episodes, one after the other, were solved at their start: no step is made")
 
     def _start(self, env_ids: Sequence[int]) -> Sequence[EpisodeStart]:
-        environment, has_steps = self._environment, self._limits.allow_step(self.episodes.num_steps)
-        starts = next_starts(environment, env_ids, self._pending) if has_steps else []
-        if not starts:
+        """Begin to reset these env slots, and return the starts of the episodes whose turn it is."""
+        environment, num_steps = self._environment, self.episodes.num_steps
+        has_steps = self._limits.allow_step(num_steps)
+        resets = next_starts(environment, env_ids, self._pending) if has_steps else []
+        if resets:
+            self.pictures.before_reset(resets)
+            with self._measure(Phase.SIMULATE):
+                self._starting.begin(resets, num_steps=num_steps)
+        if not self._are_due():
             return []
-        self.pictures.before_reset(starts)
         with self._measure(Phase.SIMULATE):
-            starts, self._observation = reset_to(environment, starts, self._instruction)
+            starts, self._observation = self._starting.finish(num_steps=num_steps)
             begin_events(environment, starts)
         self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
         self.pictures.show_starts(starts, self._observation)
         return starts
+
+    def _are_due(self) -> bool:
+        return self._starting.are_due(num_steps=self.episodes.num_steps, num_running=self.episodes.num_running)
 
     def act(self) -> PolicyAnswer:
         """Ask the policy what to do next, and at whose pictures it will look."""
@@ -181,3 +194,7 @@ class EpisodeLoop:
         """End the episodes that have lost their policy. One that has made no step was not tried, and stays missing."""
         lost = dict.fromkeys(self.episodes.tried(), policy_lost(str(error)))
         self.pictures.show_ends(self.episodes.end(lost))
+
+    def close(self) -> None:
+        """Wait for resets under way; their episodes have not begun."""
+        self._starting.close()

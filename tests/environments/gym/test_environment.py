@@ -21,6 +21,11 @@ from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.looking import PERIOD, LooksNowAndThen
 
 PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
+WHILE_STARTING = pytest.mark.parametrize(
+    "place",
+    [{}, IN_WORKERS, {**IN_WORKERS, "steps_while_starting": 3}],
+    ids=["here", "in_workers", "others_step_meanwhile"],
+)
 
 
 SEEN, SPARING = (f"gym:tests.environments.gym.gym_pictures:Fake/{name}-v0" for name in ("Seen", "Sparing"))
@@ -222,7 +227,7 @@ def test_pictures_are_camera_observations(place):
     assert spec["eye.front"] == ArraySpec(shape=(4, 5, 3), dtype=torch.uint8)
 
 
-@PLACES
+@WHILE_STARTING
 @pytest.mark.parametrize("name", [SEEN, SPARING])
 def test_a_policy_that_looks_now_and_then_does_what_it_does_if_every_picture_is_drawn(name, place):
     expected = run(name, num_envs=3, policy=LooksNowAndThen(), observer=Observer(), **OPTIONS, **place)
@@ -259,7 +264,7 @@ def test_a_picture_that_was_left_out_cannot_be_filmed():
         environment.film([0, 1], ["front"])
 
 
-@PLACES
+@WHILE_STARTING
 @pytest.mark.parametrize(("options", "num_films"), [({}, 6), ({"first_episodes": 2}, 2), ({"only_failures": True}, 1)])
 def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn(tmp_path, place, options, num_films):
     films = []
@@ -277,7 +282,7 @@ def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn
     assert films[0] == films[1]
 
 
-@PLACES
+@WHILE_STARTING
 def test_films_of_some_episodes_have_the_pictures_of_those_drawn_and_no_others(tmp_path, place):
     films = VideoRecorder(tmp_path, "seen", VideoOptions(camera=True, first_episodes=2))
     options = {"metric_keys": ("drawn",), "num_envs": 2, "num_episodes": 6, **place}

@@ -63,6 +63,15 @@ def test_episodes_are_the_same_however_many_env_slots_a_worker_holds(here, envs_
     assert played(envs_per_worker=envs_per_worker, pipeline=pipeline, **IN_WORKERS) == here
 
 
+@pytest.mark.parametrize(("steps_while_starting", "pipeline"), [(1, 1), (4, 1), (50, 1), (2, 2)])
+@pytest.mark.parametrize("steps_per_message", [1, 3])
+def test_episodes_are_the_same_whatever_other_env_slots_do_while_they_start(
+    here, steps_while_starting, pipeline, steps_per_message
+):
+    options = {"steps_while_starting": steps_while_starting, "steps_per_message": steps_per_message}
+    assert played(pipeline=pipeline, **options, **IN_WORKERS) == here
+
+
 @pytest.mark.parametrize(
     ("envs_per_worker", "steps_per_message", "pipeline"), [(1, 2, 1), (2, 3, 1), (3, 64, 1), (2, 4, 2)]
 )
@@ -178,6 +187,75 @@ def test_a_worker_that_is_killed_between_two_episodes_costs_none(envs_per_worker
     slots.reset({1: resets[1]}, [])
     assert slots.numbers["obs"].tobytes() == starts
     slots.close()
+
+
+@pytest.mark.parametrize(("envs_per_worker", "expected"), [(1, 8), (2, 0)])
+def test_a_worker_with_several_env_slots_makes_no_steps_while_one_of_them_starts(envs_per_worker, expected):
+    options = {**IN_WORKERS, "steps_while_starting": 8, "envs_per_worker": envs_per_worker}
+    with closing(WorkerSlots(SlotSource(kind="gym", name=ID), 2, WorkerOptions(**options))) as slots:
+        assert slots.steps_while_starting == expected
+
+
+class SaysEnough(RandomActionPolicy):
+    """Has nothing more to do in an episode after one, two or three steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = torch.zeros(3, dtype=torch.int64)
+
+    def start_episodes(self, env, starts) -> None:
+        super().start_episodes(env, starts)
+        for start in starts:
+            self._left[start.env_id] = 1 + start.episode.episode_index % 3
+
+    def get_action(self, env, observation):
+        self._left -= 1
+        return super().get_action(env, observation)
+
+    def finished(self):
+        return self._left <= 0
+
+
+def test_an_env_slot_whose_policy_had_enough_makes_no_step_while_it_starts():
+    expected = played(policy=SaysEnough())
+    assert [len(expected[index]) for index in range(6)] == [2, 3, 4, 2, 3, 4]
+    assert played(policy=SaysEnough(), steps_while_starting=2, **IN_WORKERS) == expected
+
+
+def test_a_worker_that_is_killed_while_an_episode_starts_costs_none():
+    options = WorkerOptions(**{**IN_WORKERS, "steps_while_starting": 2})
+    slots = WorkerSlots(SlotSource(kind="gym", name=ID), 2, options)
+    resets = {index: SlotReset(seed=index) for index in range(2)}
+    slots.reset(resets, [])
+    start = slots.numbers["obs"][1].tobytes()
+    process = slots._workers[1]._process
+    assert process is not None
+    slots.begin_reset({1: resets[1]}, [])
+    os.kill(process.pid, signal.SIGKILL)
+    assert slots.step(SlotMoves(actions=np.ones((2, 2), np.float32), moving=[0])).failures == {}
+    slots.finish_reset([1])
+    assert slots.numbers["obs"][1].tobytes() == start
+    slots.close()
+
+
+def test_a_worker_that_is_closed_while_an_episode_starts_serves_nobody_else():
+    source = SlotSource(kind="gym", name=ID, code="fakes")
+    chain = Chain()
+    with spare_workers_kept():
+        slots = WorkerSlots(source, 1, WorkerOptions(**{**IN_WORKERS, "steps_while_starting": 2}))
+        slots.begin_reset({0: SlotReset(seed=1)}, [])
+        process = slots._workers[0]._process
+        assert process is not None
+        slots.close()
+        chain.play()
+    assert process.pid not in chain.pids
+
+
+@pytest.mark.parametrize("more", [{"python": None}, {"envs_per_worker": 2}])
+def test_steps_while_an_episode_starts_need_a_worker_for_each_env_slot(more):
+    options = {**IN_WORKERS, "python": sys.executable, "steps_while_starting": 3, **more}
+    told = "steps_while_starting: above 0 needs python and envs_per_worker 1: a worker that starts an episode makes no"
+    assert told in problems(f"gym:{ID}", **options)
 
 
 class Chain:

@@ -40,7 +40,7 @@ DESCRIPTION = {
 class NoSlots(EnvSlots):
     """Single environments of which only the description is asked for."""
 
-    reset = finish_step = render = pictures = expert_actions = close = None  # pyright: ignore[reportAssignmentType]  never called
+    begin_reset = finish_reset = finish_step = render = pictures = expert_actions = close = None  # pyright: ignore[reportAssignmentType]  never called
 
 
 def environment(protocol: str) -> LiberoEnvironment:

@@ -9,7 +9,7 @@ from isaaclab_arena.evaluation.latency.late_policy import LatePolicy, held
 from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
+from isaaclab_arena.evaluation.rollout.starts import StartingEpisodes, next_starts
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.evaluation.latency.plants import (
     GAIN,
@@ -198,7 +198,9 @@ def test_pictures_are_announced_exactly_where_a_query_looks_next():
     policy, environment = NoisyChunks(), Still(3, endings=("timeout",), cameras=True)
     waits = late(policy, UP_TO_TWO, Meanwhile.RTC)
     starts = next_starts(environment, range(3), iter(episodes(3)))
-    _, observation = reset_to(environment, starts, None)
+    starting = StartingEpisodes(environment, None, may_overlap=False)
+    starting.begin(starts, num_steps=0)
+    _, observation = starting.finish(num_steps=0)
     waits.start_episodes(environment, starts)
     for _ in range(8):
         announced, policy.asked = waits.pictures_to_see(environment, ()), []

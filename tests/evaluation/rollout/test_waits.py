@@ -11,7 +11,7 @@ from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
-from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
+from isaaclab_arena.evaluation.rollout.starts import StartingEpisodes, next_starts
 from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
@@ -119,8 +119,10 @@ def test_episodes_begin_with_one_wait_whatever_varies(gpu, varies):
     varied = partial(build_varied, name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
     env = varied() if varies else built(name)
     begun(env, ScriptedPolicy())
+    starting = StartingEpisodes(env, None, may_overlap=True)
     gpu.waits.clear()
-    reset_to(env, next_starts(env, [0, 2], iter([episode(7), episode(8)])), None)
+    starting.begin(next_starts(env, [0, 2], iter([episode(7), episode(8)])), num_steps=0)
+    starting.finish(num_steps=0)
     assert [wait.where.partition(":")[0] for wait in gpu.waits] == ["environments/arena/arena_environment.py"]
 
 
