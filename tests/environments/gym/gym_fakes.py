@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import typing
+import weakref
 
 import gymnasium
 import numpy as np
@@ -127,6 +128,33 @@ class CrowdedEnvironment(gymnasium.Env):
         return np.array([CrowdedEnvironment.steps_of_all]), 0.0, False, False, {}
 
 
+class LitteringEnvironment(gymnasium.Env):
+    """Makes a scene at each reset, which takes a while; observes how many scenes there are. Lasts one step."""
+
+    def __init__(self):
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+        self.scenes = weakref.WeakSet()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        time.sleep(0.06)
+        self.scene = Scene()
+        self.scenes.add(self.scene)
+        return np.zeros(1), {}
+
+    def step(self, action):
+        return np.array([len(self.scenes)]), 0.0, True, False, {}
+
+
+class Scene:
+    """Refers to itself, so that only a search for garbage finds it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+gymnasium.register("Fake/Littering-v0", entry_point=f"{__name__}:LitteringEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Crowded-v0", entry_point=f"{__name__}:CrowdedEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/TaskSet-v0", entry_point=f"{__name__}:TaskSetEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Draw-v0", entry_point=f"{__name__}:DrawEnvironment", max_episode_steps=20)

@@ -311,6 +311,13 @@ def test_a_worker_in_which_an_environment_failed_serves_no_other():
     assert process.pid not in chain.pids
 
 
+def test_a_scene_that_a_reset_replaced_takes_no_memory_any_more():
+    trace = Trace()
+    run("gym:tests.environments.gym.gym_fakes:Fake/Littering-v0", num_episodes=5, observer=trace, **IN_WORKERS)
+    scenes = {index: np.frombuffer(steps[-1][0], np.float32).tolist() for index, steps in trace.steps.items()}
+    assert scenes == {index: [1.0] for index in range(5)}
+
+
 def test_whoever_waits_for_workers_is_told_when_they_have_answered_or_are_late():
     hangs = SlotSource(kind="gym", name=ID, make_kwargs={"misbehaviour": "hang", "at_step": 1})
     slots = WorkerSlots(hangs, 1, WorkerOptions(**{**IN_WORKERS, "step_timeout_s": 0.2}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import time
 import typing
 
 from . import (  # noqa: TID252  beside this file, whatever imports it
@@ -15,6 +16,9 @@ from . import (  # noqa: TID252  beside this file, whatever imports it
     steps_ahead,
     versions,
 )
+
+_SLOW_RESET_S = 0.05
+"""Resets that take longer make a scene anew [s]; beside them it takes little to look for what they left."""
 
 
 class Answers:
@@ -103,8 +107,13 @@ class Answers:
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> str | None:
         if self._raised.pop(slot, None):
             self._slots[slot] = self._made(self._made_by)
+        began_s = time.perf_counter()
         started = self._moving(slot).reset(start["seed"], pictures=pictures, options=start["options"])
         self._shared.put(slot, started.observation)
+        if time.perf_counter() - began_s > _SLOW_RESET_S:
+            # A scene that was made anew leaves the one before as garbage, robosuite's some hundred megabytes of it, and
+            # Python looks for garbage by the number of objects, not by their size.
+            gc.collect()
         return started.instruction
 
     def _step(self, slot: int, asked: int) -> dict:
