@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from isaaclab_arena.environments.gym.worker.shared_arrays import (
 )
 from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker.versions import versions_of
+from isaaclab_arena.workers.worker_options import WorkerOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +57,10 @@ class SlotSource:
         del told["code"]
         return {"source": told.pop("kind"), **told}
 
+    def served_by(self, options: WorkerOptions) -> Hashable:
+        """Return what workers must have in common to stand for each other."""
+        return self.kind, self.code, options.interpreter, tuple(sorted(options.environment_variables.items()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlotReset:
@@ -68,6 +73,17 @@ class SlotReset:
 
     seed: int
     options: Mapping[str, Any] | None = None
+
+
+def reset_request(slots: Sequence[int], starting: Sequence[tuple[SlotReset, bool]]) -> dict[str, Any]:
+    """Return what a worker is told of episodes that are to start, plain JSON values.
+
+    Args:
+        slots: The numbers by which it knows their env slots.
+        starting: What each starts from, and whether its pictures are wanted.
+    """
+    starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting]
+    return {"request": "reset", "slots": slots, "starts": starts, "pictures": [is_seen for _, is_seen in starting]}
 
 
 @dataclass(kw_only=True)

@@ -1,14 +1,14 @@
 """A worker process that holds env slots: asked, watched, and started again where it dies."""
 
 import logging
-from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.environments.gym.env_slots import PlayedEpisode, SlotReset, SlotSource, SlotSteps
+from isaaclab_arena.environments.gym.env_slots import PlayedEpisode, SlotReset, SlotSource, SlotSteps, reset_request
 from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, NOBODY, REST, SharedArrays, num_bytes
 from isaaclab_arena.environments.gym.worker.steps_ahead import StepsAhead
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
@@ -33,6 +33,9 @@ class EnvWorker:
         options: How the process is run.
         indices: The env slots.
         begun: A process that was started already, None to start one.
+
+    Attributes:
+        starting: Env slots whose resets were begun, to what they start from, and whether pictures are wanted.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class EnvWorker:
         self._making: list[int] = []
         self._held: set[int] = set()
         self._played: dict[int, PlayedEpisode] = {}
-        self._starting: dict[int, tuple[SlotReset, bool]] = {}
+        self.starting: dict[int, tuple[SlotReset, bool]] = {}
         self._unsent: WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
         self._ahead: StepsAhead | None = None
@@ -74,7 +77,7 @@ class EnvWorker:
             except WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"slots": self._local(self._making), "num_slots": len(self.indices), "num_ahead": self._most_ahead}
-        self._send({"request": "make", **told, **self._source.request()})
+        self._send_frame(frames.encode({"request": "make", **told, **self._source.request()}, {}))
 
     def finish_making(self) -> dict[str, Any]:
         """Return what the environments that were asked for look like; see `EnvSlots.description`.
@@ -97,15 +100,10 @@ class EnvWorker:
         self._held.update(self._making)
         return description
 
-    @property
-    def is_starting(self) -> bool:
-        """Whether it was asked for episodes that it has not been waited for."""
-        return bool(self._starting)
-
     def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
         """Ask for new episodes."""
-        self._starting = {index: (reset, index in seen) for index, reset in resets.items()}
-        self._ask_resets(self._starting)
+        self.starting = {index: (reset, index in seen) for index, reset in resets.items()}
+        self._ask_resets(self.starting)
 
     def finish_resets(self) -> dict[int, str | None]:
         """Return the instructions of the episodes that were asked for.
@@ -114,7 +112,7 @@ class EnvWorker:
             RequestError: If an environment raises.
             WorkerError: If the worker dies again once it was started anew, or does not answer.
         """
-        starting, self._starting = self._starting, {}
+        starting, self.starting = self.starting, {}
         timeout_s = self._options.start_timeout_s * len(starting)
         try:
             message, _ = self._receive(timeout_s)
@@ -185,7 +183,7 @@ class EnvWorker:
     def render(self, index: int) -> np.ndarray:
         """Return what an env slot renders of itself. Shape: (height, width, 3), uint8."""
         [slot] = self._local([index])
-        self._send({"request": "render", "slot": slot})
+        self._send_frame(frames.encode({"request": "render", "slot": slot}, {}))
         return self._receive(self._options.step_timeout_s)[1]["picture"]
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
@@ -193,13 +191,13 @@ class EnvWorker:
         if self._process is None:
             self.begin_making(self.indices[:1])
             self.finish_making()
-        self._send({"request": "expert", "task": task}, {"observations": observations})
+        self._send_frame(frames.encode({"request": "expert", "task": task}, {"observations": observations}))
         return self._receive(self._options.step_timeout_s)[1]["actions"]
 
     def let_go(self) -> None:
         """Close the environments. The process serves the next ones if it can, or else stops."""
         process = self._process
-        is_free = self._is_sound and not self._starting
+        is_free = self._is_sound and not self.starting
         if process is not None and self._source.code is not None and is_free and can_spare_workers():
             try:
                 process.ask({"request": "forget"}, self._options.step_timeout_s)
@@ -207,13 +205,13 @@ class EnvWorker:
                 _LOG.info("a worker of '%s' stops, as it could not close: %s", self._source.name, first_line(error))
             else:
                 self._process = None
-                spare_worker(self._which, process)
+                spare_worker(self._source.served_by(self._options), process)
         self.close()
 
     def close(self) -> None:
         """Stop the process, if there is one."""
         self._held.clear()
-        self._starting.clear()
+        self.starting.clear()
         self._is_sound = True
         self._shared, self._ahead, self._unsent = None, None, None
         process, self._process = self._process, None
@@ -221,12 +219,10 @@ class EnvWorker:
             process.close()
 
     def _ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
-        """Ask for new episodes. Each env slot has what its episode starts from, and whether its picture is wanted."""
-        starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting.values()]
-        pictures = [is_seen for _, is_seen in starting.values()]
+        slots = self._local(starting)
         if self._ahead is not None:
-            self._ahead.forget(self._local(starting))
-        self._send({"request": "reset", "slots": self._local(starting), "starts": starts, "pictures": pictures})
+            self._ahead.forget(slots)
+        self._send_frame(frames.encode(reset_request(slots, list(starting.values())), {}))
 
     def _ask_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
         shared = self._showing()
@@ -353,16 +349,10 @@ class EnvWorker:
 
     def _started(self, begun: WorkerProcess | None = None) -> WorkerProcess:
         """Return a spare process, which has made such environments; else that which has begun, or a new one."""
-        spare = None if self._source.code is None else taken_worker(self._which)
+        spare = None if self._source.code is None else taken_worker(self._source.served_by(self._options))
         if spare and begun:
             begun.close()
         return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
-
-    @property
-    def _which(self) -> Hashable:
-        """What workers must have in common to stand for each other."""
-        variables = tuple(sorted(self._options.environment_variables.items()))
-        return self._source.kind, self._source.code, self._options.interpreter, variables
 
     def _drop(self, index: int) -> None:
         self._is_sound = False
@@ -377,9 +367,8 @@ class EnvWorker:
         return slice(self.indices.start, self.indices.stop)
 
     def _take_numbers(self) -> None:
-        arrays = self._showing().arrays
         for name, values in self._numbers.items():
-            values[:] = arrays[name]
+            values[:] = self._showing().arrays[name]
 
     def _share_numbers(self) -> None:
         """Let the memory begin with what is known: of env slots that rest nothing new will come."""
@@ -394,9 +383,6 @@ class EnvWorker:
         if self._shared is None:
             raise RuntimeError("a worker was asked what it observes before it was made")
         return self._shared
-
-    def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        self._send_frame(frames.encode(message, arrays or {}))
 
     def _send_frame(self, frame: bytes) -> None:
         # Other workers are asked first; what became of this one is told when its answer is due.

@@ -68,6 +68,11 @@ class GymEnvironment(Environment):
         num_envs: How many.
         traits: What they do not say themselves.
         device: Where observations live and actions are expected.
+
+    Attributes:
+        task_name: Name of the task, for policies that are made for certain ones.
+        steps_elsewhere: Whether workers make the steps; see `BeginsSteps`.
+        steps_while_starting: Steps that other env slots make before a reset is waited for; see `BeginsResets`.
     """
 
     returns_own_tensors = True
@@ -85,6 +90,8 @@ class GymEnvironment(Environment):
         cameras = {name: _spec(term) for name, term in described.items() if term["image"]}
         self.observation_spec = {"policy": specs, CAMERAS: cameras} if cameras else {"policy": specs}
         filmable = [name for name, spec in cameras.items() if spec.shape[2:] == (3,) and 0 not in spec.shape]
+        self.task_name = traits.task_name
+        self.steps_elsewhere, self.steps_while_starting = slots.steps_elsewhere, slots.steps_while_starting
         # What it renders when a step is shown may be what a later step has left.
         self.makes_steps_ahead = slots.makes_steps_ahead
         renders = slots.description["renders"] and not self.makes_steps_ahead
@@ -105,11 +112,6 @@ class GymEnvironment(Environment):
         self._running = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
         self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
-
-    @property
-    def task_name(self) -> str:
-        """Name of the task, for policies that are made for certain ones."""
-        return self._traits.task_name
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the seed of an episode, from which its environment draws everything else."""
@@ -145,11 +147,6 @@ class GymEnvironment(Environment):
         self.begin_reset(env_ids, conditions)
         return self.finish_reset(env_ids.tolist())
 
-    @property
-    def steps_while_starting(self) -> int:
-        """Steps that other env slots make before a reset is waited for; see `BeginsResets`."""
-        return self._slots.steps_while_starting
-
     def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Begin to start episodes; see `BeginsResets`. Shape of ``env_ids``: (n,)."""
         slots = env_ids.tolist()
@@ -181,11 +178,6 @@ class GymEnvironment(Environment):
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
         self.begin_step(action)
         return self.finish_step()
-
-    @property
-    def steps_elsewhere(self) -> bool:
-        """Whether workers make the steps; see `BeginsSteps`."""
-        return self._slots.steps_elsewhere
 
     def unplanned(self) -> Sequence[int]:
         """Return env slots; see `StepsAhead`."""

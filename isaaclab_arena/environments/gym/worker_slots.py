@@ -136,7 +136,7 @@ class WorkerSlots(EnvSlots):
         """
         try:
             # It is the same whoever is asked; who starts an episode would answer late.
-            asked = next((worker for worker in self._workers if not worker.is_starting), self._workers[0])
+            asked = next((worker for worker in self._workers if not worker.starting), self._workers[0])
             return asked.expert_actions(task, observations)
         except RequestError as error:
             if error.kind == "other":

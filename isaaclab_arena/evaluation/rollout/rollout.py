@@ -5,6 +5,7 @@ whose episode ends takes the next one. To stop at the first K episodes that fini
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 
 import torch
@@ -56,18 +57,17 @@ def rollout(
     """
     loop = EpisodeLoop(environment, policy, episodes, observers, language_instruction, limits, stopwatch or Stopwatch())
     interrupted = False
-    try:
-        loop.reset(range(limits.num_used(environment.num_envs)))
-        while loop.may_step and not (interrupted := stop_requested()):
-            answer = loop.act()
-            step, over = loop.settle(answer, loop.step(answer))
-            loop.observe(answer, step)
-            loop.reset(loop.end(step, over))
-    except PolicyLostError as error:
-        loop.end_lost_episodes(error)
-        raise
-    finally:
-        loop.close()
+    with closing(loop):
+        try:
+            loop.reset(range(limits.num_used(environment.num_envs)))
+            while loop.may_step and not (interrupted := stop_requested()):
+                answer = loop.act()
+                step, over = loop.settle(answer, loop.step(answer))
+                loop.observe(answer, step)
+                loop.reset(loop.end(step, over))
+        except PolicyLostError as error:
+            loop.end_lost_episodes(error)
+            raise
     return loop.episodes.result(interrupted=interrupted)
 
 
