@@ -210,8 +210,7 @@ class EnvWorker:
 
     def close(self) -> None:
         """Stop the process, if there is one."""
-        self._held.clear()
-        self.starting.clear()
+        self._held, self.starting = set(), {}
         self._is_sound = True
         self._shared, self._ahead, self._unsent = None, None, None
         process, self._process = self._process, None
@@ -367,8 +366,9 @@ class EnvWorker:
         return slice(self.indices.start, self.indices.stop)
 
     def _take_numbers(self) -> None:
+        arrays = self._showing().arrays
         for name, values in self._numbers.items():
-            values[:] = self._showing().arrays[name]
+            values[:] = arrays[name]
 
     def _share_numbers(self) -> None:
         """Let the memory begin with what is known: of env slots that rest nothing new will come."""

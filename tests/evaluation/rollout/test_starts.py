@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.environment import EnvironmentWrapper, Observatio
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer
 from tests.fakes import Notebook
-from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
+from tests.fakes_environment import SOLVED_LENGTHS, ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
 
 class Elsewhere(ScriptedEnvironment):
@@ -145,10 +145,10 @@ def test_observers_see_an_episode_begin_when_it_is_its_turn_and_its_time_counts_
 
 def test_an_episode_that_is_solved_where_it_starts_is_over_when_it_is_its_turn():
     class SolvedElsewhere(Elsewhere):
-        """Episodes that would take 3 or 4 steps are solved at their start."""
+        """Episodes that would take `SOLVED_LENGTHS` are solved at their start."""
 
         def solved_at_start(self, env_ids):
-            return [int(self._length[env_id]) in (3, 4) for env_id in env_ids]
+            return [int(self._length[env_id]) in SOLVED_LENGTHS for env_id in env_ids]
 
     _, records = played(SolvedElsewhere(2), 20)
     assert [record.episode.episode_index for record in records] == list(range(20))
