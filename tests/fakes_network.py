@@ -24,8 +24,9 @@ class NetworkPolicy(PolicyBase[PolicyCfg]):
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         seen = torch.cat([term.flatten(1).float() for term in observation["policy"].values()], dim=1)
-        low, high = (torch.tensor(bound) for bound in (env.action_spec.low, env.action_spec.high))
-        return low + (high - low) * torch.sigmoid(self._made(seen.shape[1], env.action_spec.shape[0])(seen))
+        low, high = (torch.tensor(bound, device=seen.device) for bound in (env.action_spec.low, env.action_spec.high))
+        network = self._made(seen.shape[1], env.action_spec.shape[0]).to(seen.device)
+        return low + (high - low) * torch.sigmoid(network(seen))
 
     def _made(self, num_inputs: int, num_outputs: int) -> torch.nn.Module:
         # Two jobs that follow each other share the policy, and may differ in what there is to see.

@@ -13,7 +13,9 @@ import warp
 
 from benchmarks.harness.environments import CPU, build
 from benchmarks.harness.timing import in_turn
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp.kernels import trim_graph_memory
 
@@ -112,11 +114,21 @@ class EnvironmentLoop:
 
     def run(self) -> None:
         """Make the steps."""
+        environment = self._environment
         for index, action in enumerate(self._actions, start=1):
-            step = self._environment.step(action)
-            over = step.terminated | step.truncated | step.diverged
-            old = (self._ages + index) % self._environment.max_episode_length == 0
-            over |= torch.from_numpy(old).to(over.device)
-            env_ids = over.nonzero()[:, 0]
+            # As the loop of a run: one read tells whether the step was made and what ended with it.
+            step = environment.try_step(action)
+            was_made, over = read(step)
+            if not was_made:
+                _, over = read(environment.step_again())
+            old = torch.from_numpy((self._ages + index) % environment.max_episode_length == 0)
+            env_ids = (over | old).nonzero()[:, 0]
             if env_ids.numel():
-                self._environment.reset(env_ids, [self._conditions[slot] for slot in env_ids.tolist()])
+                environment.reset(env_ids, [self._conditions[slot] for slot in env_ids.tolist()])
+
+
+def read(step: Step) -> tuple[bool, torch.Tensor]:
+    """Return whether a step was made, and on the CPU which env slots ended with it. Shape: (num_envs,), bool."""
+    over = step.terminated | step.truncated | step.diverged
+    made, over = on_cpu([over.new_ones(1) if step.made is None else step.made.any().reshape(1), over])
+    return bool(made), over

@@ -28,6 +28,10 @@ class SideBySide(dict[str, torch.Tensor]):
         super().__init__(zip(widths, together.split_with_sizes(list(widths.values()), dim=1), strict=True))
         self.together = together
 
+    def clone(self) -> "SideBySide":
+        """Return a copy, side by side too."""
+        return SideBySide(self.together.clone(), {name: term.shape[1] for name, term in self.items()})
+
 
 StateTree: TypeAlias = dict[str, Any]
 """Nested dict of tensors whose first dimension is ``num_envs``: what the simulator knows, for recordings."""

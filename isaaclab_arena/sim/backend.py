@@ -17,6 +17,7 @@ import torch
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.model_changes import ModelChange
 from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.replayed import Capture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Backend(NamedState, ABC):
         num_envs: Number of worlds.
         reproducible: Whether the same calls give the same bits again.
         renders: Whether `isaaclab_arena.sim.warp.batch_cameras` renders the worlds where they are.
+        capture: What captures the work of torch that follows a step, where that is worth it; see `Replayed`.
         physics_dt: Time that one substep advances [s].
         diverged: Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions,
             velocities, accelerations or controls, or a number that is not finite. Shape: (num_envs,), bool.
@@ -56,6 +58,7 @@ class Backend(NamedState, ABC):
     num_envs: int
     reproducible: bool
     renders: bool = False
+    capture: Capture | None = None
     physics_dt: float
     diverged: torch.Tensor
 

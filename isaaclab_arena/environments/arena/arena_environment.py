@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
+from isaaclab_arena.environments.arena.judging import Judging
 from isaaclab_arena.environments.arena.state import StateReader
 from isaaclab_arena.environments.events.moments import MomentRing, Moments
-from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms
+from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents
@@ -60,6 +61,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         task_name: Registered name of the task.
         landmarks: Role to the name of the body or site that plays it.
         sizes: Lengths of the task's things [m].
+        judging: Judges and observes after each step.
     """
 
     returns_own_tensors = True
@@ -100,6 +102,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         self._state = state
         self._moments: MomentRing | None = None
         self.task.attach(backend)
+        self.judging = Judging(task, backend, self._terms, device, backend.capture)
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def announce_pictures(self, options: CameraOptions) -> None:
@@ -236,6 +239,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
 
     def close(self) -> None:
         """Release what the simulation holds on its device."""
+        self.judging.forget()
         self.backend.close()
 
     def provenance(self) -> Mapping[str, str]:
@@ -286,7 +290,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         # is taken out of it with one.
         diverged = moved & self.backend.diverged
         sound = moved ^ diverged
-        judgement = self.task.judge(self.backend, sound)
+        judgement = self.judging.judge(sound)
         success = sound & judgement.success
         terminated = success | (sound & judgement.lost)
         truncated = (sound ^ terminated) & (self._length >= self.max_episode_length)
@@ -314,7 +318,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
             moved: Env slots that began or made a step. Shape: (num_envs,), bool.
         """
         del moved
-        observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, self._origin())}
+        observation: Observation = {"policy": self.judging.observe(self._origin())}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
         return observation

@@ -73,6 +73,7 @@ class Cartpole(FloorTask):
     robot = CARTPOLE_ROBOT
     control_dt = 0.02
     moment_fields = ("qpos",)
+    replayable = True
 
     def __init__(self, start: Start) -> None:
         self.starts_upright = start == "upright"

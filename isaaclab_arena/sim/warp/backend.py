@@ -20,24 +20,22 @@ from isaaclab_arena.sim.model_changes import ModelChange
 from isaaclab_arena.sim.model_names import model_names, model_sha256
 from isaaclab_arena.sim.warp.buffers import (
     BufferSizes,
+    Room,
     RoomUsed,
     make_data,
-    nothing_missed,
     probed_sizes,
     refuse_what_cannot_fit,
-    room_used,
     sizes_for,
     with_more_room,
 )
 from isaaclab_arena.sim.warp.launching import Launcher
 from isaaclab_arena.sim.warp.model import VariedModel
 from isaaclab_arena.sim.warp.starts import StartSender
+from isaaclab_arena.sim.warp.undoing import WARM_START, Undoing
 
 _LOG = logging.getLogger(__name__)
-_LARGEST = 1e10
-"""MuJoCo's mjMAXVAL: what is beyond counts as broken down."""
 
-_STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "mocap_pos", "mocap_quat")
+_STATE = ("time", "qpos", "qvel", "act", WARM_START, "ctrl", "mocap_pos", "mocap_quat")
 """What a world's future depends on."""
 _DERIVED = ("xpos", "xquat", "site_xpos", "sensordata")
 _MOST_GROWTHS = 12
@@ -92,15 +90,16 @@ class WarpBackend(Backend):
         self.qpos, self.qvel, self.ctrl = (self._view(name) for name in ("qpos", "qvel", "ctrl"))
         self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
         self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
-        self._overflow = self._view("overflow")
+        self._room = Room.of(self._data)
         self._state = {name: self._view(name) for name in _STATE}
-        self._at_rest = {name: tensor[:1].clone() for name, tensor in self._state.items()}
-        self._starts = StartSender(self.names, self._at_rest)
+        self.capture = self.launcher.capture
+        self._undoing = Undoing(self._state, self.sensordata, self._room, self.capture)
+        self._starts = StartSender(self.names, self._undoing.at_rest)
         self._jacobians: dict[tuple[str, str], _Jacobian] = {}
-        self.diverged = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        self.diverged = self._undoing.diverged
         # The first call compiles what it needs.
         self._substeps(1)
-        self._put_back(torch.ones_like(self.diverged))
+        self._undoing.rest()
         self._forward()
         self._scratch = mujoco.MjData(model)
         self._shown_model: mujoco.MjModel | None = None
@@ -115,17 +114,18 @@ class WarpBackend(Backend):
 
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
         """Advance some worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
-        before = self._before_step()
-        self._run_with_room(partial(self._substeps, num_substeps), before)
-        self._after_step(before, moved)
+        self._undoing.keep()
+        self._run_with_room(partial(self._substeps, num_substeps))
+        self._undoing.settle(moved)
+        self._derive()
 
     def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
         """Advance some worlds, or none where contacts do not fit; see `Backend.try_step`."""
-        before = self._before_step()
-        self._overflow.zero_()
+        self._undoing.keep()
+        self._room.overflow.zero_()
         self._substeps(num_substeps)
-        made = moved & nothing_missed(self._data)
-        self._after_step(before, made)
+        made = self._undoing.settle_if_room(moved)
+        self._derive()
         return made
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
@@ -209,36 +209,29 @@ class WarpBackend(Backend):
     def close(self) -> None:
         """Give back the memory of graphs; see `Backend.close`."""
         self.launcher.forget_graphs()
+        self._undoing.forget()
 
     @property
     def warp_worlds(self) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
         """The worlds as MuJoCo-Warp has them, good until the next call of `step` or `vary`."""
         return self._model, self._data
 
-    def _before_step(self) -> Mapping[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in (self._state | {"sensordata": self.sensordata}).items()}
-
-    def _after_step(self, before: Mapping[str, torch.Tensor], moved: torch.Tensor) -> None:
-        self._restore(before, ~moved)
-        self._mark_diverged(moved)
-        self._derive()
-
-    def _run_with_room(self, run: Callable[[], None], before: Mapping[str, torch.Tensor]) -> None:
+    def _run_with_room(self, run: Callable[[], None], undone: Sequence[str] | None = None) -> None:
         """Do something with all worlds, and again with more room where something did not fit.
 
         Args:
             run: What is done.
-            before: What is put back before it is done again.
+            undone: What of the states that were kept is put back before it is done again; by default all.
         """
         for _ in range(_MOST_GROWTHS):
-            self._overflow.zero_()
+            self._room.overflow.zero_()
             run()
-            if bool(nothing_missed(self._data)):
+            if self._undoing.had_room():
                 return
-            used = room_used(self._data)
+            used = self._room.used()
             refuse_what_cannot_fit(used)
             self._grow(used)
-            self._restore(before, torch.ones_like(self.diverged))
+            self._undoing.put_back(undone)
         raise EnvironmentBuildError(
             f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
             f"{self.sizes.constraints} constraints to a world; use the backend 'mujoco', or fewer environments"
@@ -256,6 +249,8 @@ class WarpBackend(Backend):
         self.launcher.forget_graphs()
         with self.launcher.compiling():
             self._data = with_more_room(self.model, self._data, self.sizes)
+        self._room = Room.of(self._data)
+        self._undoing.move_into(self._room)
 
     def _substeps(self, number: int) -> None:
         """Make physics steps in all worlds."""
@@ -289,27 +284,9 @@ class WarpBackend(Backend):
 
     def _renew(self, env_ids: torch.Tensor) -> None:
         """Compute all that follows from the state of some worlds, and leave the others' sensors and warm starts."""
-        others = torch.ones_like(self.diverged)
-        others[env_ids] = False
-        sensors, warm_start = self.sensordata.clone(), self._state["qacc_warmstart"].clone()
-        self._run_with_room(self._forward, {"qacc_warmstart": warm_start})
-        self._restore({"sensordata": sensors}, others)
-        self._state["qacc_warmstart"].copy_(warm_start)
-
-    def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
-        for name, values in kept.items():
-            tensor = self.sensordata if name == "sensordata" else self._state[name]
-            if values.numel():
-                tensor.copy_(torch.where(_like(worlds, values), values, tensor))
-
-    def _put_back(self, worlds: torch.Tensor) -> None:
-        self._restore({name: value.expand_as(self._state[name]) for name, value in self._at_rest.items()}, worlds)
-
-    def _mark_diverged(self, moved: torch.Tensor) -> None:
-        numbers = torch.cat((self.qpos, self.qvel, self._state["qacc_warmstart"], self._state["act"]), dim=1)
-        broken = moved & ~(numbers.abs() < _LARGEST).all(dim=1)
-        self.diverged |= broken
-        self._put_back(broken)
+        self._undoing.keep()
+        self._run_with_room(self._forward, (WARM_START,))
+        self._undoing.release(env_ids)
 
     def _place_static_geoms(self) -> None:
         """Put geoms of bodies that never move where a variation wants them: MuJoCo-Warp does so once, at the start."""
@@ -376,7 +353,3 @@ def _put_model(model: mujoco.MjModel, *, deterministic: bool) -> mujoco_warp.Mod
     if deterministic:
         put.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
     return put
-
-
-def _like(worlds: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return worlds.reshape(-1, *(1 for _ in values.shape[1:]))

@@ -6,6 +6,7 @@ the CPU needed, notes with every control step whether something did not fit, and
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Self
 
 import mujoco
 import mujoco_warp
@@ -89,26 +90,54 @@ def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
     )
 
 
-def room_used(data: mujoco_warp.Data) -> RoomUsed:
-    """Return what worlds needed room for since ``Data.overflow`` was cleared."""
-    contacts = torch.cat((warp.to_torch(data.nacon), warp.to_torch(data.ncollision)))
-    constraints = warp.to_torch(data.nefc)
-    # Together, because each time that it is read back what a GPU has computed takes as long as a small network.
-    numbers = torch.stack((_any_bits(warp.to_torch(data.overflow)), contacts.max(), constraints.max())).tolist()
-    missed, contacts, constraints = map(int, numbers)
-    return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Where worlds with so much room say what they needed, live.
 
-
-def nothing_missed(data: mujoco_warp.Data) -> torch.Tensor:
-    """Return whether everything fitted since ``Data.overflow`` was cleared, on the device. Shape: (), bool.
-
-    Only integration sets the bits of contacts and constraints, so a forward pass shows in the counts alone, and an
-    earlier one of several steps in the bits alone.
+    Attributes:
+        contacts: Contacts, and pairs of geoms that may touch, of all worlds together. Shapes: (1,), (1,).
+        constraints: Constraints of each world. Shape: (num_envs,).
+        overflow: ``Data.overflow``. Shape: (num_envs,).
+        most_contacts: How many contacts, and as many pairs, there is room for.
+        most_constraints: How many constraints of each world there is room for.
     """
-    contacts = torch.cat((warp.to_torch(data.nacon), warp.to_torch(data.ncollision)))
-    missed = warp.to_torch(data.overflow) & (_TOO_SMALL | _LEFT_OUT)
-    too_many = (contacts > data.naconmax).any() | (warp.to_torch(data.nefc) > data.njmax).any()
-    return ~(too_many | (missed != 0).any())
+
+    contacts: tuple[torch.Tensor, torch.Tensor]
+    constraints: torch.Tensor
+    overflow: torch.Tensor
+    most_contacts: int
+    most_constraints: int
+
+    @classmethod
+    def of(cls, data: mujoco_warp.Data) -> Self:
+        """Return the room of worlds."""
+        return cls(
+            contacts=(warp.to_torch(data.nacon), warp.to_torch(data.ncollision)),
+            constraints=warp.to_torch(data.nefc),
+            overflow=warp.to_torch(data.overflow),
+            most_contacts=data.naconmax,
+            most_constraints=data.njmax,
+        )
+
+    def used(self) -> RoomUsed:
+        """Return what worlds needed since ``overflow`` was cleared."""
+        contacts = torch.cat(self.contacts).max()
+        # Together, because each time that it is read back what a GPU has computed takes as long as a small network.
+        numbers = torch.stack((_any_bits(self.overflow), contacts, self.constraints.max())).tolist()
+        missed, contacts, constraints = map(int, numbers)
+        return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
+
+    def was_enough(self) -> torch.Tensor:
+        """Return whether everything fitted since ``overflow`` was cleared, on the device. Shape: (), bool.
+
+        Only integration sets the bits of contacts and constraints, so a forward pass shows in the counts alone, and an
+        earlier one of several steps in the bits alone.
+        """
+        missed = self.overflow & (_TOO_SMALL | _LEFT_OUT)
+        too_many = (torch.cat(self.contacts) > self.most_contacts).any() | (
+            self.constraints > self.most_constraints
+        ).any()
+        return ~(too_many | (missed != 0).any())
 
 
 def refuse_what_cannot_fit(used: RoomUsed) -> None:

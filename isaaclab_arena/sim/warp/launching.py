@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 import torch
 import warp
 
+from isaaclab_arena.sim.replayed import Capture, capture_on
 from isaaclab_arena.sim.warp.kernels import (
     capture_turn,
     one_compiler_at_a_time,
@@ -86,13 +87,18 @@ class Launcher:
     Args:
         device: ``cuda:<index>``, or ``cpu``.
         streams: Where they run on a GPU; by default streams of its own. On the CPU there are none.
+        capture: Captures what torch does there between them; by default as a graph of a GPU.
 
     Attributes:
         warp_device: Warp's name for it.
+        capture: The same, None if nothing is to be captured.
     """
 
-    def __init__(self, device: torch.device, *, streams: GpuStreams | None = None) -> None:
+    def __init__(
+        self, device: torch.device, *, streams: GpuStreams | None = None, capture: Capture | None = None
+    ) -> None:
         self.warp_device = warp_device(device)
+        self.capture = capture or capture_on(device)
         self._streams = GpuStreams.on(device) if streams is None and self.warp_device.is_cuda else streams
         self._graphs: dict[str, warp.Graph | None] = {}
 

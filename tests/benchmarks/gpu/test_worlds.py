@@ -40,13 +40,13 @@ def test_slots_of_a_loop_are_of_all_ages_so_that_some_begin_anew_in_every_few_st
 def test_the_actions_of_a_loop_lie_within_the_bounds_of_the_environment():
     environment = build_worlds("cartpole", 2, CPU, backend="mujoco")
     seen = []
-    step = environment.step
+    step = environment.try_step
 
     def noting(action):
         seen.append(action)
         return step(action)
 
-    environment.step = noting
+    environment.try_step = noting
     EnvironmentLoop(environment, steps=3).run()
     low, high = environment.action_spec.low, environment.action_spec.high
     actions = torch.cat(seen)

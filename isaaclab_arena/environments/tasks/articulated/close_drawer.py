@@ -53,6 +53,8 @@ class CloseDrawer(MovedByHandTask):
     Way that the drawer makes without the hand on it, or faster than a hand pushes (1 m/s), is not pushed.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment) -> None:
         touch = ContactSensor(name=_TOUCH, body=embodiment.robot.palm_body, other="cabinet/drawer")
         super().__init__(replace(_SPEC, contact_sensors=(touch,)), _CABINET, _DRAWER, embodiment.robot)

@@ -29,6 +29,8 @@ class PressButton(ArticulatedTask):
     The spring pushes back with 1.5 to 5 N. The last 1.5 mm of the way count as the stop.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment) -> None:
         spec = TaskSpec(
             name="press_button",

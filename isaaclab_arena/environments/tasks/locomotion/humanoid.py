@@ -110,7 +110,7 @@ def heading(backend: NamedState) -> torch.Tensor:
     """Return the direction in which the pelvis looks, seen from above, as a unit vector. Shape: (num_envs, 2)."""
     orientation = backend.body_orientation(PELVIS)
     ahead = torch.zeros_like(orientation[:, :3])
-    ahead[:, 0] = 1.0
+    ahead[:, 0].fill_(1.0)
     x, y, _ = rotate(orientation, ahead).unbind(-1)
     length = torch.sqrt(x * x + y * y).clamp(min=1e-6)
     return torch.stack((x / length, y / length), dim=-1)

@@ -37,6 +37,8 @@ class LiftObject(Task):
     Lost when the object falls off the table.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         refuse_too_wide(thing, embodiment.robot)
         super().__init__(

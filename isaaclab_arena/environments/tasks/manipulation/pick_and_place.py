@@ -52,6 +52,8 @@ class PickAndPlace(Task):
     Lost when the object or the bin falls off the table.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         refuse_too_wide(thing, embodiment.robot)
         refuse_wider_than_bin(thing)

@@ -32,6 +32,8 @@ class PickByColour(TwoCubesTask):
     when a cube falls off the table.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(
             embodiment,

@@ -53,6 +53,8 @@ class PushCube(PushToGoal):
     Lost when the cube falls off the table.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(embodiment, CUBE)
         self.spec = replace(self.spec, name="push_cube", time_limit_s=8.0)

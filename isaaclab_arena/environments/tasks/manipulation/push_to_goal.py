@@ -39,6 +39,8 @@ class PushToGoal(Task):
     Lost when the object falls off the table, falls over, or is lifted by more than 3 cm.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         on_table = embodiment.workspace.on_table
         goal = Thing(prefix="goal", asset="objects/disc.xml", area=on_table(_GOAL_LOW, _GOAL_HIGH), observed_as="goal")

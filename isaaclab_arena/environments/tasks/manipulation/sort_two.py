@@ -40,6 +40,8 @@ class SortTwo(TwoCubesTask):
     cube or a bin falls off the table.
     """
 
+    replayable = True
+
     def __init__(self, embodiment: Embodiment) -> None:
         on_table = embodiment.workspace.on_table
         left_area = on_table(_LEFT_LOW, _LEFT_HIGH)

@@ -1,0 +1,131 @@
+"""Torch's work that is the same each time, told to a GPU at once and not kernel by kernel.
+
+A verdict on a step is a hundred kernels of a microsecond each, and to tell a GPU one of them takes ten.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+import torch
+
+_LOG = logging.getLogger(__name__)
+_FIRST_TIMES = 2
+"""How often work is done kernel by kernel before it is captured."""
+
+_Result = TypeVar("_Result")
+
+Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
+"""Captures what work tells a device, without doing it, and returns what does it, each time with the same memory."""
+
+
+def capture_on(device: torch.device) -> Capture | None:
+    """Return what captures work on a device as a graph, None for a device that has no graphs."""
+    return partial(_graph_of, device) if device.type == "cuda" else None
+
+
+def _graph_of(device: torch.device, work: Callable[[], None]) -> Callable[[], None]:
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream(device)
+    # What other threads do with the GPU meanwhile is their own affair.
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
+class Replayed(Generic[_Result]):
+    """Work that is captured when it is done for the third time, and replayed from then on.
+
+    The first times make what is made once only, such as a constant on the device. Work that cannot be captured, because
+    it waits for the device for instance, is done kernel by kernel for ever.
+
+    Args:
+        work: Does the same each time with tensors that stay where they are in memory. What it returns is good until the
+            next time.
+        capture: See `Capture`; None to capture nothing.
+        keeper: Whose attributes the work may set. The tensors among them stay where they are and get the new values.
+        name: What the work is, for the log.
+    """
+
+    def __init__(
+        self, work: Callable[[], _Result], capture: Capture | None, *, keeper: object | None = None, name: str
+    ) -> None:
+        self._work, self._capture, self._keeper, self._name = work, capture, keeper, name
+        self._times_done = 0
+        self._kept: Mapping[str, torch.Tensor] = {}
+        self._replay: Callable[[], None] | None = None
+        self._result: list[_Result] = []
+
+    def __call__(self) -> _Result:
+        """Do the work."""
+        if self._capture is None or self._times_done < _FIRST_TIMES or not _is_main_thread():
+            self._times_done += 1
+            return self._work()
+        try:
+            if self._replay is None:
+                self._replay = self._captured(self._capture)
+            self._check_kept()
+        except RuntimeError as error:
+            _LOG.info("%s is not replayed as a graph, which takes longer: %s", self._name, error)
+            self._capture = None
+            return self._work()
+        self._replay()
+        return self._result[0]
+
+    def forget(self) -> None:
+        """Give back what was captured, and begin anew: tensors that the work reads may be others now."""
+        self._replay = None
+        self._kept = {}
+        self._result.clear()
+        self._times_done = 0
+
+    def _captured(self, capture: Capture) -> Callable[[], None]:
+        self._kept = _tensors_of(self._keeper)
+        self._result.clear()
+
+        def work_in_place() -> None:
+            self._result.append(self._work())
+            _write_back(self._kept, _tensors_of(self._keeper))
+
+        try:
+            return capture(work_in_place)
+        finally:
+            for name, tensor in self._kept.items():
+                setattr(self._keeper, name, tensor)
+
+    def _check_kept(self) -> None:
+        """Refuse to go on where somebody else has set an attribute of the keeper since the work was captured."""
+        for name, tensor in self._kept.items():
+            if getattr(self._keeper, name) is not tensor:
+                raise RuntimeError(f"'{name}' was set elsewhere, and not changed in place")
+
+
+def _is_main_thread() -> bool:
+    """Return whether this is the main thread.
+
+    While torch captures a graph, no other thread may draw from the GPU's own random numbers, as the policy may that
+    runs beside a thread of the simulation.
+    """
+    return threading.current_thread() is threading.main_thread()
+
+
+def _tensors_of(keeper: object | None) -> dict[str, torch.Tensor]:
+    attributes = {} if keeper is None else vars(keeper)
+    return {name: value for name, value in attributes.items() if isinstance(value, torch.Tensor)}
+
+
+def _write_back(kept: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor]) -> None:
+    """Write the values of new tensors into those that are kept."""
+    changed = {name: new[name] for name, tensor in kept.items() if new[name] is not tensor}
+    places = {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
+    # What lies in the memory of another kept tensor would be overwritten before it is read.
+    safe = {
+        name: tensor.clone() if tensor.untyped_storage().data_ptr() in places else tensor
+        for name, tensor in changed.items()
+    }
+    for name, tensor in safe.items():
+        if tensor.shape != kept[name].shape or tensor.dtype != kept[name].dtype:
+            raise RuntimeError(f"'{name}' is {tensor.dtype} of shape {tuple(tensor.shape)} now")
+        kept[name].copy_(tensor)

@@ -1,0 +1,188 @@
+"""Work that is captured once and replayed: the same values, in the same places."""
+
+import logging
+from threading import Thread
+
+import pytest
+import torch
+
+from isaaclab_arena.sim.replayed import Capture, Replayed, capture_on
+from tests.sim.tape import tape
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+
+
+class Counters:
+    """Keeps tensors, some of which it replaces."""
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.given = torch.zeros(3, device=device)
+        self.sum = torch.zeros(3, device=device)
+        self.newest = torch.zeros(3, device=device)
+        self.second_newest = torch.zeros(3, device=device)
+
+    def add(self) -> torch.Tensor:
+        self.sum = self.sum + self.given
+        self.second_newest, self.newest = self.newest, self.given * 1.0
+        return self.sum * 10
+
+
+class Counting:
+    """Adds numbers up, replayed or not."""
+
+    def __init__(self, capture: Capture | None, device: torch.device = CPU) -> None:
+        self.counters = Counters(device)
+        self.replayed = Replayed(self.counters.add, capture, keeper=self.counters, name="the sum")
+
+    def add(self, number: float) -> list[list[float]]:
+        """Return what it gave, and all that is remembered."""
+        self.counters.given.fill_(number)
+        given = self.replayed().clone()
+        kept = self.counters.sum, self.counters.newest, self.counters.second_newest
+        return [tensor.tolist() for tensor in (given, *kept)]
+
+
+def test_replays_give_what_the_work_gives():
+    plain, replayed = Counting(None), Counting(tape)
+    for number in (1.0, 5.0, 2.0, 7.0, 3.0, 4.0):
+        assert replayed.add(number) == plain.add(number)
+
+
+def test_the_work_is_done_twice_then_captured_and_never_done_again():
+    done = []
+
+    def work() -> torch.Tensor:
+        done.append("work")
+        return torch.zeros(1)
+
+    replayed = Replayed(work, tape, name="nothing")
+    for _ in range(6):
+        replayed()
+    assert len(done) == 3
+
+
+def test_what_is_remembered_stays_where_it_is():
+    counting = Counting(tape)
+    for number in (1.0, 2.0, 3.0):
+        counting.add(number)
+    places = {name: tensor.data_ptr() for name, tensor in vars(counting.counters).items()}
+    for number in (4.0, 5.0):
+        counting.add(number)
+    assert {name: tensor.data_ptr() for name, tensor in vars(counting.counters).items()} == places
+
+
+def test_what_is_changed_in_place_meanwhile_counts():
+    plain, replayed = Counting(None), Counting(tape)
+    for number in range(8):
+        for each in (plain, replayed):
+            each.counters.sum[1] = number
+        assert replayed.add(1.0) == plain.add(1.0)
+
+
+def test_work_that_waits_for_the_device_is_done_step_by_step_for_ever(caplog):
+    counters = Counters()
+
+    def work() -> float:
+        counters.sum = counters.sum + 1
+        return float(counters.sum[0])
+
+    replayed = Replayed(work, tape, keeper=counters, name="the first number")
+    with caplog.at_level(logging.INFO):
+        assert [replayed() for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith("the first number is not replayed as a graph, which takes longer: operation not permitted")
+
+
+def test_work_that_sends_a_constant_to_the_device_in_each_step_is_not_replayed():
+    replayed = Replayed(lambda: torch.tensor([1.0]) + 1, tape, name="two")
+    assert [replayed().item() for _ in range(4)] == [2.0] * 4
+
+
+def test_a_tensor_that_somebody_else_replaces_ends_the_replays(caplog):
+    plain, replayed = Counting(None), Counting(tape)
+    with caplog.at_level(logging.INFO):
+        for number in range(8):
+            if number == 5:
+                for each in (plain, replayed):
+                    each.counters.sum = torch.full((3,), 100.0)
+            assert replayed.add(1.0) == plain.add(1.0)
+    assert "'sum' was set elsewhere, and not changed in place" in caplog.text
+
+
+def test_memory_that_changes_its_shape_is_not_replayed(caplog):
+    counters = Counters()
+
+    def work() -> int:
+        counters.sum = torch.cat((counters.sum, counters.given))
+        return len(counters.sum)
+
+    replayed = Replayed(work, tape, keeper=counters, name="a list")
+    with caplog.at_level(logging.INFO):
+        assert [replayed() for _ in range(4)] == [6, 9, 12, 15]
+    assert "'sum' is torch.float32 of shape (12,) now" in caplog.text
+
+
+def test_after_the_tensors_that_it_reads_are_others_the_work_is_captured_anew():
+    numbers, done = [torch.ones(1)], []
+
+    def work() -> torch.Tensor:
+        done.append(numbers[0])
+        return numbers[0] * 2
+
+    replayed = Replayed(work, tape, name="the double")
+    assert [replayed().item() for _ in range(4)] == [2.0] * 4
+    numbers[0] = torch.full((1,), 3.0)
+    replayed.forget()
+    assert [replayed().item() for _ in range(4)] == [6.0] * 4
+    assert len(done) == 6, "what is made once may be made anew, twice, before it is captured"
+
+
+def test_another_thread_captures_nothing_and_replays_nothing():
+    done = []
+
+    def work() -> None:
+        done.append("work")
+
+    replayed = Replayed(work, tape, name="nothing")
+    thread = Thread(target=lambda: [replayed() for _ in range(5)])
+    thread.start()
+    thread.join()
+    assert len(done) == 5
+
+
+def test_what_could_not_be_captured_is_not_tried_again():
+    tried = []
+
+    def never(work):
+        tried.append(work)
+        raise RuntimeError("no graphs here")
+
+    replayed = Replayed(lambda: torch.ones(1), never, name="one")
+    assert [replayed().item() for _ in range(6)] == [1.0] * 6
+    assert len(tried) == 1
+
+
+def test_a_cpu_has_no_graphs():
+    assert capture_on(torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+def test_a_gpu_replays_what_single_kernels_do():
+    plain, replayed = Counting(None, GPU), Counting(capture_on(GPU), GPU)
+    for number in (1.0, 5.0, 2.0, 7.0, 3.0, 4.0):
+        assert replayed.add(number) == plain.add(number)
+
+
+@pytest.mark.gpu
+def test_a_gpu_goes_on_kernel_by_kernel_where_work_waits_for_it(caplog):
+    counters = Counters(GPU)
+
+    def work() -> float:
+        counters.sum = counters.sum + 1
+        return float(counters.sum[0])
+
+    replayed = Replayed(work, capture_on(GPU), keeper=counters, name="the first number")
+    with caplog.at_level(logging.INFO):
+        assert [replayed() for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert "the first number is not replayed as a graph" in caplog.text
+    assert counters.sum.tolist() == [5.0] * 3
