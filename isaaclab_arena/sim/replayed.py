@@ -5,15 +5,22 @@ A verdict on a step is a hundred kernels of a microsecond each, and to tell a GP
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 _LOG = logging.getLogger(__name__)
 _FIRST_TIMES = 2
 """How often work is done kernel by kernel before it is captured."""
+
+_ATEN = torch.ops.aten
+_INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
+_CONSTANTS = (_ATEN.lift_fresh.default,)
+_COPIES = (_ATEN.copy_.default, _ATEN._to_copy.default)
 
 _Result = TypeVar("_Result")
 
@@ -29,8 +36,13 @@ def capture_on(device: torch.device) -> Capture | None:
 def _graph_of(device: torch.device, work: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream(device)
-    # What other threads do with the GPU meanwhile is their own affair.
-    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    with (
+        torch.cuda.device(device),
+        # Where a capture fails, torch leaves its stream the current one.
+        torch.cuda.stream(torch.cuda.current_stream(device)),
+        # What other threads do with the GPU meanwhile is their own affair.
+        torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+    ):
         work()
     return graph.replay
 
@@ -38,8 +50,8 @@ def _graph_of(device: torch.device, work: Callable[[], None]) -> Callable[[], No
 class Replayed(Generic[_Result]):
     """Work that is captured when it is done for the third time, and replayed from then on.
 
-    The first times make what is made once only, such as a constant on the device. Work that cannot be captured, because
-    it waits for the device for instance, is done kernel by kernel for ever.
+    The first times make what is made once only, such as a constant on the device. Work that waits for the device, or
+    that cannot be captured for another reason, is done kernel by kernel for ever.
 
     Args:
         work: Does the same each time with tensors that stay where they are in memory. What it returns is good until the
@@ -60,16 +72,17 @@ class Replayed(Generic[_Result]):
 
     def __call__(self) -> _Result:
         """Do the work."""
-        if self._capture is None or self._times_done < _FIRST_TIMES or not _is_main_thread():
-            self._times_done += 1
+        if self._capture is None or not _is_main_thread():
             return self._work()
+        if self._times_done < _FIRST_TIMES:
+            self._times_done += 1
+            return self._work() if self._times_done < _FIRST_TIMES else self._watched()
         try:
             if self._replay is None:
                 self._replay = self._captured(self._capture)
             self._check_kept()
         except RuntimeError as error:
-            _LOG.info("%s is not replayed as a graph, which takes longer: %s", self._name, error)
-            self._capture = None
+            self._give_up(str(error))
             return self._work()
         self._replay()
         return self._result[0]
@@ -80,6 +93,18 @@ class Replayed(Generic[_Result]):
         self._kept = {}
         self._result.clear()
         self._times_done = 0
+
+    def _give_up(self, why: str) -> None:
+        _LOG.info("%s is not replayed as a graph, which takes longer: %s", self._name, why)
+        self._capture = None
+
+    def _watched(self) -> _Result:
+        """Do the work, and capture it never if it waits: where a capture fails, torch may not be what it was."""
+        with _Watch() as watch:
+            result = self._work()
+        if watch.waits:
+            self._give_up(f"it waits for the device in {', '.join(sorted(watch.waits))}")
+        return result
 
     def _captured(self, capture: Capture) -> Callable[[], None]:
         self._kept = _tensors_of(self._keeper)
@@ -100,6 +125,43 @@ class Replayed(Generic[_Result]):
         for name, tensor in self._kept.items():
             if getattr(self._keeper, name) is not tensor:
                 raise RuntimeError(f"'{name}' was set elsewhere, and not changed in place")
+
+
+class _Watch(TorchDispatchMode):
+    """Notes which operations wait for a GPU: those that read what it has computed, or send it something.
+
+    Attributes:
+        waits: Names of these operations.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        if _waits(func, [*args, *(kwargs or {}).values(), result]):
+            self.waits.add(str(func))
+        return result
+
+
+def _waits(func: Any, values: Sequence[Any]) -> bool:
+    """Return whether an operation waits, with the values that it was given and the one that it returned."""
+    tensors = [leaf for leaf in tree_leaves(list(values)) if isinstance(leaf, torch.Tensor)]
+    if func in _INDEXING:
+        # Where a mask is true has to be counted, unless what it chooses is a single number.
+        return any(tensor.dtype in {torch.bool, torch.uint8} for tensor in tree_leaves(values[1]) if tensor is not None)
+    if (
+        func in _CONSTANTS
+        or torch.Tag.data_dependent_output in func.tags
+        or torch.Tag.dynamic_output_shape in func.tags
+    ):
+        return True
+    # Single numbers of the CPU go into a kernel as they are.
+    return func in _COPIES and len({tensor.device for tensor in tensors if tensor.ndim}) > 1
 
 
 def _is_main_thread() -> bool:

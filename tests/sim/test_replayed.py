@@ -90,12 +90,44 @@ def test_work_that_waits_for_the_device_is_done_step_by_step_for_ever(caplog):
     with caplog.at_level(logging.INFO):
         assert [replayed() for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
     (said,) = (record.message for record in caplog.records)
-    assert said.startswith("the first number is not replayed as a graph, which takes longer: operation not permitted")
+    assert said == (
+        "the first number is not replayed as a graph, which takes longer: it waits for the device in "
+        "aten._local_scalar_dense.default"
+    )
 
 
-def test_work_that_sends_a_constant_to_the_device_in_each_step_is_not_replayed():
-    replayed = Replayed(lambda: torch.tensor([1.0]) + 1, tape, name="two")
-    assert [replayed().item() for _ in range(4)] == [2.0] * 4
+NUMBERS, MASK = torch.arange(3.0), torch.tensor([True, False, True])
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: torch.tensor([1.0]) + 1,
+        lambda: NUMBERS[MASK],
+        lambda: torch.nonzero(MASK),
+        lambda: torch.unique(NUMBERS),
+        lambda: NUMBERS.clone().index_put_((MASK,), torch.zeros(())),
+    ],
+    ids=["sends a constant", "chooses by a mask", "looks where", "looks how many", "writes by a mask"],
+)
+def test_work_that_makes_a_gpu_wait_is_never_captured(work):
+    captured = []
+    replayed = Replayed(work, lambda work: captured.append(work) or work, name="work")
+    for _ in range(4):
+        assert torch.equal(replayed(), work())
+    assert captured == []
+
+
+def test_entries_are_chosen_without_waiting():
+    entries, captured = torch.tensor([2, 0]), []
+
+    def capture(work):
+        captured.append(work)
+        return tape(work)
+
+    replayed = Replayed(lambda: torch.where(MASK, NUMBERS, 1.0)[entries], capture, name="entries")
+    assert [replayed().tolist() for _ in range(4)] == [[2.0, 0.0]] * 4
+    assert len(captured) == 1
 
 
 def test_a_tensor_that_somebody_else_replaces_ends_the_replays(caplog):
