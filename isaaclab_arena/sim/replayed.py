@@ -34,6 +34,15 @@ def capture_on(device: torch.device) -> Capture | None:
 
 
 def _graph_of(device: torch.device, work: Callable[[], None]) -> Callable[[], None]:
+    try:
+        return _captured_graph(device, work)
+    except RuntimeError:
+        # Torch gives no random numbers of the GPU after a capture that failed until another one has not.
+        _captured_graph(device, lambda: torch.zeros(1, device=device))
+        raise
+
+
+def _captured_graph(device: torch.device, work: Callable[[], Any]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream(device)
     with (

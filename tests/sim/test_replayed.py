@@ -6,7 +6,7 @@ from threading import Thread
 import pytest
 import torch
 
-from isaaclab_arena.sim.replayed import Capture, Replayed, capture_on
+from isaaclab_arena.sim.replayed import Capture, Replayed, _graph_of, capture_on
 from tests.sim.tape import tape
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -218,3 +218,12 @@ def test_a_gpu_goes_on_kernel_by_kernel_where_work_waits_for_it(caplog):
         assert [replayed() for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert "the first number is not replayed as a graph" in caplog.text
     assert counters.sum.tolist() == [5.0] * 3
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_random_numbers_after_a_capture_that_failed():
+    numbers = torch.ones(1, device=GPU)
+    with pytest.raises(RuntimeError):
+        _graph_of(GPU, lambda: numbers.fill_(float(numbers + 1)))
+    assert torch.cuda.current_stream(GPU) == torch.cuda.default_stream(GPU)
+    assert torch.rand(3, device=GPU).max() < 1
