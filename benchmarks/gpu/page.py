@@ -69,7 +69,9 @@ def machine_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def check_line(check: Mapping[str, Any]) -> str:
-    """Return what came of a check, with the last that it said where it did not pass."""
+    """Return what came of a check, with the last that it said if it failed."""
+    if check["outcome"] == "out of time":
+        return f"- out of time: {check['name']}: it was not through after {check['seconds']:.0f} s"
     said = [line for line in check["last_lines"] if line.strip()]
     return f"- {check['outcome']}: {check['name']}" + (f": {said[-1].strip()}" if said else "")
 
