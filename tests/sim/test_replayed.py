@@ -223,7 +223,11 @@ def test_a_gpu_goes_on_kernel_by_kernel_where_work_waits_for_it(caplog):
 @pytest.mark.gpu
 def test_a_gpu_draws_random_numbers_after_a_capture_that_failed():
     numbers = torch.ones(1, device=GPU)
+
+    def read() -> None:
+        numbers.fill_(float(numbers + 1))
+
     with pytest.raises(RuntimeError):
-        _graph_of(GPU, lambda: numbers.fill_(float(numbers + 1)))
+        _graph_of(GPU, read)
     assert torch.cuda.current_stream(GPU) == torch.cuda.default_stream(GPU)
     assert torch.rand(3, device=GPU).max() < 1

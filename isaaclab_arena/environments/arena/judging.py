@@ -19,7 +19,7 @@ class Judging:
         backend: The simulation.
         terms: What policies see, by name.
         device: Where they see it.
-        capture: Captures the work of a task that is `Task.replayable`; see `Replayed`.
+        capture: Captures the work of a task that is `Task.capturable`; see `Replayed`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Judging:
         capture: Capture | None,
     ) -> None:
         self._task, self._backend, self._terms, self._device = task, backend, terms, device
-        self._is_replayed = capture is not None and task.can_be_replayed() and device == backend.device
+        self._is_replayed = capture is not None and task.can_be_captured() and device == backend.device
         self._moved = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
         name = task.spec.name
         self._judge = Replayed(self._judge_moved, capture, keeper=task, name=f"the verdict of '{name}'")

@@ -106,14 +106,14 @@ class Task(ABC):
         spec: The same.
         held_steps: For how many consecutive control steps the goal has been met. Shape: (num_envs,), int64.
         moment_fields: What `facts` read of a state: ``qpos``, and more of `MOMENT_FIELDS`.
-        replayable: Whether `judge` and the observation terms do the same in each step, with tensors alone, and whatever
+        capturable: Whether `judge` and the observation terms do the same in each step, with tensors alone, and whatever
             else changes tensors among its attributes changes them in place. On a GPU both are replayed as graphs then,
             if the class that has `judge` says so or one derived from it.
     """
 
     held_steps: torch.Tensor
     moment_fields: ClassVar[Sequence[str]] = MOMENT_FIELDS
-    replayable: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -208,10 +208,10 @@ class Task(ABC):
         del state, env_ids
 
     @classmethod
-    def can_be_replayed(cls) -> bool:
+    def can_be_captured(cls) -> bool:
         """Return whether it says so for its own `judge`, and not for that of a class that it is derived from."""
-        judges, says = (next(each for each in cls.__mro__ if name in vars(each)) for name in ("judge", "replayable"))
-        return cls.replayable and issubclass(says, judges)
+        judges, says = (next(each for each in cls.__mro__ if name in vars(each)) for name in ("judge", "capturable"))
+        return cls.capturable and issubclass(says, judges)
 
     @property
     def tells_events(self) -> bool:

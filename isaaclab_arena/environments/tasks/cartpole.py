@@ -73,7 +73,7 @@ class Cartpole(FloorTask):
     robot = CARTPOLE_ROBOT
     control_dt = 0.02
     moment_fields = ("qpos",)
-    replayable = True
+    capturable = True
 
     def __init__(self, start: Start) -> None:
         self.starts_upright = start == "upright"

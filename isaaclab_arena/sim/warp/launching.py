@@ -98,7 +98,7 @@ class Launcher:
         self, device: torch.device, *, streams: GpuStreams | None = None, capture: Capture | None = None
     ) -> None:
         self.warp_device = warp_device(device)
-        self.capture = capture or capture_on(device)
+        self.capture = self._in_turn(capture or capture_on(device))
         self._streams = GpuStreams.on(device) if streams is None and self.warp_device.is_cuda else streams
         self._graphs: dict[str, warp.Graph | None] = {}
 
@@ -133,6 +133,20 @@ class Launcher:
         with warp_turn(self.warp_device), nullcontext() if streams is None else streams.for_graphs():
             graph = self._graphs[kind] = self._graphs[kind] or self._captured(launch)
             warp.capture_launch(graph)
+
+    def _in_turn(self, capture: Capture | None) -> Capture | None:
+        """Return what captures torch's work while no other thread captures Warp's.
+
+        Torch waits for the whole GPU before it captures, and while something is captured nothing may wait for that.
+        """
+        if capture is None:
+            return None
+
+        def captured(work: Callable[[], None]) -> Callable[[], None]:
+            with warp_turn(self.warp_device):
+                return capture(work)
+
+        return captured
 
     def forget_graphs(self) -> None:
         """Forget all graphs, before arrays that they know are made anew, and give back their memory."""

@@ -96,3 +96,21 @@ def test_a_capture_waits_for_threads_that_use_warp_on_the_cpu(worker):
         assert capture.is_alive()
     capture.join()
     assert worker.numbers.numpy().tolist() == [4.0, 4.0]
+
+
+def test_torchs_work_is_captured_while_no_other_thread_works_with_warp():
+    captured: list[str] = []
+    launcher = Launcher(CPU, capture=lambda work: captured.append("captured") or work)
+    assert launcher.capture is not None
+    capture = Thread(target=launcher.capture, args=(lambda: None,))
+    with launcher.work():
+        capture.start()
+        capture.join(0.2)
+        assert capture.is_alive()
+        assert captured == []
+    capture.join()
+    assert captured == ["captured"]
+
+
+def test_a_launcher_of_the_cpu_captures_nothing_of_torch():
+    assert Launcher(CPU).capture is None

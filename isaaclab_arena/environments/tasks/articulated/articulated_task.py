@@ -213,7 +213,7 @@ class OpenByHandle(MovedByHandTask):
         ConfigError: If the robot has no fingers.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, spec: TaskSpec, thing: Thing, moved: MovedJoint, opening: Opening, robot: Robot) -> None:
         handle = f"{thing.prefix}/{moved.site}"

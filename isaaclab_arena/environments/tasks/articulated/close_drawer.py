@@ -53,7 +53,7 @@ class CloseDrawer(MovedByHandTask):
     Way that the drawer makes without the hand on it, or faster than a hand pushes (1 m/s), is not pushed.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
         touch = ContactSensor(name=_TOUCH, body=embodiment.robot.palm_body, other="cabinet/drawer")

@@ -29,7 +29,7 @@ class PressButton(ArticulatedTask):
     The spring pushes back with 1.5 to 5 N. The last 1.5 mm of the way count as the stop.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
         spec = TaskSpec(

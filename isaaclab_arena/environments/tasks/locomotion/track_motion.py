@@ -67,7 +67,7 @@ class TrackMotion(HumanoidTask):
     """
 
     moment_fields = ("qpos", "site_xpos")
-    replayable = True
+    capturable = True
 
     def __init__(self, motion: ReferenceMotion, start: Start) -> None:
         self._motion = motion

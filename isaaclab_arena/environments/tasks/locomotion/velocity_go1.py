@@ -83,7 +83,7 @@ class VelocityGo1(FloorTask):
     robot = GO1
     control_dt = 0.02
     moment_fields = ("qpos", "qvel", "sensordata")
-    replayable = True
+    capturable = True
 
     def __init__(self) -> None:
         feet = (

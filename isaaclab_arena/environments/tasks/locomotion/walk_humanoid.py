@@ -57,7 +57,7 @@ class WalkHumanoid(HumanoidTask):
     """
 
     moment_fields = ("qpos", "qvel")
-    replayable = True
+    capturable = True
 
     def __init__(self) -> None:
         feet = (

@@ -37,7 +37,7 @@ class LiftObject(Task):
     Lost when the object falls off the table.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         refuse_too_wide(thing, embodiment.robot)

@@ -52,7 +52,7 @@ class PickAndPlace(Task):
     Lost when the object or the bin falls off the table.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         refuse_too_wide(thing, embodiment.robot)

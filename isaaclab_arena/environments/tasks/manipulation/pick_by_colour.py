@@ -32,7 +32,7 @@ class PickByColour(TwoCubesTask):
     when a cube falls off the table.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(

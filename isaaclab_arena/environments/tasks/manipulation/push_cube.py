@@ -53,7 +53,7 @@ class PushCube(PushToGoal):
     Lost when the cube falls off the table.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(embodiment, CUBE)

@@ -39,7 +39,7 @@ class PushToGoal(Task):
     Lost when the object falls off the table, falls over, or is lifted by more than 3 cm.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         on_table = embodiment.workspace.on_table

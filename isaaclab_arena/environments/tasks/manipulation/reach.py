@@ -25,7 +25,7 @@ class Reach(Task):
     """Solved when the tool centre point stays within 2 cm of the target for 0.25 s."""
 
     moment_fields = ("qpos", "ctrl", "site_xpos")
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
         area = embodiment.workspace.in_space(_LOW, _HIGH)

@@ -40,7 +40,7 @@ class SortTwo(TwoCubesTask):
     cube or a bin falls off the table.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
         on_table = embodiment.workspace.on_table

@@ -37,7 +37,7 @@ class Stack(TwoCubesTask):
     Its centre is within 2 cm of straight above the other's. Lost when a cube falls off the table.
     """
 
-    replayable = True
+    capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
         touch = ContactSensor(name=_TOUCH, body="red/body", other="blue/body")
