@@ -161,7 +161,7 @@ def _waits(func: Any, values: Sequence[Any]) -> bool:
     """Return whether an operation waits, with the values that it was given and the one that it returned."""
     tensors = [leaf for leaf in tree_leaves(list(values)) if isinstance(leaf, torch.Tensor)]
     if func in _INDEXING:
-        # Where a mask is true has to be counted, unless what it chooses is a single number.
+        # Where a mask is true has to be counted.
         return any(tensor.dtype in {torch.bool, torch.uint8} for tensor in tree_leaves(values[1]) if tensor is not None)
     if (
         func in _CONSTANTS
