@@ -30,6 +30,9 @@ class FloorEnvironment(ArenaEnvironment):
         self._task = task
         self.robot = robot
         self._actions = FloorActions(robot, backend)
+        default = zip(robot.joints, robot.default_joint_position, strict=True)
+        self._default_joints = {joint: (value,) for joint, value in default}
+        self._default_controls = dict(zip(robot.actuators, robot.default_control, strict=True))
         self.hold_action = HOLDS_LAST if robot.holds_targets else (0.0,) * len(robot.actuators)
         moved = ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint)
         super().__init__(
@@ -52,11 +55,10 @@ class FloorEnvironment(ArenaEnvironment):
         return self._actions.controls(self.backend, action, self._task.centre())
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        robot, task = self.robot, self.task.start_state(conditions)
-        default = zip(robot.joints, robot.default_joint_position, strict=True)
+        task = self.task.start_state(conditions)
         return StartState(
-            joint_positions={**{joint: (value,) for joint, value in default}, **task.joint_positions},
+            joint_positions={**self._default_joints, **task.joint_positions},
             joint_velocities=task.joint_velocities,
-            controls={**dict(zip(robot.actuators, robot.default_control, strict=True)), **task.controls},
+            controls={**self._default_controls, **task.controls},
             mocap_positions=task.mocap_positions,
         )

@@ -29,7 +29,7 @@ def point(value: ConditionValue) -> tuple[float, ...]:
     """
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"a condition must be a sequence of numbers, got {value!r}")
-    return tuple(float(part) for part in value)
+    return tuple(map(float, value))
 
 
 def number(value: ConditionValue) -> float:
