@@ -134,9 +134,8 @@ class Room:
         earlier one of several steps in the bits alone.
         """
         missed = self.overflow & (_TOO_SMALL | _LEFT_OUT)
-        too_many = (torch.cat(self.contacts) > self.most_contacts).any() | (
-            self.constraints > self.most_constraints
-        ).any()
+        too_many = (torch.cat(self.contacts) > self.most_contacts).any()
+        too_many = too_many | (self.constraints > self.most_constraints).any()
         return ~(too_many | (missed != 0).any())
 
 
