@@ -7,6 +7,7 @@ file together with the size of that file.
 
 import math
 import zlib
+from dataclasses import dataclass
 
 import h5py
 import numpy as np
@@ -76,9 +77,8 @@ def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
     Raises:
         StorageError: If it is refused.
     """
-    properties = dataset.get_create_plist()
-    layout = properties.get_layout()
-    if layout == h5py.h5d.VIRTUAL or properties.get_external_count() > 0:
+    stored_as = _stored_as(dataset)
+    if stored_as.is_elsewhere:
         raise StorageError(f"{place} takes its values from other files, and those are not read")
     kind = _number_type(dataset, place)
     if dataset.get_space().get_simple_extent_type() == h5py.h5s.NULL:
@@ -87,18 +87,47 @@ def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
     if declared == 0:
         return 0, False
     stored, is_filtered = dataset.get_storage_size(), False
-    if layout == h5py.h5d.CHUNKED:
-        chunk = properties.get_chunk()
+    if stored_as.chunk is not None:
+        chunk = stored_as.chunk
         chunk_bytes = math.prod(chunk) * kind.itemsize
         # HDF5 unpacks whole chunks, also where they reach beyond the array.
         declared = chunk_bytes * math.prod(-(-size // part) for size, part in zip(dataset.shape, chunk, strict=True))
-        is_filtered = properties.get_nfilters() > 0
+        is_filtered = bool(stored_as.filters)
         if is_filtered:
-            _check_filtered(dataset, chunk_bytes, stored, place)
+            _check_filtered(dataset, chunk_bytes, stored_as.filters[-1], stored, place)
     allowed = stored if not is_filtered else min(stored, 1) * FREE_EXPANSION_BYTES + MAX_EXPANSION * stored
     if declared > allowed:
         raise StorageError(f"{place} declares {declared:,} bytes, of which {stored:,} are stored")
     return declared, is_filtered
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredAs:
+    """How the values of a dataset are stored.
+
+    Attributes:
+        is_elsewhere: Whether they lie in other files.
+        chunk: Shape of its chunks, None if it has none.
+        filters: What its chunks went through, in order.
+    """
+
+    is_elsewhere: bool
+    chunk: tuple[int, ...] | None
+    filters: tuple[int, ...]
+
+
+def _stored_as(dataset: h5py.h5d.DatasetID) -> _StoredAs:
+    # Read here and let go of: HDF5 2.0 crashes at the end of a process in which the properties of a virtual dataset are
+    # still held, as by the traceback of an error that refuses it.
+    properties = dataset.get_create_plist()
+    layout = properties.get_layout()
+    is_chunked = layout == h5py.h5d.CHUNKED
+    filters = tuple(properties.get_filter(each)[0] for each in range(properties.get_nfilters()))
+    return _StoredAs(
+        is_elsewhere=layout == h5py.h5d.VIRTUAL or properties.get_external_count() > 0,
+        chunk=properties.get_chunk() if is_chunked else None,
+        filters=filters if is_chunked else (),
+    )
 
 
 def _number_type(dataset: h5py.h5d.DatasetID, place: str) -> np.dtype:
@@ -111,12 +140,10 @@ def _number_type(dataset: h5py.h5d.DatasetID, place: str) -> np.dtype:
     return kind
 
 
-def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, stored: int, place: str) -> None:
+def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, last: int, stored: int, place: str) -> None:
     """Refuse chunks that unpack into more than a chunk: HDF5 makes room for all of it before it looks."""
     if stored * MAX_EXPANSION <= FREE_EXPANSION_BYTES:
         return
-    properties = dataset.get_create_plist()
-    last = properties.get_filter(properties.get_nfilters() - 1)[0]
     chunks = []
     dataset.chunk_iter(lambda chunk: chunks.append((chunk.chunk_offset, chunk.size)))
     for offset, num_bytes in chunks:
