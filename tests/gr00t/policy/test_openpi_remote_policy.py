@@ -44,11 +44,13 @@ class Pi:
         self.metadata: dict[str, Any] = {"policy": "pi"}
 
     def infer(self, request: dict[str, Any]) -> Any:
-        time.sleep(self.hold_s)
+        # Counted as it comes: connections that are held for the same time need not be let go of in the same order.
         self.requests.append(request)
-        if len(self.requests) == self.fail_at:
+        number = len(self.requests)
+        time.sleep(self.hold_s)
+        if number == self.fail_at:
             raise ValueError("the images are too dark")
-        steps = np.arange(LENGTH)[:, None] + 10 * len(self.requests)
+        steps = np.arange(LENGTH)[:, None] + 10 * number
         return {
             "actions": (steps + np.arange(self.columns) / 10).astype(np.float64),
             "server_timing": {"infer_ms": 1.0},
