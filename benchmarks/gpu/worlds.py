@@ -118,16 +118,16 @@ class EnvironmentLoop:
         for index, action in enumerate(self._actions, start=1):
             # As the loop of a run: one read tells whether the step was made and what ended with it.
             step = environment.try_step(action)
-            was_made, over = read(step)
+            was_made, over = made_and_over(step)
             if not was_made:
-                _, over = read(environment.step_again())
+                _, over = made_and_over(environment.step_again())
             old = torch.from_numpy((self._ages + index) % environment.max_episode_length == 0)
             env_ids = (over | old).nonzero()[:, 0]
             if env_ids.numel():
                 environment.reset(env_ids, [self._conditions[slot] for slot in env_ids.tolist()])
 
 
-def read(step: Step) -> tuple[bool, torch.Tensor]:
+def made_and_over(step: Step) -> tuple[bool, torch.Tensor]:
     """Return whether a step was made, and on the CPU which env slots ended with it. Shape: (num_envs,), bool."""
     over = step.terminated | step.truncated | step.diverged
     made, over = on_cpu([over.new_ones(1) if step.made is None else step.made.any().reshape(1), over])

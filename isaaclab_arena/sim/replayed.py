@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 _LOG = logging.getLogger(__name__)
 _FIRST_TIMES = 2
-"""How often work is done kernel by kernel before it is captured."""
+"""How often work is done kernel by kernel before it is captured; the last time it is watched."""
 
 _ATEN = torch.ops.aten
 _INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
@@ -83,9 +83,11 @@ class Replayed(Generic[_Result]):
         """Do the work."""
         if self._capture is None or not _is_main_thread():
             return self._work()
+        self._times_done += 1
         if self._times_done < _FIRST_TIMES:
-            self._times_done += 1
-            return self._work() if self._times_done < _FIRST_TIMES else self._watched()
+            return self._work()
+        if self._times_done == _FIRST_TIMES:
+            return self._watched()
         try:
             if self._replay is None:
                 self._replay = self._captured(self._capture)

@@ -1,6 +1,6 @@
 """What worlds were before a step, to put back those that did not make it or broke down in it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -42,14 +42,11 @@ class Undoing:
         self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
         self._chosen = torch.zeros_like(self.diverged)
 
-        def replayed(work: Callable[[], torch.Tensor]) -> Replayed[torch.Tensor]:
-            return Replayed(work, capture, name=f"{work.__name__} of worlds")
-
-        self._keep = replayed(self._copy_all)
-        self._had_room = replayed(self._see_room)
-        self._settle = replayed(self._put_back_others)
-        self._settle_if_room = replayed(self._put_back_unmade)
-        self._release = replayed(self._put_back_sensors)
+        self._keep = Replayed(self._copy_all, capture, name="keeping worlds")
+        self._had_room = Replayed(self._see_room, capture, name="whether worlds had room")
+        self._settle = Replayed(self._put_back_others, capture, name="putting worlds back")
+        self._settle_if_room = Replayed(self._put_back_unmade, capture, name="putting worlds back that had no room")
+        self._release = Replayed(self._put_back_sensors, capture, name="putting sensors back")
 
     def keep(self) -> None:
         """Keep what all worlds are now, before a step or before some of them are renewed."""
@@ -105,18 +102,16 @@ class Undoing:
         for each in (self._keep, self._had_room, self._settle, self._settle_if_room, self._release):
             each.forget()
 
-    def _copy_all(self) -> torch.Tensor:
+    def _copy_all(self) -> None:
         for name, before in self._before.items():
             before.copy_(self._live[name])
-        return self._chosen
 
     def _see_room(self) -> torch.Tensor:
         return self._room.was_enough()
 
-    def _put_back_others(self) -> torch.Tensor:
+    def _put_back_others(self) -> None:
         self._restore(self._before, ~self._chosen)
         self._mark_diverged(self._chosen)
-        return self._chosen
 
     def _put_back_unmade(self) -> torch.Tensor:
         made = self._chosen & self._room.was_enough()
@@ -124,10 +119,9 @@ class Undoing:
         self._mark_diverged(made)
         return made
 
-    def _put_back_sensors(self) -> torch.Tensor:
+    def _put_back_sensors(self) -> None:
         self._restore({SENSORS: self._before[SENSORS]}, ~self._chosen)
         self._live[WARM_START].copy_(self._before[WARM_START])
-        return self._chosen
 
     def _mark_diverged(self, moved: torch.Tensor) -> None:
         numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)

@@ -1,7 +1,7 @@
 """Verdicts and observations that are replayed are those that are made step by step, bit for bit."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -10,10 +10,10 @@ from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.arena.judging import Judging
 from isaaclab_arena.environments.mdp.task import Judgement, Task
 from isaaclab_arena.environments.tasks.locomotion.velocity_go1 import VelocityGo1
-from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.sim.replayed import Capture, capture_on
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
+from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.sim.tape import tape
 
 NUM_ENVS = 3
@@ -33,27 +33,12 @@ def replay(env: ArenaEnvironment, capture: Capture | None) -> None:
     env.judging = Judging(env.task, env.backend, env._terms, env.device, capture)
 
 
-def refuses_nothing(work):
-    """Capture work, and let a test fail in which that is refused."""
-    try:
-        return tape(work)
-    except RuntimeError as error:
-        pytest.fail(f"{error}")
-
-
-def random_actions(env: ArenaEnvironment) -> torch.Tensor:
-    """Return actions. Shape: (STEPS, num_envs, action_dim)."""
-    generator = torch.Generator().manual_seed(0)
-    low, high = torch.tensor(env.action_spec.low), torch.tensor(env.action_spec.high)
-    return low + (high - low) * torch.rand(STEPS, env.num_envs, *env.action_spec.shape, generator=generator)
-
-
 def steps_of(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
     """Return what steps give, in some of which an env slot rests, runs out of time or begins anew."""
     start(env, [0, 1])
     env._length[0] = env.max_episode_length - STEPS + 4
     given = []
-    for index, action in enumerate(random_actions(env)):
+    for index, action in enumerate(random_actions(env, STEPS)):
         given.append(tensors_of(env.step(action)))
         if index in {2, 6}:
             conditions = env.draw_conditions(episode(40 + index).conditions_generator())
@@ -61,27 +46,10 @@ def steps_of(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
     return given
 
 
-def flat(observation) -> dict[str, torch.Tensor]:
-    return {f"{group}.{name}": value for group, part in observation.items() for name, value in part.items()}
-
-
-def tensors_of(step: Step) -> dict[str, torch.Tensor]:
-    assert step.success is not None
-    masks = {"terminated": step.terminated, "truncated": step.truncated, "success": step.success}
-    return {**flat(step.observation), "reward": step.reward, "diverged": step.diverged, **masks, **step.metrics}
-
-
-def assert_the_same(found: Sequence[Mapping[str, torch.Tensor]], wanted: Sequence[Mapping[str, torch.Tensor]]) -> None:
-    for got, want in zip(found, wanted, strict=True):
-        assert got.keys() == want.keys()
-        for name, value in want.items():
-            assert torch.equal(got[name], value), name
-
-
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
 def test_every_task_gives_the_same_where_its_verdicts_are_replayed(name, caplog):
     with caplog.at_level(logging.INFO):
-        assert_the_same(steps_of(built(name, capture=refuses_nothing)), steps_of(built(name)))
+        assert_the_same(steps_of(built(name, capture=tape)), steps_of(built(name)))
     assert "not replayed" not in caplog.text
 
 
@@ -92,38 +60,38 @@ def test_every_task_says_that_it_can_be_captured(name):
 
 def test_pictures_are_seen_beside_replayed_observations():
     options = {"enable_cameras": True, "camera_size": 16}
-    replayed, plain = built("lift_object", capture=refuses_nothing, **options), built("lift_object", **options)
+    replayed, plain = built("lift_object", capture=tape, **options), built("lift_object", **options)
     found, wanted = steps_of(replayed), steps_of(plain)
     assert_the_same(found, wanted)
     assert any(name.startswith(CAMERAS) for name in found[-1])
 
 
 def test_what_a_step_gave_is_not_changed_by_later_steps():
-    env = built("velocity_go1", capture=refuses_nothing)
+    env = built("velocity_go1", capture=tape)
     start(env)
-    given = [tensors_of(env.step(action)) for action in random_actions(env)[:6]]
+    given = [tensors_of(env.step(action)) for action in random_actions(env, STEPS)[:6]]
     kept = [{name: value.clone() for name, value in each.items()} for each in given]
-    for action in random_actions(env)[6:]:
+    for action in random_actions(env, STEPS)[6:]:
         env.step(action)
     assert_the_same(given, kept)
 
 
 def test_a_task_that_does_not_say_so_is_judged_step_by_step():
-    env = built("velocity_go1", capture=refuses_nothing)
+    env = built("velocity_go1", capture=tape)
     env.task = CountingWalk()
     env.task.attach(env.backend)
     replay(env, tape)
     start(env)
-    for action in random_actions(env):
+    for action in random_actions(env, STEPS):
         env.step(action)
     assert env.task.judged == STEPS
 
 
 def test_an_environment_that_is_closed_can_go_on():
-    env, plain = built("reach", capture=refuses_nothing), built("reach")
+    env, plain = built("reach", capture=tape), built("reach")
     for each in (env, plain):
         start(each)
-    for number, action in enumerate(random_actions(env)):
+    for number, action in enumerate(random_actions(env, STEPS)):
         if number == 6:
             env.close()
         assert_the_same([tensors_of(env.step(action))], [tensors_of(plain.step(action))])
@@ -173,7 +141,7 @@ def test_graphs_of_a_gpu_give_the_verdicts_and_observations_of_single_kernels(na
     env = built(name, device=GPU, backend="warp", capture=capture_on(GPU))
     start(env)
     with torch.no_grad(), caplog.at_level(logging.INFO):
-        for action in random_actions(env).to(GPU):
+        for action in random_actions(env, STEPS).to(GPU):
             env._command(action)
             env.backend.step(env._running, env._num_substeps)
             before = memory_of(env.task)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
-from isaaclab_arena.interfaces.environment import Observation, Step
 from tests.environments.building import FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
+from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.environments.variations.varying import build_varied
 
 NUM_ENVS = 3
@@ -16,13 +16,6 @@ def built(name: str) -> ArenaEnvironment:
     if name in FLOOR_ENVIRONMENTS:
         return build_on_the_floor(name, num_envs=NUM_ENVS)
     return build(name, num_envs=NUM_ENVS)
-
-
-def actions_of(env: ArenaEnvironment) -> torch.Tensor:
-    """Return random actions for all steps of a test. Shape: (BEFORE + AFTER, num_envs, action_dim)."""
-    generator = torch.Generator().manual_seed(0)
-    low, high = torch.tensor(env.action_spec.low), torch.tensor(env.action_spec.high)
-    return low + (high - low) * torch.rand(BEFORE + AFTER, NUM_ENVS, *env.action_spec.shape, generator=generator)
 
 
 def go_on(env: ArenaEnvironment, actions: torch.Tensor) -> list[dict[str, torch.Tensor]]:
@@ -36,20 +29,10 @@ def go_on(env: ArenaEnvironment, actions: torch.Tensor) -> list[dict[str, torch.
     return seen
 
 
-def flat(observation: Observation) -> dict[str, torch.Tensor]:
-    return {f"{group}.{name}": value for group, part in observation.items() for name, value in part.items()}
-
-
-def tensors_of(step: Step) -> dict[str, torch.Tensor]:
-    assert step.success is not None
-    masks = {"terminated": step.terminated, "truncated": step.truncated, "success": step.success}
-    return {**flat(step.observation), "reward": step.reward, "diverged": step.diverged, **masks, **step.metrics}
-
-
 @pytest.mark.parametrize("name", ["reach", "push_to_goal", "close_drawer", *FLOOR_ENVIRONMENTS])
 def test_training_goes_on_from_a_snapshot_as_if_nothing_had_happened(name):
     env, other = built(name), built(name)
-    actions = actions_of(env)
+    actions = random_actions(env, BEFORE + AFTER)
     start(env)
     # An env slot that ends within the steps after the snapshot, and one that rests.
     env._length[0] = env.max_episode_length - BEFORE - 5
@@ -62,10 +45,7 @@ def test_training_goes_on_from_a_snapshot_as_if_nothing_had_happened(name):
     assert any(seen["truncated"][0] or seen["terminated"][0] for seen in expected if "truncated" in seen)
     observation = flat(other.restore_snapshot(kept))
     assert all(torch.equal(observation[key], value) for key, value in flat(last.observation).items())
-    for seen, again in zip(expected, go_on(other, actions[BEFORE:]), strict=True):
-        assert seen.keys() == again.keys()
-        for key, value in seen.items():
-            assert torch.equal(again[key], value), key
+    assert_the_same(go_on(other, actions[BEFORE:]), expected)
 
 
 def test_a_snapshot_stays_as_it_was():

@@ -1,0 +1,32 @@
+"""What environments show and what steps give, flat, to be compared bit for bit."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.interfaces.environment import Observation, Step
+
+
+def random_actions(env: ArenaEnvironment, steps: int) -> torch.Tensor:
+    """Return actions within their bounds. Shape: (steps, num_envs, action_dim)."""
+    generator = torch.Generator().manual_seed(0)
+    low, high = torch.tensor(env.action_spec.low), torch.tensor(env.action_spec.high)
+    return low + (high - low) * torch.rand(steps, env.num_envs, *env.action_spec.shape, generator=generator)
+
+
+def flat(observation: Observation) -> dict[str, torch.Tensor]:
+    return {f"{group}.{name}": value for group, part in observation.items() for name, value in part.items()}
+
+
+def tensors_of(step: Step) -> dict[str, torch.Tensor]:
+    assert step.success is not None
+    masks = {"terminated": step.terminated, "truncated": step.truncated, "success": step.success}
+    return {**flat(step.observation), "reward": step.reward, "diverged": step.diverged, **masks, **step.metrics}
+
+
+def assert_the_same(found: Sequence[Mapping[str, torch.Tensor]], wanted: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        assert got.keys() == want.keys()
+        for name, value in want.items():
+            assert torch.equal(got[name], value), name
