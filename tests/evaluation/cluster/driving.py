@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +118,18 @@ def node_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def keeper_of(cluster: Any) -> int:
-    """Return the process of the keeper of the only run on a cluster."""
-    found = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if path.read_bytes().startswith(b"ray::KeeperActor") and node_of(int(path.parent.name)) == head_of(cluster)
-    ]
-    (process,) = found
-    return process
+def keepers_of(cluster: Any) -> set[int]:
+    """Return the processes of the keepers of the runs on a cluster, which are on its first node as their programs."""
+    processes = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return {process for process in processes if is_keeper(process, cluster)}
+
+
+def is_keeper(process: int, cluster: Any) -> bool:
+    """Whether a process is a keeper of a run on a cluster; one that has ended meanwhile is none."""
+    with suppress(OSError):
+        command_line = Path(f"/proc/{process}/cmdline").read_bytes()
+        return command_line.startswith(b"ray::KeeperActor") and node_of(process) == head_of(cluster)
+    return False
 
 
 def head_of(cluster: Any) -> int:
