@@ -96,7 +96,9 @@ def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_
         {
             "name": f"job{index}",
             "arena_env_args": {"environment": "lift_object", "num_envs": 2},
-            "policy_type": "random_action",
+            # Rank 0 waits for the others for seconds, in which they need not keep the cores from other tests.
+            "policy_type": "tests.fakes_slow.SluggishPolicy",
+            "policy_config_dict": {"marks": str(tmp_path), "wait_s": 0.01},
             "num_episodes": 5000,
         }
         for index in range(3)

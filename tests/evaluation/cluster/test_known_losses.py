@@ -1,4 +1,4 @@
-"""What is killed while a run on a Ray cluster goes on, in two runs: `test_losses.py` does it at random moments."""
+"""What is killed while a run on a Ray cluster goes on, at moments that are known: `test_losses.py` draws them."""
 
 import json
 import os
@@ -32,6 +32,8 @@ from tests.evaluation.cluster.driving import (
     write_mortal_jobs,
 )
 from tests.evaluation.cluster.policies import STEP_S
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
