@@ -1,7 +1,7 @@
 """Finish a run: build its tables from the files on disk, and show them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -32,12 +32,14 @@ class Ending:
             the run is only a part of what the program does.
         shows: Whether the tables are shown at all.
         writes_report: Whether the page of the run is written too, and its path shown last.
+        ranks_at_work: Other ranks that have not ended; the last of them writes and shows what they have finished since.
     """
 
     before_showing: Callable[[], None] = lambda: None
     how_to_go_on: str | None = None
     shows: bool = True
     writes_report: bool = False
+    ranks_at_work: Sequence[int] = ()
 
 
 def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool = False) -> int:
@@ -76,9 +78,14 @@ def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool 
     if ending.shows:
         show_results(show)
     if last_line:
-        # Below whatever a launcher prints of a rank that ends with a failure.
-        leave_last_words(as_text(show))
+        # Below whatever a launcher prints of a rank that ends with a failure, and so below the tables of later ranks.
+        leave_last_words(f"{_not_the_last(ending)}\n{last_line}" if ending.ranks_at_work else as_text(show))
     return 0 if merged.complete else 1
+
+
+def _not_the_last(ending: Ending) -> str:
+    ranks = ", ".join(map(str, ending.ranks_at_work))
+    return f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
 
 
 def _written_report(output_directory: Path, merged: "MergedResults") -> Path | None:

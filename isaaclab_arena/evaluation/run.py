@@ -18,7 +18,13 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.finish import Ending, consolidate_what_others_left, merge_and_show, write_live_report
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankReport, RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.evaluation.heartbeat.rank_watch import (
+    RankFate,
+    RankReport,
+    RankWatch,
+    lowest_live_rank,
+    wait_for_ranks,
+)
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
 from isaaclab_arena.evaluation.job.rank_settings import rank_settings
 from isaaclab_arena.evaluation.plan.condition_sets import check_saved_earlier, save_conditions
@@ -252,7 +258,9 @@ class _RankRun:
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
         ending = ending_of(self._request, self._conduct, self._save_conditions, self._how_to_go_on)
-        return merge_and_show(self._output_directory, ending)
+        others = [report for report in self._watch.look() if report.rank != self._context.rank]
+        at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
+        return merge_and_show(self._output_directory, replace(ending, ranks_at_work=at_work))
 
 
 def live_tracking(request: RunRequest, started: StartedRun) -> AbstractContextManager[object]:

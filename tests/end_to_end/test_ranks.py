@@ -116,6 +116,11 @@ def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_
     document = json.loads((output / "results.json").read_text())
     assert [job["episodes"] for job in document["jobs"]] == committed
     assert [job["status"] for job in document["jobs"]] == ["interrupted"] * 3
+    # torchrun's report comes last, and with it what rank 0 said before the others had ended.
+    _, report = (tmp_path / "log").read_text().split("Root Cause (first observed failure):")
+    assert "still at work when this rank ended: rank 1, 2; what they finished is in the last table above" in report
+    assert f"go on with the same command and --resume {output}" in report
+    assert "episodes" not in report
 
 
 def test_a_failure_with_fail_fast_ends_all_ranks_and_prints_one_table(tmp_path):
