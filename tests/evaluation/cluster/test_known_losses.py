@@ -4,22 +4,18 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.end_to_end.launching import command, patience_s, run
+from tests.end_to_end.launching import patience_s, run
 
 pytest.importorskip("ray")
 
-from tests.evaluation.cluster.clusters import add_node, cluster_of
+from tests.evaluation.cluster.clusters import add_node
 from tests.evaluation.cluster.driving import (
     GIVEN_BACK_S,
     GO,
     QUICK,
-    SLOW,
     assert_nothing_lost_or_twice,
     committed,
     driven,
@@ -29,34 +25,9 @@ from tests.evaluation.cluster.driving import (
     ranks_at_work,
     resumed,
     whole_lines,
-    write_mortal_jobs,
 )
-from tests.evaluation.cluster.policies import STEP_S
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Give a cluster of two nodes, whose policies take their time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(STEP_S, SLOW[STEP_S])
-        with cluster_of(2) as nodes:
-            yield nodes
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory) -> Path:
-    return write_mortal_jobs(tmp_path_factory.mktemp("jobs"))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, jobs) -> Path:
-    output = tmp_path_factory.mktemp("undisturbed") / "out"
-    (jobs.parent / GO).touch()
-    alone = run(command("--eval_jobs_config", jobs, "--output_dir", output), extra=QUICK)
-    assert alone.returncode == 0, alone.stderr
-    return output
 
 
 def test_a_rank_and_a_node_are_lost_and_two_nodes_that_join_are_used(tmp_path, jobs, undisturbed, cluster):

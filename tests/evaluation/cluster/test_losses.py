@@ -6,9 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +13,7 @@ from tests.end_to_end.launching import command, patience_s, run, same_tables, st
 
 pytest.importorskip("ray")
 
-from tests.evaluation.cluster.clusters import add_node, cluster_of
+from tests.evaluation.cluster.clusters import add_node
 from tests.evaluation.cluster.driving import (
     GIVEN_BACK_S,
     GO,
@@ -33,9 +30,7 @@ from tests.evaluation.cluster.driving import (
     ranks_at_work,
     resumed,
     whole_lines,
-    write_mortal_jobs,
 )
-from tests.evaluation.cluster.policies import STEP_S
 
 pytestmark = pytest.mark.slow
 
@@ -46,30 +41,6 @@ def moments() -> random.Random:
     seed = int(os.environ.get("MOMENTS_SEED") or random.SystemRandom().randrange(2**32))
     logging.getLogger(__name__).warning("MOMENTS_SEED=%d", seed)
     return random.Random(seed)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Give a cluster of two nodes, whose policies take their time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(STEP_S, SLOW[STEP_S])
-        with cluster_of(2) as nodes:
-            yield nodes
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("jobs")
-    (directory / GO).touch()
-    return write_mortal_jobs(directory)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, jobs) -> Path:
-    output = tmp_path_factory.mktemp("undisturbed") / "out"
-    alone = run(command("--eval_jobs_config", jobs, "--output_dir", output), extra=QUICK)
-    assert alone.returncode == 0, alone.stderr
-    return output
 
 
 def test_a_rank_that_is_killed_gives_its_episodes_back_in_time(tmp_path, jobs, undisturbed, moments, cluster):
