@@ -65,7 +65,7 @@ class Browser:
         self._number += 1
         message = {"id": self._number, "method": method, "params": dict(params or {}), **target}
         os.write(self._commands, json.dumps(message).encode() + b"\0")
-        while (answer := self._next(60)).get("id") != self._number:
+        while (answer := self._awaited(60)).get("id") != self._number:
             self.events.append(answer)
         if "error" in answer:
             raise BrowserError(f"{method}: {answer['error']['message']}")
@@ -74,13 +74,20 @@ class Browser:
     def wait(self, seconds: float) -> None:
         """Take in what happens for some time."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and select.select([self._answers], [], [], left)[0]:
-            self.events.append(self._next(left))
+        while (left := end - time.monotonic()) > 0 and (event := self._next(left)) is not None:
+            self.events.append(event)
 
-    def _next(self, timeout_s: float) -> dict[str, Any]:
+    def _awaited(self, timeout_s: float) -> dict[str, Any]:
+        if (message := self._next(timeout_s)) is None:
+            raise BrowserError(f"silent for {timeout_s:.0f} s")
+        return message
+
+    def _next(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next message; None where it is not whole in time, and what has come of it is kept."""
+        end = time.monotonic() + timeout_s
         while b"\0" not in self._unread:
-            if not select.select([self._answers], [], [], timeout_s)[0]:
-                raise BrowserError(f"silent for {timeout_s:.0f} s")
+            if not select.select([self._answers], [], [], max(0.0, end - time.monotonic()))[0]:
+                return None
             received = os.read(self._answers, 1 << 20)
             if not received:
                 raise BrowserError("the browser has ended")
