@@ -2,10 +2,13 @@
 
 import ctypes
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LARGEST_LEFT_APART = 1  # M_MXFAST of glibc's malloc.h.
+
+_objects_are_frozen = threading.Event()
 
 
 def collect_later() -> None:
@@ -47,7 +50,10 @@ def join_freed_memory_at_once() -> None:
 
 def _take_for_old() -> None:
     """Take what exists for old, as if it had been looked at: else Python looks through all of it, twice or more."""
-    # Whoever has frozen objects wants to keep them so.
-    if gc.get_freeze_count() == 0:
+    # Whoever has frozen objects wants to keep them so. Python counts them one by one, which takes a tenth of a second
+    # where millions are frozen, so that is done only once in such a process.
+    if not _objects_are_frozen.is_set() and gc.get_freeze_count() > 0:
+        _objects_are_frozen.set()
+    if not _objects_are_frozen.is_set():
         gc.freeze()
         gc.unfreeze()

@@ -56,6 +56,16 @@ def test_what_a_process_has_frozen_stays_frozen():
     assert told(script) == ["True"]
 
 
+def test_what_a_process_has_frozen_is_counted_once_because_that_takes_long():
+    script = (
+        "import gc; from isaaclab_arena.garbage import *; gc.freeze(); counts = []; count = gc.get_freeze_count\n"
+        "gc.get_freeze_count = lambda: counts.append(1) or count()\n"
+        "for _ in range(3):\n    with without_collecting():\n        pass\n"
+        "print(len(counts))"
+    )
+    assert told(script) == ["1"]
+
+
 def test_garbage_is_left_alone_within_a_block_and_looked_for_after_it():
     script = (
         "import gc; from isaaclab_arena.garbage import *\n"

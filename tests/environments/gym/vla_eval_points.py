@@ -79,8 +79,8 @@ class LateBenchmark(PointBenchmark):
 
     @classmethod
     def configure_render(cls, mode):
-        os.environ["MUJOCO_GL"] = "osmesa"
-        return {"MUJOCO_GL": "osmesa"}
+        os.environ["MUJOCO_GL"] = "disabled"
+        return {"MUJOCO_GL": "disabled"}
 
     def reset(self, task):
         importlib.import_module("mujoco")
