@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -212,6 +213,9 @@ if __name__ == "__main__":
         importlib.import_module(name)
     # Every run ends with a page, whose template takes longer to compile than to fill in.
     importlib.import_module("isaaclab_arena.report.writing")._environment().get_template("report.html.j2")
+    # What torch registered goes with the process; taking it back one by one would write to memory that all share.
+    for finalizer in list(vars(weakref.finalize)["_registry"]):
+        finalizer.atexit = False
     gc.freeze()
     gc.enable()
     if (wanted := program_to_be(door)) is not None:
