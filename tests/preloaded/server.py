@@ -5,7 +5,6 @@ kills the program when its client is killed, tells the client its exit code, and
 """
 
 import atexit
-import gc
 import importlib
 import marshal
 import os
@@ -17,25 +16,13 @@ import sys
 import tempfile
 import threading
 import time
-import weakref
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-_PRELOADED = (
-    "isaaclab_arena.evaluation.eval_runner", "isaaclab_arena.evaluation.policy_runner", "isaaclab_arena.evaluation.run",
-    "isaaclab_arena.cli.main", "isaaclab_arena.environments.catalog", "torch.distributed.run", "mujoco", "mujoco.batch",
-    "pandas", "pyarrow.parquet", "scipy.stats", "h5py", "rich.live", "tyro", "gymnasium",
-    "isaaclab_arena.training.train", "isaaclab_arena.training.learner.learner",
-    "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy", "gr00t.policy.gr00t_policy",
-    "isaaclab_arena.sim.warp.backend", "isaaclab_arena.sim.warp.cameras",
-    "isaaclab_arena.environments.arena.builder", "isaaclab_arena.environments.arena.floor_builder",
-    "isaaclab_arena.policy.scripted", "isaaclab_arena.results.merge", "isaaclab_arena.results.summary",
-    "isaaclab_arena.report.writing", "isaaclab_arena.evaluation.verify.replaying",
-    "pyarrow.dataset", "typeguard", "tyro._backends._tyro_backend", "torch.export", "torch.onnx._internal.exporter",
-    "onnxscript.function_libs.torch_lib", "networkx",
-)  # fmt: skip
+from tests.preloaded.warm_up import warm_up
+
 _MAX_DESCRIPTORS = 64
 
 
@@ -208,18 +195,6 @@ _OWN_PATHS = {"", str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pa
 
 if __name__ == "__main__":
     door = listening(sys.argv[1])
-    gc.disable()
-    for name in _PRELOADED:
-        importlib.import_module(name)
-    # As torch does for each event of a rendezvous, but without asking every module that is loaded whether it is there.
-    rendezvous = importlib.import_module("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
-    vars(rendezvous)["get_method_name"] = lambda depth=2: sys._getframe(depth).f_code.co_name
-    # Every run ends with a page, whose template takes longer to compile than to fill in.
-    importlib.import_module("isaaclab_arena.report.writing")._environment().get_template("report.html.j2")
-    # What torch registered goes with the process; taking it back one by one would write to memory that all share.
-    for finalizer in list(vars(weakref.finalize)["_registry"]):
-        finalizer.atexit = False
-    gc.freeze()
-    gc.enable()
+    warm_up()
     if (wanted := program_to_be(door)) is not None:
         be(wanted, sys.argv[2])
