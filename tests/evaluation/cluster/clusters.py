@@ -12,7 +12,7 @@ NODE = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_
 @contextmanager
 def cluster_of(num_nodes: int) -> Iterator[Any]:
     """Give a cluster of nodes with room for a rank each; further ones can be added, and any but the first removed."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    set_up_ray()
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
 
     cluster = with_patience(lambda: Cluster(initialize_head=True, head_node_args=NODE))
@@ -22,6 +22,13 @@ def cluster_of(num_nodes: int) -> Iterator[Any]:
         yield cluster
     finally:
         cluster.shutdown()
+
+
+def set_up_ray() -> None:
+    """Have Ray tell nobody that it is used, and let its workers have their share of cores that do other things too."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # It gives them a nice value of 15 otherwise, and beside other tests they would wait for minutes.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray writes it so
 
 
 def add_node(cluster: Any) -> Any:

@@ -30,6 +30,7 @@ def dashboard(monkeypatch) -> Iterator[str]:
     Several nodes on one machine share the place that Ray brings files to, and clear it up for each other.
     """
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
 

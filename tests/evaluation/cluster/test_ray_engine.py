@@ -1,13 +1,12 @@
 """Runs on a Ray cluster of two nodes that share no directory, with GPUs that are only pretended."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from isaaclab_arena.cli.main import main
 from tests.end_to_end.launching import command, jobs_table, patience_s, run, same_tables, write_jobs
+from tests.evaluation.cluster.clusters import cluster_of, on_cluster
 
 pytest.importorskip("ray")
 
@@ -29,15 +28,8 @@ JOBS = [
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
-
-    node = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
-    cluster.add_node(**node)
-    assert cluster.address is not None
-    yield cluster.address
-    cluster.shutdown()
+    with cluster_of(2) as nodes:
+        yield nodes.address
 
 
 def test_a_run_on_two_nodes_gives_the_tables_of_one_process(tmp_path, address):
@@ -46,7 +38,7 @@ def test_a_run_on_two_nodes_gives_the_tables_of_one_process(tmp_path, address):
     on_ray = run(
         command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, tmp_path / "nodes")),
         fresh=True,
-        timeout_s=patience_s(60),
+        timeout_s=patience_s(120),
     )
     assert (alone.returncode, on_ray.returncode) == (0, 0), on_ray.stderr
     assert same_tables(tmp_path / "ray", tmp_path / "alone")
@@ -61,7 +53,7 @@ def test_a_rank_that_cannot_write_on_its_node_ends_the_run_and_is_told_first(tmp
     on_ray = run(
         command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *on_cluster(address, nodes)),
         fresh=True,
-        timeout_s=patience_s(60),
+        timeout_s=patience_s(120),
     )
     assert on_ray.returncode == 1
     assert f"has failed first: cannot make a directory in {nodes}: Not a directory; the run stops" in on_ray.stderr
@@ -79,14 +71,9 @@ def test_a_run_whose_nodes_see_its_directory_is_the_same_and_nothing_travels(tmp
     on_ray = run(
         command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "ray", *words),
         fresh=True,
-        timeout_s=patience_s(60),
+        timeout_s=patience_s(120),
     )
     assert (alone.returncode, on_ray.returncode) == (0, 0), on_ray.stderr
     assert same_tables(tmp_path / "ray", tmp_path / "alone")
     # Ranks consolidate in place, each what it has played itself; nothing is left of a node's own directory.
     assert len(list((tmp_path / "ray").glob("*/dataset_*_rank*.hdf5"))) >= 2
-
-
-def on_cluster(address: str, nodes: Path) -> list[object]:
-    ranks = ["--num_ranks", 2, "--gpus_per_rank", 1, "--device", "cpu"]
-    return ["--cluster", "ray", "--ray_address", address, "--node_dir", nodes, *ranks]
