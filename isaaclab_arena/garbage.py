@@ -52,8 +52,10 @@ def _take_for_old() -> None:
     """Take what exists for old, as if it had been looked at: else Python looks through all of it, twice or more."""
     # Whoever has frozen objects wants to keep them so. Python counts them one by one, which takes a tenth of a second
     # where millions are frozen, so that is done only once in such a process.
-    if not _objects_are_frozen.is_set() and gc.get_freeze_count() > 0:
+    if _objects_are_frozen.is_set():
+        return
+    if gc.get_freeze_count() > 0:
         _objects_are_frozen.set()
-    if not _objects_are_frozen.is_set():
-        gc.freeze()
-        gc.unfreeze()
+        return
+    gc.freeze()
+    gc.unfreeze()

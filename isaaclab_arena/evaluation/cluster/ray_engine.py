@@ -302,7 +302,10 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
 
 def _of_its_own(options: ClusterOptions) -> dict[str, Any]:
     """Return what a cluster that starts with the run is like: Ray begins with a process for each core that it has."""
-    return {"include_dashboard": False, "num_cpus": cores_to_use(options, num_cores=int(get_num_cpus()))}
+    # Ray gives its processes a nice value of 15, with which ranks get next to nothing beside other programs.
+    system = {"worker_niceness": 0}
+    cores = cores_to_use(options, num_cores=int(get_num_cpus()))
+    return {"include_dashboard": False, "num_cpus": cores, "_system_config": system}
 
 
 def cores_to_use(options: ClusterOptions, *, num_cores: int) -> int:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 NODE = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
+# Ray gives ranks a nice value of 15 otherwise, with which they wait for minutes beside other tests.
+RAY_VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 
 @contextmanager
 def cluster_of(num_nodes: int) -> Iterator[Any]:
     """Give a cluster of nodes with room for a rank each; further ones can be added, and any but the first removed."""
-    set_up_ray()
+    os.environ.update(RAY_VARIABLES)
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
 
     cluster = with_patience(lambda: Cluster(initialize_head=True, head_node_args=NODE))
@@ -22,13 +24,6 @@ def cluster_of(num_nodes: int) -> Iterator[Any]:
         yield cluster
     finally:
         cluster.shutdown()
-
-
-def set_up_ray() -> None:
-    """Have Ray tell nobody that it is used, and let its workers have their share of cores that do other things too."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # It gives them a nice value of 15 otherwise, and beside other tests they would wait for minutes.
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray writes it so
 
 
 def add_node(cluster: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.launching import command, patience_s, run, same_tables, write_jobs
-from tests.evaluation.cluster.clusters import on_cluster
+from tests.evaluation.cluster.clusters import RAY_VARIABLES, on_cluster
 
 pytest.importorskip("ray")
 
@@ -54,7 +54,7 @@ CONFIG = {
 @pytest.fixture
 def _cluster(tmp_path) -> Iterator[None]:
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
-    pretended = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    pretended = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", **RAY_VARIABLES}
     # The provider starts nodes by the command `ray`.
     variables = {**os.environ, **pretended, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     config = tmp_path / "cluster.json"

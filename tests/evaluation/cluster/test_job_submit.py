@@ -1,6 +1,5 @@
 """``ray job submit --working-dir``: job file and classes come along, and the run goes on where the head is."""
 
-import os
 import sys
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ from tests.end_to_end.launching import ROOT, command, free_port, jobs_table, pat
 
 pytest.importorskip("ray")
 
-from tests.evaluation.cluster.clusters import NODE, with_patience
+from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, with_patience
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +28,8 @@ def dashboard(monkeypatch) -> Iterator[str]:
 
     Several nodes on one machine share the place that Ray brings files to, and clear it up for each other.
     """
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_worker_niceness", "0")
+    for name, value in RAY_VARIABLES.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
 
@@ -60,7 +59,7 @@ def test_a_job_file_and_a_class_that_only_the_sender_has_are_run_where_the_clust
         fresh=True,
         directory=working_directory,
         timeout_s=patience_s(180),
-        extra={name: os.environ[name] for name in ("RAY_USAGE_STATS_ENABLED",)},
+        extra=RAY_VARIABLES,
     )
     assert sent.returncode == 0, sent.stdout + sent.stderr
     table = jobs_table(tmp_path / "out")

@@ -1,6 +1,7 @@
 """What a node lacks or has otherwise is told before anything starts, with the node's name and where it looked."""
 
 import dataclasses
+import os
 import shutil
 import socket
 import sys
@@ -18,7 +19,7 @@ from isaaclab_arena.evaluation.cluster.node_check import problem_of_node
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.provenance.provenance import DISTRIBUTION
 from tests.end_to_end.launching import ROOT, command, run, write_jobs
-from tests.evaluation.cluster.clusters import NODE, add_node, cluster_of, set_up_ray, with_patience
+from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, add_node, cluster_of, with_patience
 from tests.evaluation.cluster.driving import NUM_EPISODES, committed, driven, ranks_at_work, write_mortal_jobs
 
 JOB = {
@@ -148,7 +149,7 @@ def without_package(tmp_path) -> dict[str, str]:
 def address(tmp_path, without_package) -> Iterator[str]:
     """A cluster of three nodes, of which the second has another version of this package, and the third has none."""
     pytest.importorskip("ray")
-    set_up_ray()
+    os.environ.update(RAY_VARIABLES)
     from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
 
     other = tmp_path / "other" / f"{DISTRIBUTION.replace('-', '_')}-0.0.9.dist-info"
