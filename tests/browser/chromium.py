@@ -233,7 +233,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         os.close(commands)
         os.close(answers)
         try:
-            process.wait(timeout=5)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

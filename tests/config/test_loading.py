@@ -1,7 +1,6 @@
 """Tests of job files, from the file to its jobs."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import yaml
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, JobStatus
 from isaaclab_arena.errors import ConfigError, Problem
+from tests.growth import assert_grows_linearly
 
 JOB = {"name": "lift", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object"}}
 
@@ -404,17 +404,17 @@ def test_what_is_wrong_in_the_defaults_is_told_once(problems_of):
 
 
 @pytest.mark.parametrize("instruction", ["lift it", "lift ${variables.what}"])
-def test_ten_thousand_jobs_load_in_seconds(tmp_path, instruction):
-    jobs = [{**JOB, "name": f"lift{position}", "language_instruction": instruction} for position in range(10_000)]
+def test_ten_times_the_jobs_load_in_about_ten_times_the_time(tmp_path, instruction):
     path: Path = tmp_path / "jobs.json"
-    path.write_text(json.dumps({"variables": {"what": "it"}, "defaults": {"num_episodes": 3}, "jobs": jobs}))
 
-    started = time.monotonic()
-    loaded = load_jobs_file(path)
+    def load(num_jobs: int) -> None:
+        jobs = [{**JOB, "name": f"lift{position}", "language_instruction": instruction} for position in range(num_jobs)]
+        path.write_text(json.dumps({"variables": {"what": "it"}, "defaults": {"num_episodes": 3}, "jobs": jobs}))
+        loaded = load_jobs_file(path)
+        assert len(loaded.jobs) == num_jobs
+        assert {job.language_instruction for job in loaded.jobs} == {"lift it"}
 
-    assert time.monotonic() - started < 5.0
-    assert len(loaded.jobs) == 10_000
-    assert {job.language_instruction for job in loaded.jobs} == {"lift it"}
+    assert_grows_linearly(load, size=400)
 
 
 def test_where_results_are_logged_is_no_part_of_what_is_hashed(load):

@@ -16,7 +16,7 @@ def failure_of_rank_zero(error: Exception | None) -> str:
     """Return what rank 0 says of rank 1, whose training has ended, with an error or without one."""
 
     def train(rank_one: Ranks) -> None:
-        with between_neighbours(rank_one, timeout_s=20.0):
+        with between_neighbours(rank_one, timeout_s=60.0):
             if error is not None:
                 raise error
 

@@ -13,7 +13,7 @@ CHILD_THAT_OBEYS = """
 import time
 from isaaclab_arena.distributed.process import die_with_parent
 print(die_with_parent(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 CHILD_THAT_IS_BUSY = """
 import signal, time
@@ -21,7 +21,7 @@ from isaaclab_arena.distributed.process import die_with_parent
 signal.signal(signal.SIGTERM, lambda number, frame: None)
 print(die_with_parent(grace_s=1.0), flush=True)
 while True:
-    time.sleep(60)
+    time.sleep(600)
 """
 CHILD_THAT_ASKS_LATE = """
 import os, time
@@ -30,14 +30,14 @@ parent = os.getppid()
 print(True, flush=True)
 while os.getppid() == parent:
     time.sleep(0.01)
-die_with_parent(grace_s=60.0)
-time.sleep(60)
+die_with_parent(grace_s=600.0)
+time.sleep(600)
 """
 LAUNCHER = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
 print(child.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -69,7 +69,7 @@ on_linux = pytest.mark.skipif(
 
 @on_linux
 def test_a_rank_does_not_outlive_a_killed_launcher():
-    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_OBEYS), timeout_s=3.0)
+    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_OBEYS), timeout_s=60.0)
 
 
 @on_linux
@@ -77,14 +77,14 @@ def test_a_rank_that_goes_on_after_the_signal_leaves_soon_all_the_same():
     child = child_of_killed_launcher(CHILD_THAT_IS_BUSY)
     time.sleep(0.3)
     assert process_start_ticks(child) is not None
-    assert wait_until_gone(child, timeout_s=3.0)
+    assert wait_until_gone(child, timeout_s=60.0)
 
 
 @on_linux
 def test_a_rank_whose_launcher_died_before_it_asked_leaves_too():
     if b"python" in Path("/proc/1/cmdline").read_bytes():
         pytest.skip("here orphans get a Python program for a parent")
-    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_ASKS_LATE), timeout_s=3.0)
+    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_ASKS_LATE), timeout_s=60.0)
 
 
 def test_a_process_is_known_by_its_number_and_its_start():
@@ -106,7 +106,7 @@ def test_a_process_knows_how_old_it_is():
 
 def test_a_process_that_has_ended_is_not_running_though_nobody_collected_it():
     with subprocess.Popen(["true"]) as process:
-        assert wait_until_gone(process.pid, timeout_s=5.0)
+        assert wait_until_gone(process.pid, timeout_s=60.0)
     assert not process_is_running(process.pid, None)
 
 
@@ -125,10 +125,10 @@ def left_with_a_busy_thread(last_words: str) -> subprocess.CompletedProcess[str]
     program = (
         "import sys, threading, time\n"
         "from isaaclab_arena.distributed.process import leave_process, leave_process_on_error\n"
-        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
         f"{last_words}\n"
     )
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_process_that_leaves_has_said_everything_and_keeps_its_exit_code():

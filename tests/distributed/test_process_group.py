@@ -147,7 +147,7 @@ def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once(tmp_pat
     """
     port = free_port()
     processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
-    outputs = [process.communicate(timeout=30) for process in processes]
+    outputs = [process.communicate(timeout=120) for process in processes]
     assert "ConfigError: the output directory is not empty" in outputs[0][1]
     assert "PeerStoppedError: stopped because of rank 0: the output directory is not empty" in outputs[1][1]
 

@@ -304,7 +304,7 @@ def test_a_verification_that_is_told_to_end_leaves_nothing_behind(untouched, tmp
         wait_until(lambda: any(tmp_path.glob("*/*")))
         process.terminate()
         process.stdout.read()
-        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 
 

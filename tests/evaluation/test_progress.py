@@ -24,6 +24,7 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.long_work import LongWork, heard_by
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from tests.end_to_end.launching import wait_until
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 from tests.storage.recordings import write_parts
 
@@ -216,9 +217,8 @@ def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger="isaaclab_arena")
     console = Console(file=io.StringIO())
     with ProgressDisplay(lambda: [report_of(0, jobs_total=2)], console=console, line_interval_s=0.05):
-        time.sleep(0.2)
+        wait_until(lambda: len(caplog.records) >= 2)
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) >= 2
     assert all(line.startswith("0%, jobs 0/2") for line in lines)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""

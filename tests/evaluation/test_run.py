@@ -70,7 +70,7 @@ def test_a_rank_says_how_far_long_work_of_its_job_has_come(tmp_path):
     assert status.long_work is None
 
 
-def what_a_rank_says(output_directory: Path, timeout_s: float = 20.0) -> str | None:
+def what_a_rank_says(output_directory: Path, timeout_s: float = 60.0) -> str | None:
     """Return what long work a rank does, as soon as it says that it does any."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:

@@ -55,7 +55,7 @@ def serving(policy: Any, **options: Any) -> Iterator[PolicyServer]:
         yield server
     finally:
         server.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 

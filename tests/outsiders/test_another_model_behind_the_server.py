@@ -113,7 +113,7 @@ def test_the_server_that_comes_along_states_its_model_and_nvidias_nothing():
     for serves, expected in ((stated, json.dumps(stated)), (None, UNKNOWN)):
         with serving(NetworkPolicy(), serves=serves) as server:
             connection = PolicyServerConnection(
-                ServerAddress(host="127.0.0.1", port=server.port, timeout_s=30.0), Gr00tWire()
+                ServerAddress(host="127.0.0.1", port=server.port, timeout_s=60.0), Gr00tWire()
             )
             connection.wait_until_ready()
             assert connection.stated == expected
@@ -126,7 +126,7 @@ def test_a_server_that_comes_back_with_another_model_is_not_asked_on():
     try:
         with serving(NetworkPolicy(), serves=first) as server:
             port = server.port
-            connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port, timeout_s=30.0), Gr00tWire())
+            connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0), Gr00tWire())
             connection.wait_until_ready()
         with (
             serving(NetworkPolicy(), serves={"model": "other"}, port=port),

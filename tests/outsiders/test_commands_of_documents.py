@@ -63,7 +63,7 @@ def test_the_job_of_a_page_runs_with_a_server_of_the_package(
 
 def is_well(port: int) -> bool:
     try:
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
         client.request("GET", "/health")
         return client.getresponse().status == 200
     except OSError:

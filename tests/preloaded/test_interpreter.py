@@ -126,20 +126,20 @@ def test_what_is_registered_for_the_end_happens(tmp_path):
 def test_a_signal_that_its_process_is_sent_is_heard(tmp_path):
     process, _ = started(tmp_path)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 41
+    assert process.wait(timeout=60) == 41
 
 
 def test_when_its_process_is_killed_it_is_gone(tmp_path):
     process, pid = started(tmp_path)
     process.kill()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     wait_until(lambda: not is_running(pid))
 
 
 def test_when_it_is_killed_its_process_ended_by_that_signal(tmp_path):
     process, pid = started(tmp_path)
     os.kill(pid, signal.SIGKILL)
-    assert process.wait(timeout=30) == -signal.SIGKILL
+    assert process.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_when_who_started_it_is_killed_it_has_another_parent(tmp_path):
@@ -151,7 +151,7 @@ def test_when_who_started_it_is_killed_it_has_another_parent(tmp_path):
     pid = int((tmp_path / "pid").read_text())
     parent = parent_of(pid)
     starter.kill()
-    starter.wait(timeout=30)
+    starter.wait(timeout=60)
     wait_until(lambda: parent_of(pid) != parent)
     os.kill(pid, signal.SIGKILL)
 

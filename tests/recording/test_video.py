@@ -70,7 +70,7 @@ class DrawnLaterEnvironment(FilmedEnvironment):
         ]
 
     def _draw(self, frames: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        assert self.may_draw.wait(timeout=30)
+        assert self.may_draw.wait(timeout=60)
         self.threads.add(current_thread().name)
         self.num_drawn += 1
         return frames

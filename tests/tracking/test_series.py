@@ -87,7 +87,7 @@ def test_a_server_gets_each_point_once_from_watchers_that_know_more_and_more(tmp
     for each in watchers:
         each.start()
     for each in watchers:
-        each.join(timeout=30.0)
+        each.join(timeout=60.0)
     assert sorted(service.points) == [("reach", step) for step in range(5)]
     assert len(service.run_ids) == 1
 
@@ -121,7 +121,7 @@ def test_a_service_that_does_not_answer_keeps_no_watch_from_going_on(tmp_path, c
     service, answer = Service(has_server=True), threading.Event()
 
     def open_slowly(name: str, run: TrackedRun) -> Telling:
-        answer.wait(30.0)
+        answer.wait(60.0)
         return service.open(name, run)
 
     series = series_in(tmp_path / "tracking", service, longest_wait_s=0.05, opened=open_slowly)

@@ -22,7 +22,7 @@ class RefusingNetwork(RandomNetwork):
 
     def answer(self, entries):
         self.is_asked.set()
-        assert self.may_go_on.wait(10.0)
+        assert self.may_go_on.wait(60.0)
         if 13 in np.asarray(entries["seed"]):
             raise ValueError("13 brings bad luck")
         return super().answer(entries)
@@ -96,7 +96,7 @@ def test_what_comes_during_a_call_is_answered_together_in_the_next(network):
     network.may_go_on.clear()
     with ThreadPoolExecutor(3) as pool:
         pool.submit(batcher.ask, query(1), slots_per_call=SLOTS)
-        assert network.is_asked.wait(10.0)
+        assert network.is_asked.wait(60.0)
         later = [pool.submit(batcher.ask, query(seed), slots_per_call=SLOTS) for seed in (2, 3)]
         while len(batcher._waiting) < 2:
             pass

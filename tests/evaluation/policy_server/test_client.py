@@ -149,12 +149,12 @@ def test_who_does_not_know_the_token_is_told_and_hears_no_more(place, token):
 
 def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_read(place):
     serving = place.serve(random=RandomNetwork)
-    with place.address.connected(5.0) as connection:
+    with place.address.connected(60.0) as connection:
         # Whether all of it fits into the pipe before the server lets go is not for us to say.
         with suppress(ConnectionError):
             wire.send(connection, {"hello": 1}, {"much": np.zeros(100_000)})
         with pytest.raises((EOFError, ConnectionError)):
-            wire.received(connection, timeout_s=5.0)
+            wire.received(connection, timeout_s=60.0)
     serving.close()
 
 
@@ -175,7 +175,7 @@ def test_a_wrong_answer_is_named_and_a_late_one_loses_the_policy(place, said, er
             wire.received(connection)
             if said is not None:
                 wire.send(connection, said, {"action": np.zeros((3, 2))})
-            done.wait(5.0)
+            done.wait(60.0)
 
     done = threading.Event()
     threading.Thread(target=answers, daemon=True).start()
@@ -203,7 +203,7 @@ class HeldNetwork(RandomNetwork):
         self.may_answer = threading.Event()
 
     def answer(self, entries):
-        assert self.may_answer.wait(10.0)
+        assert self.may_answer.wait(60.0)
         return super().answer(entries)
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +41,6 @@ def test_when_rank_zero_is_killed_the_next_one_takes_over_and_knows_who_died(tmp
     """The whole arrangement under torchrun: it stops the other ranks with SIGTERM, and they still meet in files."""
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    started = time.monotonic()
     finished = subprocess.run(
         [
             sys.executable,
@@ -61,5 +59,4 @@ def test_when_rank_zero_is_killed_the_next_one_takes_over_and_knows_who_died(tmp
         check=False,
     )
     assert finished.returncode == 1
-    assert time.monotonic() - started < 60.0
     assert json.loads((tmp_path / "merged.json").read_text()) == [1, ["dead", "interrupted"]], finished.stderr

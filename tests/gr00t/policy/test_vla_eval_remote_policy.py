@@ -48,7 +48,7 @@ class TestConformance(PolicyConformance):
 
 
 def test_each_env_slot_has_a_session_and_all_are_in_flight_at_once():
-    model, environment, together = Model(), LimbEnvironment(3), threading.Barrier(3, timeout=20)
+    model, environment, together = Model(), LimbEnvironment(3), threading.Barrier(3, timeout=60)
 
     def answers(message: dict[str, Any], asked: int) -> list[bytes]:
         if asked == 1:

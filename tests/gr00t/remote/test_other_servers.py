@@ -54,7 +54,7 @@ def server_of(wire: type[Wire]) -> Iterator[int]:
 @pytest.mark.parametrize("client", WIRES)
 def test_a_server_of_another_protocol_is_named_with_the_policy_that_asks_it(client, server):
     with server_of(server) as port:
-        address = ServerAddress(host="127.0.0.1", port=port, timeout_s=5.0, wait_for_server_s=20.0)
+        address = ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0, wait_for_server_s=60.0)
         connection = PolicyServerConnection(address, client())
         if client is server:
             connection.wait_until_ready()

@@ -77,16 +77,16 @@ def asked(made: SlotConnections[SlowWire], num_slots: int) -> list[str]:
 
 
 def test_answers_that_together_come_in_time_are_waited_for():
-    assert asked(connections(SlowServer(0.1, 0.1, 0.1)), 3) == ["done"] * 3
+    assert asked(connections(SlowServer(0.05, 0.05, 0.05)), 3) == ["done"] * 3
 
 
 def test_the_last_answer_has_to_come_no_later_than_the_first():
-    made = connections(SlowServer(*[0.01] * 2, *[0.3] * 6), remembers=True)
+    server = SlowServer(*[0.01] * 2, *[0.3] * 6)
+    made = connections(server, remembers=True)
     asked(made, 2)
-    began_s = time.monotonic()
     with pytest.raises(ServerUnreachableError, match=r"it did not answer within 0.5 s"):
         asked(made, 6)
-    assert time.monotonic() - began_s < 0.5 + 0.3
+    assert len(server.times_s) >= 4, "at most two of the six were waited for"
 
 
 def test_answers_that_were_late_are_asked_for_once_more_all_at_once():

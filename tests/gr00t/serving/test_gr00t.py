@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_by_name_and_the_next_request_is_answered(c
 
 
 def health_of(port: int) -> tuple[int, dict]:
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=20.0)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
     client.request("GET", "/health")
     answer = client.getresponse()
     return answer.status, json.loads(answer.read())

@@ -23,7 +23,7 @@ def signalled_when_healthy(port: int, number: signal.Signals, found: list[int]) 
     def watch() -> None:
         deadline = time.monotonic() + 60.0
         while time.monotonic() < deadline and not found:
-            client = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
             try:
                 client.request("GET", "/health")
                 found.append(client.getresponse().status)

@@ -69,7 +69,7 @@ def shown(number: int, **changes: Any) -> bytes:
 
 def asked(connection: ClientConnection, message: bytes) -> dict[str, Any]:
     connection.send(message)
-    return unpacked(connection.recv(20.0, decode=False))
+    return unpacked(connection.recv(60.0, decode=False))
 
 
 @contextmanager
@@ -155,16 +155,16 @@ def test_what_is_no_message_ends_the_session_with_a_reason(port, data):
     with connected(port) as connection:
         connection.send(data)
         if isinstance(data, bytes):
-            assert "unreadable message" in unpacked(connection.recv(20.0, decode=False))["payload"]["error"]
+            assert "unreadable message" in unpacked(connection.recv(60.0, decode=False))["payload"]["error"]
         with pytest.raises(ConnectionClosed, match="1007"):
-            connection.recv(20.0)
+            connection.recv(60.0)
 
 
 def test_a_message_beyond_the_limit_ends_the_session_with_a_reason(port):
     with connected(port) as connection:
         connection.send(b"x" * (LIMITS.max_message_bytes + 1))
         with pytest.raises(ConnectionClosed, match="1009"):
-            connection.recv(20.0)
+            connection.recv(60.0)
 
 
 def test_an_observation_outside_of_an_episode_is_refused(port):
@@ -199,7 +199,7 @@ def test_a_client_that_finds_no_env_slot_is_told_so_and_may_come_again():
                 pass
             assert refused.value.response.status_code == 503
             assert b"all 1 env slots of the served policy are taken" in (refused.value.response.body or b"")
-        for _ in range(100):
+        for _ in range(3_000):
             try:
                 with connected(port) as connection:
                     assert asked(connection, hello())["type"] == "hello"
@@ -217,7 +217,7 @@ def test_only_who_has_the_token_may_ask_and_everybody_may_ask_for_the_health():
             assert refused.value.response.status_code == 401
         with connect(f"ws://127.0.0.1:{port}", additional_headers={"Authorization": "Api-Key secret"}) as connection:
             assert asked(connection, hello())["type"] == "hello"
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         client.request("GET", "/health")
         answer = client.getresponse()
         told = json.loads(answer.read())
@@ -240,8 +240,8 @@ def test_a_client_that_floods_waits_and_others_go_on(port):
         other.send(start(1, episode_idx=2))
         for number in range(2, 12):
             assert asked(other, shown(number))["seq"] == number
-        answers = [unpacked(flooding.recv(20.0, decode=False))["seq"] for _ in range(98)]
-        thread.join(20.0)
+        answers = [unpacked(flooding.recv(60.0, decode=False))["seq"] for _ in range(98)]
+        thread.join(60.0)
     assert answers == list(range(2, 100))
 
 
@@ -251,7 +251,7 @@ class HeldPolicy(WalkPolicy):
     may_act = threading.Event()
 
     def act_in_some(self, env, observation, env_ids):
-        assert self.may_act.wait(20.0)
+        assert self.may_act.wait(60.0)
         return super().act_in_some(env, observation, env_ids)
 
 
@@ -272,7 +272,7 @@ def test_what_a_client_sends_ahead_stays_with_the_client():
         thread.join(0.7)
         is_held_up = thread.is_alive()
         HeldPolicy.may_act.set()
-        answers = [unpacked(connection.recv(20.0, decode=False))["seq"] for _ in range(250)]
-        thread.join(20.0)
+        answers = [unpacked(connection.recv(60.0, decode=False))["seq"] for _ in range(250)]
+        thread.join(60.0)
     assert is_held_up
     assert answers == sent == list(range(2, 252))

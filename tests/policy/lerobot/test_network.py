@@ -1,7 +1,6 @@
 """The process of a policy: what it answers, and what becomes of one that dies, falls silent or answers nonsense."""
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,7 +137,8 @@ def test_a_policy_that_was_written_over_is_not_asked_on_after_its_process_died(t
     ],
 )
 def test_what_goes_wrong_is_told(tmp_path, misbehaviour, error, message):
-    network = network_of(saved(tmp_path, misbehaviour=misbehaviour), timeout_s=0.5)
+    timeout_s = 0.5 if misbehaviour == "hang" else 60.0
+    network = network_of(saved(tmp_path, misbehaviour=misbehaviour), timeout_s=timeout_s)
     for _ in range(2):
         with pytest.raises(error, match=message):
             asked(network)
@@ -166,10 +166,8 @@ def test_a_policy_that_lerobot_reads_otherwise_than_its_configuration_says_is_re
 
 def test_a_policy_that_starts_too_slowly_is_lost_before_the_process_would_be_ended(tmp_path):
     network = network_of(saved(tmp_path, misbehaviour="die once, then start slowly"))
-    began_s = time.monotonic()
     with ended_in(lambda: 4.0), pytest.raises(PolicyLostError, match=r"did not answer within 2 s"):
         asked(network)
-    assert time.monotonic() - began_s < 60
     network.close()
 
 

@@ -18,7 +18,7 @@ def test_ranks_wait_for_a_slow_rank_zero(tmp_path):
 
     writer = threading.Thread(target=slowly)
     writer.start()
-    assert await_announcement(tmp_path, "now", timeout_s=10) == tmp_path
+    assert await_announcement(tmp_path, "now", timeout_s=60) == tmp_path
     writer.join()
 
 
@@ -45,5 +45,5 @@ def test_ranks_of_many_starts_one_after_the_other_never_meet_in_the_directory_of
         launch = f"start {number}"
         writer = threading.Thread(target=announce, args=(tmp_path, LatestRun(launch=launch, run_directory=directory)))
         writer.start()
-        assert await_announcement(tmp_path, launch, timeout_s=10) == directory
+        assert await_announcement(tmp_path, launch, timeout_s=60) == directory
         writer.join()

@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -74,10 +73,8 @@ def test_something_else_on_the_pipe_is_refused():
 )
 def test_a_frame_of_nonsense_is_refused_and_nothing_is_unpickled(header):
     frame = b"ARN1" + len(header).to_bytes(4, "little") + header + b"\0" * 64
-    began_s = time.monotonic()
     with pytest.raises((frames.FrameError, ValueError, KeyError, TypeError)):
         frames.decode(read_from(frame))
-    assert time.monotonic() - began_s < 5
 
 
 def test_a_frame_larger_than_any_header_is_not_waited_for():

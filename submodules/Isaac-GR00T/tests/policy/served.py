@@ -70,5 +70,5 @@ def serving(policy: Any, **options: Any) -> Iterator[PolicyServer]:
         yield server
     finally:
         server.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
