@@ -1,6 +1,7 @@
 """Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids."""
 
 import functools
+import itertools
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ from isaaclab_arena.workers.worker_options import WorkerOptions
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError
 
 _UNKNOWN_CONTROL_DT_S = 1.0
+_RATES = {"render_fps": "metadata['render_fps']"}
 
 STEPS_OF_A_SLOW_RESET = 8
 """What simulators with large scenes take for a reset, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
@@ -64,7 +66,7 @@ class GymConfig(WorkerOptions):
         instruction_key: Entry of the ``info`` of a reset, or else attribute of the environment, that holds what a
             policy is told in this episode, instead of ``task_description``.
         tell_episode: Whether ``reset`` is given ``options`` with the episode's index and conditions.
-        control_dt: Time between two control steps [s], where the environment does not say.
+        control_dt: Time between two control steps [s], whatever the environment says; by default what it says.
         seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
         seeded: Whether an environment that starts differently from the same seed is refused.
         enable_cameras: Accepted for job files; pictures that an environment observes are always there.
@@ -281,7 +283,7 @@ class GymBuilder(Generic[_Config]):
             task_name=self._short_name,
             task_description=self.task_name(config),
             max_episode_length=limit,
-            control_dt=config.control_dt or description["control_dt"] or _UNKNOWN_CONTROL_DT_S,
+            control_dt=config.control_dt or self._stated_control_dt(description["rates"]),
             seed_bits=config.seed_bits,
             reproducible=config.seeded and not description["nondeterministic"],
             success=SuccessRule(
@@ -292,6 +294,43 @@ class GymBuilder(Generic[_Config]):
             metric_keys=tuple(dict.fromkeys((*config.metric_keys, *description["metric_keys"]))),
             tells_episode=config.tell_episode,
         )
+
+    def _stated_control_dt(self, rates: Mapping[str, float]) -> float:
+        """Return the time between two control steps [s] of an environment of which the job does not say it.
+
+        ``dt`` is a control step in some packages and a step of the simulator in others. So it counts where nothing else
+        is said, and as the exact form of ``render_fps``, which is a whole number.
+
+        Args:
+            rates: What the environment says; see `EnvSlot.description`.
+
+        Raises:
+            EnvironmentBuildError: If it says two different things.
+        """
+        seconds = {name: value if name in ("control_timestep", "dt") else 1.0 / value for name, value in rates.items()}
+        if seconds.keys() - {"dt", "render_fps"}:
+            seconds.pop("dt", None)
+        for one, other in itertools.combinations(seconds, 2):
+            rates_hz = 1.0 / seconds[one], 1.0 / seconds[other]
+            most_apart_hz = max(0.01 * max(rates_hz), 0.5 if "render_fps" in (one, other) else 0.0)
+            if abs(rates_hz[0] - rates_hz[1]) > most_apart_hz:
+                raise EnvironmentBuildError(
+                    f"'{self.name}' says {rates_hz[0]:g} control steps per second with {_RATES.get(one, one)}, and "
+                    f"{rates_hz[1]:g} with {_RATES.get(other, other)}; give control_dt, the seconds between two of them"
+                )
+        if not seconds:
+            _say_once(
+                f"'{self.name}' does not say how long a control step takes: 1 s is taken; control_dt gives another",
+                logging.WARNING,
+            )
+        elif [*seconds] == ["dt"]:
+            _say_once(
+                f"'{self.name}' says dt = {rates['dt']:g} s alone: that is taken for a control step, but may be a step "
+                "of its simulator; control_dt gives another",
+                logging.WARNING,
+            )
+        exact_first = ("control_timestep", "control_hz", "control_freq", "dt", "render_fps")
+        return next((seconds[name] for name in exact_first if name in seconds), _UNKNOWN_CONTROL_DT_S)
 
     def _check_seeding(self, config: _Config, slots: EnvSlots, environment: GymEnvironment) -> None:
         """Refuse an environment that does not start as its seed says: its episodes could never be repeated."""
@@ -365,8 +404,8 @@ def _same(first: Mapping[str, np.ndarray], again: Mapping[str, np.ndarray]) -> b
 
 
 @functools.cache
-def _say_once(line: str) -> None:
-    _LOG.info("%s", line)
+def _say_once(line: str, level: int = logging.INFO) -> None:
+    _LOG.log(level, "%s", line)
 
 
 def _drawing_with(opengl: OpenglChoice, config: _Config) -> _Config:

@@ -109,6 +109,19 @@ class TaskSetEnvironment(gymnasium.Env):
         return np.array([self.layout, self.num_told]), 0.0, self.clock == 2, False, {}
 
 
+class RatedEnvironment(gymnasium.Env):
+    """Says how often it steps as asked for: ``render_fps`` in its metadata, everything else as attributes."""
+
+    def __init__(self, *, render_fps=None, **said):
+        self.metadata = {"render_modes": [], "render_fps": render_fps}
+        self.__dict__.update(said)
+        self.action_space = self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+
 class CrowdedEnvironment(gymnasium.Env):
     """Counts the steps of all environments of its process."""
 
@@ -155,6 +168,7 @@ class Scene:
 
 
 gymnasium.register("Fake/Littering-v0", entry_point=f"{__name__}:LitteringEnvironment", max_episode_steps=5)
+gymnasium.register("Fake/Rated-v0", entry_point=f"{__name__}:RatedEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Crowded-v0", entry_point=f"{__name__}:CrowdedEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/TaskSet-v0", entry_point=f"{__name__}:TaskSetEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Draw-v0", entry_point=f"{__name__}:DrawEnvironment", max_episode_steps=20)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import ArenaError, UnannouncedPictureError
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, UnannouncedPictureError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Episode, Outcome
@@ -28,6 +28,7 @@ WHILE_STARTING = pytest.mark.parametrize(
 )
 
 
+RATED = "gym:tests.environments.gym.gym_fakes:Fake/Rated-v0"
 SEEN, SPARING = (f"gym:tests.environments.gym.gym_pictures:Fake/{name}-v0" for name in ("Seen", "Sparing"))
 TASK_SET = "gym:tests.environments.gym.gym_fakes:Fake/TaskSet-v0"
 OPTIONS = {"success_key": "near", "end_on_success": False, "metric_keys": ("drawn",)}
@@ -368,10 +369,52 @@ def test_numbers_out_of_info_become_metrics():
         assert np.isnan(record.metrics["absent"])
 
 
-def test_the_step_time_is_what_the_environment_says():
-    assert build("gym:Ant-v5").control_dt == pytest.approx(0.05)
-    assert build().control_dt == pytest.approx(1 / 20)
-    assert build(control_dt=0.1).control_dt == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("said", "control_dt"),
+    [
+        ({"control_hz": 10, "render_fps": 10, "dt": 0.01}, 0.1),
+        ({"control_freq": np.int64(20), "dt": 0.002}, 0.05),
+        ({"control_timestep": 0.05, "control_freq": 20}, 0.05),
+        ({"render_fps": 25}, 0.04),
+        ({"render_fps": 67, "dt": 0.015}, 0.015),
+        ({"control_hz": 0, "control_freq": "fast", "render_fps": 25}, 0.04),
+    ],
+)
+def test_a_control_step_takes_what_an_environment_says_of_it(said, control_dt, caplog):
+    assert build(RATED, make_kwargs=said).control_dt == pytest.approx(control_dt)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("name", "control_dt"), [("Ant-v5", 0.05), ("Humanoid-v5", 0.015), ("Pendulum-v1", 0.05)])
+def test_gymnasiums_own_environments_take_their_dt(name, control_dt):
+    assert build(f"gym:{name}").control_dt == pytest.approx(control_dt)
+
+
+@pytest.mark.parametrize(("dt", "said"), [(0.04, "0.04"), (np.float32(0.05), "0.05"), (np.array([0.06]), "0.06")])
+def test_a_dt_alone_is_taken_with_a_warning_as_it_may_be_the_simulators(dt, said, caplog):
+    assert build(RATED, make_kwargs={"dt": dt}).control_dt == pytest.approx(float(said))
+    [record] = caplog.records
+    assert f"says dt = {said} s alone: that is taken for a control step, but may be a step of" in record.getMessage()
+
+
+def test_that_nothing_is_said_of_control_steps_is_told(caplog):
+    assert build(RATED).control_dt == 1.0
+    [record] = caplog.records
+    assert "does not say how long a control step takes: 1 s is taken" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"control_freq": 20, "render_fps": 30}, "20 control steps .* with control_freq, and 30 with metadata"),
+        ({"control_hz": 20, "control_timestep": 0.1}, "20 control steps .* control_hz, and 10 with control_timestep"),
+        ({"render_fps": 20, "dt": 0.002}, r"500 control steps .* with dt, and 20 with metadata\['render_fps'\]"),
+    ],
+)
+def test_two_rates_that_differ_are_an_error_that_names_both_and_the_option_that_settles_it(said, message):
+    with pytest.raises(EnvironmentBuildError, match=f"{message}.*give control_dt"):
+        build(RATED, make_kwargs=said)
+    assert build(RATED, make_kwargs=said, control_dt=0.1).control_dt == 0.1
 
 
 @pytest.mark.parametrize(("bits", "low", "high"), [(32, 2**31, 2**32), (63, 2**61, 2**63)])

@@ -14,6 +14,9 @@ _SPACES = frozenset({"Box", "Dict", "Discrete", "MultiDiscrete", "MultiBinary"})
 _NUMBER_KINDS = frozenset("biuf")
 _NOTHING_TOLD = contextlib.nullcontext()
 
+RATES = ("control_hz", "control_freq", "control_timestep", "dt")
+"""Attributes by which environments say how long a control step takes: two in steps per second, two in seconds."""
+
 
 class SlotStart(typing.NamedTuple):
     """What the reset of one environment gave.
@@ -94,7 +97,7 @@ class EnvSlot:
             "action_high": high.tolist(),
             "max_episode_length": spec.max_episode_steps if spec is not None else None,
             "nondeterministic": spec is not None and spec.nondeterministic,
-            "control_dt": _control_dt(environment),
+            "rates": _rates(environment),
             "renders": environment.render_mode == "rgb_array",
             "draws_on_demand": self._drawing is not None,
             "metric_keys": list(self._metric_keys),
@@ -246,9 +249,24 @@ def _number(value: typing.Any, what: str) -> float:
     return float(number.reshape(()))
 
 
-def _control_dt(environment: gymnasium.Env) -> float | None:
-    dt = getattr(environment.unwrapped, "dt", None)
-    rate_hz = (environment.metadata or {}).get("render_fps")
-    if not isinstance(dt, (int, float)) and rate_hz:
-        dt = 1.0 / float(rate_hz)
-    return float(dt) if isinstance(dt, (int, float)) and dt > 0 else None
+def _rates(environment: gymnasium.Env) -> dict[str, float]:
+    """Return what an environment says of the time between its steps, under the names by which it says it.
+
+    The outermost wrapper that says something is believed. Of Gymnasium's own environments it is known that ``dt`` is
+    the time of a step, and that ``render_fps`` may be another one, as in Pendulum.
+    """
+    inner = environment.unwrapped
+    layers: list[typing.Any] = [environment]
+    while layers[-1] is not inner:
+        layers.append(getattr(layers[-1], "env", inner))
+    said = {name: next(filter(_is_rate, (getattr(each, name, None) for each in layers)), None) for name in RATES}
+    said["render_fps"] = (environment.metadata or {}).get("render_fps")
+    rates = {name: float(np.asarray(value).reshape(())) for name, value in said.items() if _is_rate(value)}
+    if "dt" in rates and type(inner).__module__.startswith("gymnasium.envs."):
+        return {"control_timestep": rates["dt"]}
+    return rates
+
+
+def _is_rate(value: typing.Any) -> bool:
+    array = np.asarray(value)
+    return array.size == 1 and array.dtype.kind in "iuf" and bool(0.0 < array.reshape(()) < np.inf)

@@ -109,7 +109,7 @@ class LiberoTask(gymnasium.Env):
         task: LIBERO's own environment.
         made_by: The class below it, whose packages are told.
         runs_on: Packages whose versions are told beside those of its class.
-        dt: Time between two control steps [s].
+        control_timestep: Time between two control steps [s].
 
     Args:
         task: LIBERO's own environment.
@@ -122,7 +122,7 @@ class LiberoTask(gymnasium.Env):
     def __init__(self, task: typing.Any, states: np.ndarray, settings: typing.Mapping[str, typing.Any]) -> None:
         self.task = task
         self.made_by = type(task.env)
-        self.dt = 1.0 / CONTROL_FREQUENCY_HZ
+        self.control_timestep = 1.0 / CONTROL_FREQUENCY_HZ
         self._states = states
         self._settings = settings
         self._resets = ResetSequence(task, seeds_every_reset=settings["seeds_every_reset"])

@@ -81,7 +81,7 @@ class RobosuiteTask(gymnasium.Env):
     Attributes:
         task: The environment.
         made_by: Its class, whose package's version is told.
-        dt: Time between two control steps [s].
+        control_timestep: Time between two control steps [s].
 
     Args:
         task: The environment, made with a seed.
@@ -91,7 +91,7 @@ class RobosuiteTask(gymnasium.Env):
     def __init__(self, task: typing.Any, cameras: typing.Sequence[str]) -> None:
         self.task = task
         self.made_by = type(task)
-        self.dt = 1.0 / task.control_freq
+        self.control_timestep = 1.0 / task.control_freq
         low, high = task.action_spec
         self.action_space = spaces.Box(low.astype(np.float32), high.astype(np.float32))
         self._pictures = [f"{camera}_image" for camera in cameras]
