@@ -190,17 +190,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Say what to do in env slots that start without words of their own; the YAML file's where nothing is said."""
         return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the action of every env slot, asking the model for the env slots whose chunk is used up.
-
-        Returns:
-            Shape: (num_envs, action_dim).
-
-        Raises:
-            PolicyError: If the model's answer does not fit, or an env slot has no instruction.
-        """
-        return self.act_in_some(env, observation, range(env.num_envs))
-
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
         """Return actions as `get_action` does, and go on in the named env slots alone; see `ActsInSome`."""
         source = self._source_for(env, all_active=True)
@@ -249,11 +238,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     ) -> torch.Tensor:
         """Ask the model about some env slots; see `AnswersChunks`. Shape: (len(env_ids), predicted, action_dim)."""
         return self._chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots that start, and those whose next observation a query of the model shows."""
-        # It holds for the class that says how it acts, and that is this one.
-        return super().pictures_to_see(env, starting)
 
     def close(self) -> None:
         """Log how many queries were saved by asking for single env slots, and release the environment."""

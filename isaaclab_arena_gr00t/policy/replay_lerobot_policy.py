@@ -173,6 +173,11 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 playing.position += 1
         return action.to(env.device)
 
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return the rest of the trajectory; see `PlaysChunks`."""
+        playing = self._playing[env_id]
+        return playing.actions[playing.position :]
+
     def finished(self) -> torch.Tensor | None:
         """Return the env slots whose trajectory has been played to its end. Shape: (num_envs,), bool."""
         finished = torch.zeros(self._num_envs, dtype=torch.bool)

@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
 from isaaclab_arena_gr00t.serving.listening import ListenOptions
 from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
 from isaaclab_arena_gr00t.serving.websocket_server import WebsocketServer
+from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
 
 IMAGES = {"observation/image": "front", "observation/wrist_image": "side"}
@@ -24,7 +29,7 @@ LIMITS = WireLimits(max_message_bytes=100_000)
 
 
 @contextmanager
-def serving(policy_class: type[LookPolicy] = LookPolicy, **names: Any) -> Iterator[int]:
+def serving(policy_class: type[PolicyBase] = LookPolicy, **names: Any) -> Iterator[int]:
     with served(policy_class=policy_class, **{"images": IMAGES, "states": STATES, **names}) as (job, host):
         server = WebsocketServer(host, OpenpiTalks(job, LIMITS, prompt_key="prompt"), ListenOptions(port=0), job.stated)
         server.start()
@@ -88,6 +93,25 @@ def test_it_says_what_it_wants_and_how_long_its_chunks_are(port):
         assert said["states"] == {"observation/state": 6, "nameless": 3}
     with serving(StridePolicy) as other, connected(other) as (_, said):
         assert said["action_horizon"] == 3
+
+
+def test_a_model_that_predicts_chunks_answers_with_the_whole_chunk_that_it_plays(tmp_path):
+    path = write_policy_yaml(tmp_path, GROUPS)
+
+    class Chunked(LimbPolicy):
+        config_class = None
+
+        @classmethod
+        def from_dict(cls, config_dict):
+            return cls(ClosedloopPolicyArgs(policy_config_yaml_path=path))
+
+    with serving(Chunked) as other, connected(other) as (connection, said):
+        connection.send(pack(shown()))
+        chunk = unpack(connection.recv(60.0, decode=False))["actions"]
+    length = yaml.safe_load(Path(path).read_text())["action_chunk_length"]
+    assert length > 1
+    assert said["action_horizon"] == length
+    assert chunk.shape == (length, 5)
 
 
 def test_nothing_is_left_of_what_was_shown_before(port):

@@ -1,0 +1,18 @@
+"""What the policies that ship say of themselves holds for how they act."""
+
+import pytest
+
+from isaaclab_arena.interfaces.policy import acts_in_some, chunks_of, plans_of
+from isaaclab_arena.policy.action_chunking import ChunkPolicy
+from isaaclab_arena.policy.catalog import POLICIES
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+def test_a_policy_that_plays_chunks_tells_its_plans_and_answers_with_chunks(name):
+    policy_class = POLICIES.get(name)
+    policy = object.__new__(policy_class)
+    if hasattr(policy_class, "planned"):
+        assert plans_of(policy) is policy
+    if issubclass(policy_class, ChunkPolicy):
+        assert chunks_of(policy) is policy
+        assert acts_in_some(policy)
