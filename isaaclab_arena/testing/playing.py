@@ -1,4 +1,4 @@
-"""Define what the conformance tests share: requirements, episodes, and deterministic actions."""
+"""Define what the conformance tests and the runner's probe share: requirements, episodes, deterministic actions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -135,7 +135,7 @@ def difference(expected: Trace, found: Trace) -> str:
     for number, (one, other) in enumerate(zip(expected, found, strict=False)):
         for name in one:
             if one[name] != other.get(name):
-                return f"'{name}' differs after {number} steps"
+                return f"'{name}' differs {f'in step {number}' if number else 'at the start'}"
     return (
         "" if len(expected) == len(found) else f"one ends after {len(expected) - 1} steps, one after {len(found) - 1}"
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
+from isaaclab_arena.environments.gym.worker.own_generators import OwnGenerators, others_kept
 from isaaclab_arena.environments.gym.worker.shared_arrays import (
     FIRST_ENTRY,
     MOVE,
@@ -280,8 +281,9 @@ class LocalSlots(EnvSlots):
         self._source = source
         self._slots: dict[int, EnvSlot] = {}
         self._starting: dict[int, tuple[SlotReset, bool]] = {}
-        for index in range(num_envs):
-            self._slots[index] = self._made()
+        with others_kept():
+            for index in range(num_envs):
+                self._slots[index] = self._made()
         first = self._slots[0]
         super().__init__({**first.description(), "versions": versions_of(first.environment)}, num_envs)
         self._shown = SharedArrays(-1, self.description, num_envs)
@@ -290,6 +292,7 @@ class LocalSlots(EnvSlots):
         """Keep what episodes start from; see `EnvSlots.begin_reset`."""
         self._starting.update({index: (reset, index in seen) for index, reset in resets.items()})
 
+    @others_kept()
     def finish_reset(self, indices: Sequence[int]) -> dict[int, str | None]:
         """Start episodes; what an environment raises fails the job. See `EnvSlots.finish_reset`."""
         instructions = {}
@@ -304,6 +307,7 @@ class LocalSlots(EnvSlots):
         self._take_numbers()
         return instructions
 
+    @others_kept()
     def finish_step(self, moves: SlotMoves) -> SlotSteps:
         """Make one step; see `EnvSlots.step`."""
         steps = self.no_steps()
@@ -327,6 +331,7 @@ class LocalSlots(EnvSlots):
         """Return pictures; see `EnvSlots.pictures`."""
         return {name: self._shown.arrays[name][index] for name in self._pictures}
 
+    @others_kept()
     def render(self, index: int) -> np.ndarray:
         """Return a picture; see `EnvSlots.render`."""
         return self._slots[index].render()
@@ -346,6 +351,8 @@ class LocalSlots(EnvSlots):
 
     def _made(self) -> EnvSlot:
         source = self._source
-        make = source_of(source.kind).make
-        environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
-        return EnvSlot(environment, source.info_keys, drawing_of(environment), source.instruction_key)
+        make, generators = source_of(source.kind).make, OwnGenerators()
+        with generators:
+            environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
+        drawing = drawing_of(environment)
+        return EnvSlot(environment, source.info_keys, drawing, source.instruction_key, generators)

@@ -60,7 +60,7 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
         return ProbeResult(passes=True)
     probed = (policy.with_own_memory() if isinstance(policy, SharesNetwork) else None) or policy
     try:
-        with _generators_kept(), torch.no_grad():
+        with generators_kept(), torch.no_grad():
             view, chunked = WideView(environment, max(batch, environment.num_envs)), chunks_of(probed)
             ask = _Asking(probed, view, batch)
             if continues and chunked is not None and chunked.chunk_traits().can_continue:
@@ -167,8 +167,8 @@ def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> 
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Restore the process-wide random generators at the end, because foreign policies may draw from them."""
+def generators_kept() -> Iterator[None]:
+    """Restore the process-wide random generators at the end of a ``with`` block: code from elsewhere may draw there."""
     restore: Callable[..., None] = np.random.set_state
     python, numpy_state = random.getstate(), np.random.get_state()
     try:

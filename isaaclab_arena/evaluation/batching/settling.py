@@ -54,6 +54,8 @@ class Settling:
         make: Builds or returns the policy of each group for a batch size; None for the number of env slots of each
             group.
         probe: Tests with the first group's policy, on a batch of that size, whether places matter.
+        probe_environment: Plays in the first environment, and returns why its episodes do not repeat themselves, None
+            where they do.
     """
 
     directory: Path
@@ -63,6 +65,7 @@ class Settling:
     planned: int | None
     make: Callable[[int | None], Sequence[PolicyBase]]
     probe: Callable[[PolicyBase, int], ProbeResult]
+    probe_environment: Callable[[], str | None]
 
     @property
     def num_envs(self) -> int:
@@ -89,7 +92,7 @@ def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
     is_likely = because is None and traits.reproducible and not traits.batch_invariant
     first = next(_sizes(settling, settling.num_envs), None) if is_likely else settling.fixed_batch
     policies = settling.make(first)
-    because = because or _because_of_policies(policies)
+    because = because or _because_of_policies(policies) or settling.probe_environment()
     if because is not None or policies[0].traits.batch_invariant:
         return _as_they_are(settling, because)
     return _settled(settling, policies)

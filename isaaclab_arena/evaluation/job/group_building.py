@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.config.schema import PolicyServerConfig
+from isaaclab_arena.evaluation.batching.environment_probe import unlike_itself
 from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult, probe_policy
 from isaaclab_arena.evaluation.batching.settling import Settling, asked_policies
 from isaaclab_arena.evaluation.job.build_cache import BuildCache
@@ -16,8 +17,10 @@ from isaaclab_arena.evaluation.job.served_model import settle_served_model
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
+from isaaclab_arena.evaluation.provenance.source_files import modules_of_object
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
+from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.pictures import LoadsRenderer
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures
@@ -58,6 +61,7 @@ class GroupBuilder:
         self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
         self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
         self._probed: dict[tuple[str, str, int, bool], ProbeResult] = {}
+        self._probed_environments: dict[tuple[str, bool], str | None] = {}
         self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
         self._has_built = False
 
@@ -96,6 +100,7 @@ class GroupBuilder:
             planned=settings.planned_batches.get(job.config.name),
             make=partial(self._make_policies, job, environments, []),
             probe=partial(self._probe, job, environments[0]),
+            probe_environment=partial(self._probe_environment, job, environments[0]),
         )
         asked = asked_policies(settling, simulated_on=settings.device.type)
         start_up.finish(StartUpPart.POLICY)
@@ -172,6 +177,18 @@ class GroupBuilder:
         if key not in self._probed:
             self._probed[key] = probe_policy(policy, environment, batch=batch, continues=continues)
         return self._probed[key]
+
+    def _probe_environment(self, job: Job, environment: Environment) -> str | None:
+        """Probe the first group's environment; see `Settling.probe_environment`. The answer is kept, too.
+
+        Those made of nothing but this package's code are not probed: its own tests play them again.
+        """
+        if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder):
+            return None
+        key = job.environment_key, job.policy_class.traits.sees_pictures
+        if key not in self._probed_environments:
+            self._probed_environments[key] = unlike_itself(environment, sees_pictures=key[1])
+        return self._probed_environments[key]
 
 
 def _load_renderer(environment: Environment, policy: PolicyBase) -> None:

@@ -1,5 +1,6 @@
 """Environments made elsewhere behave as the contract of `Environment` says."""
 
+import random
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,6 +18,7 @@ from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.video import VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
 from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.looking import PERIOD, LooksNowAndThen
 
@@ -56,6 +58,43 @@ def test_workers_give_the_same_bits_as_this_process():
     assert {index: record.outcome for index, record in here.items()} == {
         index: record.outcome for index, record in there.items()
     }
+
+
+def traced(name, **place) -> dict:
+    trace = Trace()
+    run(name, num_episodes=3, observer=trace, **place)
+    return trace.steps
+
+
+@pytest.mark.parametrize("maker", [GlobalNoise, RareNoise])
+def test_what_is_drawn_from_process_wide_generators_follows_from_the_episode_wherever_it_is_played(maker):
+    name = name_of(maker)
+    alone = traced(name, num_envs=1)
+    assert len(set(map(str, alone.values()))) == 3
+    assert traced(name, num_envs=3) == traced(name, num_envs=2, pipeline=2) == alone
+    assert traced(name, num_envs=2, **IN_WORKERS, envs_per_worker=2) == alone
+
+
+def test_what_a_policy_draws_and_what_an_environment_draws_do_not_touch_each_other():
+    class Drawing(RandomActionPolicy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drawn: list[tuple[float, ...]] = []
+
+        def get_action(self, env, observation):
+            self.drawn.append((random.random(), np.random.random(), float(torch.rand(1))))
+            return torch.zeros(env.num_envs, 1)
+
+    found = []
+    for maker in (Leaking, GlobalNoise, TorchNoise):
+        random.seed(5)
+        np.random.seed(5)
+        torch.manual_seed(5)
+        policy, trace = Drawing(), Trace()
+        run(name_of(maker), num_envs=2, num_episodes=2, policy=policy, observer=trace)
+        found.append(policy.drawn)
+        assert trace.steps == {index: steps for index, steps in traced(name_of(maker)).items() if index < 2}
+    assert found[0] == found[1] == found[2]
 
 
 @PLACES

@@ -10,6 +10,7 @@ import typing
 from . import (  # noqa: TID252  beside this file, whatever imports it
     drawing,
     env_slot,
+    own_generators,
     render_contexts,
     shared_arrays,
     sources,
@@ -98,11 +99,12 @@ class Answers:
         return {}
 
     def _made(self, message: dict) -> typing.Any:
-        make = sources.source_of(message["source"]).make
-        environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
+        make, generators = sources.source_of(message["source"]).make, own_generators.OwnGenerators()
+        with generators:
+            environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
         render_contexts.keep_robosuite_apart()
         told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
-        return env_slot.EnvSlot(environment, *told)
+        return env_slot.EnvSlot(environment, *told, generators)
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> str | None:
         if self._raised.pop(slot, None):

@@ -7,6 +7,8 @@ import typing
 
 import numpy as np
 
+from .own_generators import OwnGenerators  # noqa: TID252  beside this file, whatever package imports it
+
 if typing.TYPE_CHECKING:
     import gymnasium
 
@@ -44,7 +46,7 @@ class SlotStep(typing.NamedTuple):
 
 
 class EnvSlot:
-    """One environment.
+    """One environment, which draws from the process-wide random generators as its episode's seed says.
 
     It may have attributes that Gymnasium does not know: ``metric_keys``, entries of ``info`` that are wanted whoever
     asks; ``hold_action``, which keeps a robot where it is; ``stated_conditions``, plain values that every episode has.
@@ -58,6 +60,7 @@ class EnvSlot:
         drawing: Tells the environment whether its pictures are wanted, None if it always draws them.
         instruction_key: Entry of the ``info`` of a reset, or else attribute of the environment, that holds the
             instruction of the episode.
+        generators: Those that it was made with.
 
     Raises:
         TypeError: If its actions or observations are of a kind that is not supported.
@@ -69,8 +72,10 @@ class EnvSlot:
         info_keys: typing.Sequence[str],
         drawing: typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None = None,
         instruction_key: str | None = None,
+        generators: OwnGenerators | None = None,
     ) -> None:
         self.environment = environment
+        self._generators = generators or OwnGenerators()
         self._instruction_key = instruction_key
         self._drawing = drawing
         self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
@@ -112,13 +117,14 @@ class EnvSlot:
         Raises:
             ValueError: If the instruction of the episode is missing, or no text.
         """
-        with self._told(pictures):
+        with self._told(pictures), self._generators:
+            self._generators.seed(seed)
             observation, info = self.environment.reset(seed=seed, options=options)
         return SlotStart(self._arrays(observation, pictures=pictures), self._instruction(info))
 
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
         """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32."""
-        with self._told(pictures):
+        with self._told(pictures), self._generators:
             answer = self.environment.step(self._native_action(action))
         observation, reward, terminated, truncated, info = answer
         entries = {key: _number(info[key], f"info['{key}']") for key in self._info_keys if key in info}
@@ -133,7 +139,8 @@ class EnvSlot:
 
     def render(self) -> np.ndarray:
         """Return what the environment renders of itself. Shape: (height, width, 3), uint8."""
-        return np.asarray(self.environment.render(), np.uint8)
+        with self._generators:
+            return np.asarray(self.environment.render(), np.uint8)
 
     def close(self) -> None:
         """Close the environment."""

@@ -7,7 +7,6 @@ import difflib
 import importlib
 import inspect
 import os
-import random
 import sys
 import typing
 
@@ -111,7 +110,7 @@ class BenchmarkTask(PlainEnvironment):
         self._benchmark: typing.Any = None
         self._task: dict = {}
         self._num_steps = 0
-        shown = self._observed(self._started(0, 0))
+        shown = self._observed(self._started(0))
         metadata = self._benchmark.get_metadata()
         self._limit = max_episode_length or metadata.get("max_steps", DEFAULT_MAX_STEPS)
         self.spec = Spec(max_episode_steps=self._limit)
@@ -130,7 +129,8 @@ class BenchmarkTask(PlainEnvironment):
         Raises:
             ValueError: If the task has no such episode.
         """
-        observation = self._started(options["episode_index"], seed)
+        del seed  # the process-wide generators, from which benchmarks draw, begin with it
+        observation = self._started(options["episode_index"])
         return self._observed(observation), {LANGUAGE: observation.get(LANGUAGE) or self._task.get("name")}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
@@ -151,10 +151,7 @@ class BenchmarkTask(PlainEnvironment):
             self._benchmark.cleanup()
         self._loop.close()
 
-    def _started(self, episode_index: int, seed: int) -> typing.Any:
-        # For benchmarks that draw from the process's generators; one that seeds them itself does so after this.
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: TID251  a benchmark draws from nothing else
+    def _started(self, episode_index: int) -> typing.Any:
         benchmark = self._current()
         num_episodes = benchmark.get_metadata().get("max_episodes_per_task")
         if num_episodes is not None and episode_index >= num_episodes:
