@@ -3,10 +3,11 @@
 No rank waits for another one once the jobs run, because their work is very unequal.
 """
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -23,6 +24,7 @@ _LINGER_S = 0.3
 _PATIENCE_S = 5.0
 """How long a rank waits before it logs that it is waiting [s]."""
 _PIECE_LENGTH = 500_000
+_MAX_TOLD = 8
 
 
 class DistributedError(ArenaError):
@@ -94,10 +96,35 @@ class Ranks:
             PeerStoppedError: If another rank has given up.
             DistributedError: If a rank does not answer in time.
         """
-        values = self.gather(name, value)
-        if len(set(values)) > 1:
-            held = ", ".join(f"rank {rank}: {text}" for rank, text in enumerate(values))
-            raise ConfigError(f"the ranks do not agree on {name} ({held}); start all of them with the same input")
+        self.agree_on(name, {name: value})
+
+    def agree_on(
+        self, name: str, values: Mapping[str, str], *, way_out: str = "start all of them with the same input"
+    ) -> None:
+        """Check that every rank holds the same values by name, in one message; all ranks reach the same result.
+
+        Args:
+            name: Name of the message, the same on every rank and used once.
+            values: This rank's values.
+            way_out: What the message of the error ends with.
+
+        Raises:
+            ConfigError: If any differs, or one rank lacks it; the message names the first, and each rank's value.
+            PeerStoppedError: If another rank has given up.
+            DistributedError: If a rank does not answer in time.
+        """
+        held = [json.loads(text) for text in self.gather(name, json.dumps(dict(values)))]
+        for each in dict.fromkeys(key for own in held for key in own):
+            told: dict[str, list[str]] = {}
+            for rank, own in enumerate(held):
+                told.setdefault(own.get(each, "none"), []).append(str(rank))
+            if len(told) > 1:
+                listed = ", ".join(
+                    f"rank{'s' if len(ranks) > 1 else ''} {' '.join(ranks[:_MAX_TOLD])}"
+                    f"{' and more' if len(ranks) > _MAX_TOLD else ''}: {value}"
+                    for value, ranks in told.items()
+                )
+                raise ConfigError(f"the ranks do not agree on {each} ({listed}); {way_out}")
 
     def gather(self, name: str, value: str) -> list[str]:
         """Return every rank's value, by rank; see `agree` for arguments and errors."""

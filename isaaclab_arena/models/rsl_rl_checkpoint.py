@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem, first_line
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.models.actor import Actor
 from isaaclab_arena.models.agent_settings import AgentSettings, NetworkSettings
 from isaaclab_arena.models.rebuilt_actor import CLASSES, EXPORT, rebuilt_actor
@@ -54,11 +54,14 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
     Raises:
         ConfigError: If it is none, or it holds more than tensors and plain values.
+        StorageError: If the system cannot read it, which says nothing about what it holds.
     """
     _refuse_what_unfolds(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, ValueError, EOFError, OSError, KeyError, IndexError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (RuntimeError, ValueError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as error:
         raise ConfigError(Problem(f"is no checkpoint: {first_line(error)}", file=str(path))) from error
     except Exception as error:
         # What the restricted unpickler raises has no public name: it is a class of the module that must not be used.

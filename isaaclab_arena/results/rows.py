@@ -292,11 +292,13 @@ def _plan_because(evidence: JobEvidence) -> str | None:
 def _doubts(evidence: JobEvidence) -> dict[str, bool]:
     """Return what no single rank could see of the job, and whether it is so."""
     processors = {report.processor for report in evidence.reports} - {None}
+    devices = {report.device_kind for report in evidence.reports} - {None}
     return {
         "starts of the program had other versions or another kind of machine": not evidence.same_conditions,
         "an episode was finished twice, with different results": evidence.unequal_episodes,
         "ranks asked the policy on batches of different sizes": len(_policy_batches(evidence)) > 1,
         "ranks ran it on different processors": len(processors) > 1,
+        "ranks ran it on different kinds of device": len(devices) > 1,
     }
 
 

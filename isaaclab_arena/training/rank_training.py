@@ -8,6 +8,9 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.collectives import between_neighbours
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.evaluation.startup.start_up import agree_on_versions
+from isaaclab_arena.nested import leaves
+from isaaclab_arena.storage.content_hash import content_hash
 from isaaclab_arena.storage.run.run_lock import RunLock
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
 from isaaclab_arena.training.checkpoints.task_evaluation import POLICY_TYPE, task_evaluation, with_settled_backend
@@ -15,7 +18,9 @@ from isaaclab_arena.training.learner.agent import check_agent
 from isaaclab_arena.training.learner.learner import Learner
 from isaaclab_arena.training.logging_writer import check_logger
 from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.documents import document_of
 from isaaclab_arena.training.settings.options import TrainOptions
+from isaaclab_arena.training.settings.settings_files import training_versions
 from isaaclab_arena.training.settings.shared_run_directory import shared_run_directory
 from isaaclab_arena.training.training_run import TrainingRun
 
@@ -39,8 +44,7 @@ def train_rank(
     """
     check_agent(config)
     check_logger(config)
-    ranks.agree("training", repr(config))
-    ranks.agree("stop file", str(options.stop_file))
+    _agree(options, config, ranks)
     settled = with_settled_backend(config, ranks, num_threads=num_threads)
     with ExitStack() as stack:
         if options.process_group != "gloo":
@@ -64,6 +68,27 @@ def train_rank(
         return run.execute(stop_file=options.stop_file)
 
 
+def _agree(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> None:
+    """Refuse ranks that would begin in different ways, or whose arithmetic differs; every rank calls it."""
+    agree_on_versions(ranks, training_versions())
+    begins_with = options.load_checkpoint
+    ranks.agree_on(
+        "training",
+        {
+            **{".".join(map(str, path)): repr(value) for path, value in leaves(document_of(config))},
+            "--resume": str(options.resume),
+            "--run_directory": str(options.run_directory),
+            "--log_root": str(options.log_root),
+            "--load_checkpoint": str(begins_with),
+            "the content of --load_checkpoint": "" if begins_with is None else content_hash(Path(begins_with)),
+            "--stop_file": str(options.stop_file),
+            "--torch_threads": str(options.torch_threads),
+            # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
+            "the kind of device": ranks.context.device.type,
+        },
+    )
+
+
 def _evaluation(
     config: TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
 ) -> ClosedLoopEvaluation | None:
@@ -73,8 +98,10 @@ def _evaluation(
         return None
     if config.evaluation.eval_jobs_config is None:
         return task_evaluation(config, output_directory=run_directory, ranks=ranks, device=device)
+    jobs = load_jobs_file(Path(config.evaluation.eval_jobs_config), suites=SUITES)
+    ranks.agree("jobs of the evaluation", jobs.config_hash)
     return ClosedLoopEvaluation(
-        load_jobs_file(Path(config.evaluation.eval_jobs_config), suites=SUITES),
+        jobs,
         checkpoint_option="checkpoint_path",
         policy_type=POLICY_TYPE,
         output_directory=run_directory,

@@ -10,7 +10,7 @@ from isaaclab_arena.evaluation.process.interruption import watch_for_interruptio
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.run_directory import model_path
 from isaaclab_arena.training.checkpoints.best_checkpoint import keep_best, score_of
-from isaaclab_arena.training.checkpoints.checkpoints import newest_readable, packed, read_rank_state, write_checkpoint
+from isaaclab_arena.training.checkpoints.checkpoints import packed, read_together, write_checkpoint
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.checkpoints.exporting import export_policy
 from isaaclab_arena.training.learner.agent import learned_state
@@ -64,6 +64,7 @@ class TrainingRun:
     ) -> None:
         self._config = config
         self._directory = run_directory
+        self._ranks = ranks
         self._context = ranks.context
         self._learner = learner
         self._evaluation = evaluation
@@ -131,17 +132,15 @@ class TrainingRun:
         if self._began_with is not None:
             _LOG.info("%s", self._began_with)
         if self._resume:
-            iterations, learned = newest_readable(self._directory)
-            state = read_rank_state(
-                self._directory, iterations=iterations, rank=context.rank, world_size=context.world_size
-            )
-            exactly = learner.load(learned, state)
-            self._env_steps = env_steps_of(learned) or iterations * learner.env_steps_per_iteration
-            _LOG.info("going on from %s", model_path(self._directory, iterations))
-            if iterations >= self._config.agent.max_iterations:
-                _LOG.warning("all %d iterations are done; --max_iterations says how many in all", iterations)
+            found = read_together(self._directory, self._ranks)
+            exactly = learner.load(found.learned, found.rank_state)
+            self._env_steps = env_steps_of(found.learned) or found.iterations * learner.env_steps_per_iteration
+            _LOG.info("going on from %s", model_path(self._directory, found.iterations))
+            if found.iterations >= self._config.agent.max_iterations:
+                _LOG.warning("all %d iterations are done; --max_iterations says how many in all", found.iterations)
             if not exactly:
                 _LOG.warning("env slots, ranks or random numbers are not those of the checkpoint: new episodes begin")
+        self._check_synchrony()
         if context.is_rank_zero:
             self._write_settings(self._directory)
             _LOG.info("writing to %s", self._directory)
@@ -178,15 +177,22 @@ class TrainingRun:
         done = self._learner.iterate()
         self._env_steps += done.env_steps
         self._report(progress, done)
-        self._check_synchrony()
+        every = self._config.distributed.check_sync_every
+        if every and self._learner.iterations % every == 0:
+            self._check_synchrony()
 
     def checkpoint(self, num_steps: int) -> Path:
         """Return the checkpoint after so many iterations."""
         return model_path(self._directory, num_steps)
 
     def save(self) -> None:
-        """Write a checkpoint; every rank calls it, because each of them has something to keep."""
+        """Write a checkpoint; every rank calls it, because each of them has something to keep.
+
+        Raises:
+            OutOfSyncError: If the ranks do not hold the same; no file is written or removed then.
+        """
         learner, context = self._learner, self._context
+        self._check_synchrony()
         states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
         if not context.is_rank_zero:
             return
@@ -229,10 +235,10 @@ class TrainingRun:
         )
 
     def _check_synchrony(self) -> None:
-        every, iterations = self._config.distributed.check_sync_every, self._learner.iterations
-        is_last = iterations == self._config.agent.max_iterations
-        if every and self._context.is_distributed and (is_last or iterations % every == 0):
-            check_synchrony(learned_state(self._learner.algorithm))
+        """Refuse to go on with ranks that differ in anything they learn with; every rank calls it."""
+        if self._context.is_distributed:
+            counts = {"iterations": self._learner.iterations, "env_steps": self._env_steps}
+            check_synchrony({**learned_state(self._learner.algorithm), **counts})
 
     def _finish(self) -> None:
         if not self._config.checkpoints.export:

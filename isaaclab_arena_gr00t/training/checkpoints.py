@@ -13,6 +13,7 @@ from gr00t.model.checkpoint import save_checkpoint
 from gr00t.model.modeling import Gr00tSmall
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_text
 
@@ -53,7 +54,7 @@ def write_checkpoint(
     with storage_errors("write", target):
         shutil.rmtree(temporary, ignore_errors=True)
         save_checkpoint(temporary, model, processor)
-        torch.save(dict(state), temporary / _STATE_FILE)
+        torch.save(dict(state), state_path(temporary))
         if target.exists():
             shutil.rmtree(target)
         temporary.replace(target)
@@ -76,13 +77,19 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return the state from which training resumes.
 
     Raises:
-        ConfigError: If the checkpoint has no such state, for example because it was made for evaluation only.
+        ConfigError: If the checkpoint has no such state, for example because it was made for evaluation only, or a
+            damaged one.
+        StorageError: If the system cannot read it.
     """
-    path = checkpoint / _STATE_FILE
+    path = state_path(checkpoint)
     if not path.is_file():
         raise ConfigError(Problem(f"{checkpoint} holds no {_STATE_FILE} to go on from", key="--resume"))
-    with storage_errors("read", path):
-        return torch.load(path, map_location="cpu", weights_only=True)
+    return dict(read_checkpoint(path))
+
+
+def state_path(checkpoint: Path) -> Path:
+    """Return the file of a checkpoint from which training resumes."""
+    return checkpoint / _STATE_FILE
 
 
 def write_settings(output_directory: Path, settings: Mapping[str, Any]) -> None:

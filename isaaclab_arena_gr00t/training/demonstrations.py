@@ -30,6 +30,7 @@ class Demonstration:
         num_steps: Its control steps.
         instruction: What the policy was told.
         job: The job that recorded it.
+        checksum: That of its arrays, as the recording says; None where it says none.
     """
 
     file: Path
@@ -37,6 +38,7 @@ class Demonstration:
     num_steps: int
     instruction: str
     job: str
+    checksum: object = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,7 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
                 num_steps=_num_steps(file, index, attributes.get("num_samples")),
                 instruction=str(attributes.get("language_instruction", "")),
                 job=str(attributes.get("job", "")),
+                checksum=attributes.get("checksum"),
             )
             if demonstration.num_steps > 0:
                 found.append(demonstration)
@@ -142,17 +145,20 @@ class DemonstrationSteps:
         wiring: Where the model's inputs and outputs are in them.
         horizon: Control steps of an action chunk.
         steps: Reads them.
+
+    Attributes:
+        demonstrations: The episodes.
     """
 
     def __init__(
         self, demonstrations: Sequence[Demonstration], wiring: Wiring, *, horizon: int, steps: RecordedSteps
     ) -> None:
-        self._demonstrations = list(demonstrations)
+        self.demonstrations = tuple(demonstrations)
         self._wiring = wiring
         self._horizon = horizon
         self._steps = steps
         # This is the number of the first step of each episode, and at the end the number of all steps.
-        self._starts = np.cumsum([0, *(demonstration.num_steps for demonstration in self._demonstrations)])
+        self._starts = np.cumsum([0, *(demonstration.num_steps for demonstration in self.demonstrations)])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -160,7 +166,7 @@ class DemonstrationSteps:
     @property
     def num_demonstrations(self) -> int:
         """Number of episodes."""
-        return len(self._demonstrations)
+        return len(self.demonstrations)
 
     def batch(self, numbers: Sequence[int] | np.ndarray) -> DemonstrationBatch:
         """Return some control steps.
@@ -203,7 +209,7 @@ class DemonstrationSteps:
 
     def _locate(self, number: int) -> tuple[Demonstration, int]:
         episode = int(np.searchsorted(self._starts, number, side="right")) - 1
-        return self._demonstrations[episode], number - int(self._starts[episode])
+        return self.demonstrations[episode], number - int(self._starts[episode])
 
     def _gather(self, places: Sequence[tuple[Demonstration, int]], name: str) -> torch.Tensor:
         return torch.from_numpy(
@@ -217,7 +223,7 @@ class DemonstrationSteps:
         return np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32), wanted >= len(actions)
 
     def _all(self, name: str) -> np.ndarray:
-        arrays = (self._steps.array(_place(demonstration, name)) for demonstration in self._demonstrations)
+        arrays = (self._steps.array(_place(demonstration, name)) for demonstration in self.demonstrations)
         return np.concatenate([np.asarray(array, np.float32) for array in arrays])
 
 

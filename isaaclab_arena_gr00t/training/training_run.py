@@ -1,5 +1,6 @@
 """Run one rank's part of a GR00T training, from recordings to checkpoints."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -14,10 +15,14 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
+from isaaclab_arena.evaluation.startup.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
+from isaaclab_arena.training.checkpoints.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.training.learner.synchrony import check_synchrony
 from isaaclab_arena.training.progress import Progress, tensorboard
+from isaaclab_arena.training.settings.settings_files import training_versions
 from isaaclab_arena.training.training_loop import TrainingLoop
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
@@ -27,6 +32,7 @@ from isaaclab_arena_gr00t.training.checkpoints import (
     checkpoints,
     read_settings,
     read_state,
+    state_path,
     write_checkpoint,
     write_settings,
 )
@@ -63,11 +69,23 @@ class TrainingRun:
         self._options = options
         self._command_line = command_line
         self._context = context
+        self._ranks = ranks
         self._asked = options.what_must_stay(context.world_size)
         if context.is_rank_zero:
             _check_directory(options, self._asked)
-        ranks.agree("training", repr(self._asked))
+        agree_on_versions(ranks, training_versions())
+        same = {**self._asked, "schedule": options.schedule(), "--output_dir": options.output_dir}
+        # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
+        same |= {"--resume": options.resume, "the kind of device": context.device.type}
+        ranks.agree_on("training", {name: str(value) for name, value in same.items()})
         made, data, self._validation = _model_and_demonstrations(options)
+        ranks.agree_on(
+            "data",
+            {
+                "the demonstrations": _digest([data.demonstrations, self._validation.demonstrations]),
+                "the model's inputs, outputs and their statistics": _digest(made.processor.embodiments),
+            },
+        )
         self._evaluation = _evaluation(options, ranks, made)
         self._processor = made.processor
         self._trainer = Trainer(
@@ -131,17 +149,27 @@ class TrainingRun:
 
     def _begin(self) -> None:
         """Write the settings, or resume from the newest checkpoint."""
-        directory, kept = self._options.output_dir, self._options.kept_checkpoints
+        directory, kept, ranks = self._options.output_dir, self._options.kept_checkpoints, self._ranks
         if self._context.is_rank_zero:
             _LOG.info("the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept)
         if self._options.resume:
-            newest = checkpoints(directory)
-            if newest:
-                self._trainer.load_state(read_state(newest[-1]))
-                _LOG.info("going on from %s", newest[-1])
+            newest = checkpoints(directory)[-1:] if self._context.is_rank_zero else []
+            chosen = newest[0].name if newest else ""
+            name = agreed_checkpoint(ranks, chosen, lambda name: [state_path(directory / name)])
+            if name:
+                self._trainer.load_state(read_state(directory / name))
+                # No rank may wait in a collective for one that could not read it.
+                ranks.gather("state to go on from", "read")
+                _LOG.info("going on from %s", directory / name)
         elif self._context.is_rank_zero:
             began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
             write_settings(directory, {**self._asked, **began})
+        self._check_synchrony()
+
+    def _check_synchrony(self) -> None:
+        """Refuse to go on with ranks that differ in anything they learn with; every rank calls it."""
+        if self._context.is_distributed:
+            check_synchrony(self._trainer.state())
 
     def _validate(self, progress: Progress) -> None:
         if self._context.is_rank_zero and len(self._validation):
@@ -149,7 +177,12 @@ class TrainingRun:
             progress.write(self._trainer.num_steps, measures)
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0."""
+        """Write a checkpoint, on rank 0.
+
+        Raises:
+            OutOfSyncError: If the ranks do not hold the same; no file is written or removed then.
+        """
+        self._check_synchrony()
         if not self._context.is_rank_zero:
             return
         trainer = self._trainer
@@ -227,6 +260,10 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
 
     evaluation.check(save_untrained)
     return evaluation
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
 def recordings_of(datasets: Sequence[str]) -> list[Path]:

@@ -3,6 +3,7 @@ import socket
 import subprocess
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -220,6 +221,22 @@ def test_a_rank_that_gave_up_is_quoted():
     giving_up.give_up("no such job file")
     with pytest.raises(PeerStoppedError, match="stopped because of rank 0: no such job file"):
         waiting.agree("config_hash", "abc")
+
+
+def test_the_first_value_that_is_not_the_same_everywhere_is_named_with_the_ranks_that_hold_it():
+    same = {"jobs": "1f2e", "--assignment": "split", "--policy_batch": "8"}
+    others = {"--assignment": "round_robin", "--policy_batch": "16"}
+    values = [same, {**same, **others}, same, {**same, **others}]
+
+    def agree(ranks: Ranks, value: dict[str, str]) -> str:
+        with pytest.raises(ConfigError) as refused:
+            ranks.agree_on("options", value)
+        return str(refused.value)
+
+    with ThreadPoolExecutor() as threads:
+        told = set(threads.map(agree, ranks_in_threads(4), values))
+    held = "ranks 0 2: split, ranks 1 3: round_robin"
+    assert told == {f"the ranks do not agree on --assignment ({held}); start all of them with the same input"}
 
 
 def test_names_can_be_used_again_within_another_undertaking():

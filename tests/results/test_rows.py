@@ -148,6 +148,9 @@ def test_ranks_on_different_processors_do_not_give_the_same_bits():
     row = job_row(evidence("s", reports=ranks))
     assert (row["reproducible"], row["plan_because"]) == ("plan", "ranks ran it on different processors")
     assert job_row(evidence("s", reports=[ranks[0], report(rank=1, processor="Xeon")]))["reproducible"] == "bitwise"
+    ranks = [report(device_kind="cuda (NVIDIA H100)"), report(rank=1, device_kind="cpu"), report(rank=2)]
+    row = job_row(evidence("s", reports=ranks))
+    assert (row["reproducible"], row["plan_because"]) == ("plan", "ranks ran it on different kinds of device")
 
 
 def test_reports_of_programs_that_did_not_say_take_no_promise_away():

@@ -1,7 +1,9 @@
 import csv
 import json
 import os
+import shutil
 import signal
+import subprocess
 import textwrap
 import time
 from collections.abc import Sequence
@@ -194,6 +196,28 @@ sys.addaudithook(_note)
 """
 
 
+FAILING_READS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int fails(int file) {
+    char link[64], path[4096];
+    const char *name = getenv("FAILING_NAME"), *rank = getenv("RANK");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, sizeof path - 1), last = name ? strlen(name) : 0;
+    return rank && !strcmp(rank, "1") && last && length > last && !memcmp(path + length - last, name, last);
+}
+ssize_t read(int file, void *into, size_t size) {
+    if (fails(file)) { errno = EIO; return -1; }
+    return ((ssize_t (*)(int, void *, size_t))dlsym(RTLD_NEXT, "read"))(file, into, size);
+}
+"""
+
+
 WANDB = """
 import os
 
@@ -247,6 +271,26 @@ def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(tmp_pat
     assert settings["devices"] == settings["simulation_devices"] == ["cpu", "cpu"]
     assert measures(directory)[2, "Perf/total_steps"] == 2 * 2 * 8 * 16
     assert read_learned(directory / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 2
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="reads are made to fail by a library, which needs cc")
+def test_a_checkpoint_that_one_rank_cannot_read_ends_the_run_before_a_step(undisturbed, tmp_path):
+    (tmp_path / "failing.c").write_text(FAILING_READS)
+    library = tmp_path / "failing.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "failing.c", "-ldl"], check=True)
+    directory = tmp_path / "run"
+    shutil.copytree(undisturbed, directory, ignore=shutil.ignore_patterns("evaluations"))
+    before = {path.name: path.read_bytes() for path in directory.glob("*.pt")}
+    failed = run(
+        command("--resume", directory, "--max_iterations", 9, *NOT_EVALUATED, ranks=2, module=TRAIN),
+        timeout_s=patience_s(120),
+        extra={"LD_PRELOAD": str(library), "FAILING_NAME": "model_6.pt"},
+        fresh=True,
+    )
+    assert failed.returncode == 1
+    assert f"cannot read {directory / 'model_6.pt'}: Input/output error" in failed.stderr
+    assert {path.name: path.read_bytes() for path in directory.glob("*.pt")} == before
+    assert max(step for step, _ in measures(directory)) == 6
 
 
 def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_episode_once(undisturbed, tmp_path):

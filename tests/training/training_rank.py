@@ -22,12 +22,14 @@ from isaaclab_arena.distributed.process import leave_process
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
 from isaaclab_arena.training.learner.agent import learned_state
 from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter, statistics_of
 from isaaclab_arena.training.learner.learner import Learner
 from isaaclab_arena.training.learner.synchrony import OutOfSyncError, check_synchrony, named_digests
-from tests.training.learning import small_learner
+from isaaclab_arena.training.training_run import TrainingRun
+from tests.training.learning import small_config, small_learner
 from tests.training.messages import Messages
 from tests.training.samples import NUM_ENVS, algorithm, show
 
@@ -95,6 +97,34 @@ def a_corrupted_rank_is_named(context: DistributedContext) -> None:
         learner.algorithm.actor.obs_normalizer._mean[0, 2] += 1e-6
     with pytest.raises(OutOfSyncError, match=r"actor_state_dict\.obs_normalizer\._mean of rank 1 differ"):
         check_synchrony(learned_state(learner.algorithm))
+
+
+def ranks_that_differ_write_no_checkpoint(context: DistributedContext, ranks: Ranks, directory: Path) -> None:
+    learner = small_learner(context=context)
+    run = TrainingRun(
+        small_config(),
+        run_directory=directory / "apart",
+        ranks=ranks.within("apart"),
+        learner=learner,
+        evaluation=None,
+        command_line=(),
+        resume=False,
+    )
+    learner.iterate()
+    run.save()
+    learner.iterate()
+    # As if one rank had resumed from an older checkpoint.
+    learner.iterations += context.rank
+    with pytest.raises(OutOfSyncError, match=r"iterations of rank 1.* differ"):
+        run.save()
+    if context.is_rank_zero:
+        assert list(numbered_checkpoints(directory / "apart")) == [1]
+
+
+def ranks_with_other_tensors_are_named(context: DistributedContext) -> None:
+    state = {"weight": torch.zeros(3)} | ({"moment": torch.zeros(3)} if context.rank == 1 else {})
+    with pytest.raises(OutOfSyncError, match="rank 1 has other ones than most"):
+        check_synchrony(state)
 
 
 def statistics_are_exact(context: DistributedContext) -> None:
@@ -192,6 +222,8 @@ def main(directory: Path) -> None:
             lambda: gradients_are_averaged(context),
             lambda: ranks_drift_between_boundaries_and_meet_at_them(context),
             lambda: a_corrupted_rank_is_named(context),
+            lambda: ranks_that_differ_write_no_checkpoint(context, ranks, directory),
+            lambda: ranks_with_other_tensors_are_named(context),
             lambda: statistics_are_exact(context),
             lambda: training_taken_up_again_is_undisturbed(context),
             lambda: saves_one_update(context, directory),

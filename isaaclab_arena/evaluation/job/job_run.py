@@ -182,6 +182,7 @@ class JobRun:
             query_s=None if self._job.latency is None else self._query_times.sample_s(),
             query_pace=self._query_times.pace,
             processor=self._settings.provenance.get("cpu"),
+            device_kind=self._settings.provenance.get("device"),
             simulated_by=None if self._built is None else dict(self._built.groups[0].environment.provenance()),
             error=error,
             traceback_file=traceback_file,

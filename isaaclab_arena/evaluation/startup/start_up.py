@@ -39,7 +39,6 @@ from isaaclab_arena.evaluation.startup.settled_backends import (
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry, read_attempt, write_attempt
 from isaaclab_arena.storage.run.run_lock import RunLock
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
@@ -111,9 +110,17 @@ def start_run_alone(request: RunRequest, context: DistributedContext, devices: S
 def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
     """Refuse ranks that differ in what they are to do, and return the run as rank 0 sets it up; None elsewhere."""
     check_names(request.options.rerun, [job.config.name for job in request.jobs])
-    ranks.agree("jobs", request.config_hash)
+    ranks.agree_on("jobs and options", {"jobs": request.config_hash, **request.options.of_every_rank()})
     agree_on_versions(ranks, provenance.versions())
     devices = ranks.gather("device", str(context.device))
+    on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
+    if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
+        _LOG.warning(
+            "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
+            "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
+            len(devices),
+            ", ".join(on_cpu[:_MAX_TOLD]) + (f" and {len(on_cpu) - _MAX_TOLD} more" if len(on_cpu) > _MAX_TOLD else ""),
+        )
     with ranks.keep_waiting():
         # It reads every checkpoint from end to end, which takes a while where they are large.
         # One rank of each node does it: where they share no disk, their files have to be the same.
@@ -132,13 +139,8 @@ def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
     Raises:
         ConfigError: If they differ; the message names the package and each rank's version.
     """
-    told = ranks.gather("versions", json.dumps(dict(versions)))
-    first, *others = held = [Provenance(facts=json.loads(text)) for text in told]
-    changed = sorted(change.name for other in others for change in first.differences(other))
-    if changed:
-        package = changed[0]
-        listed = ", ".join(f"rank {rank}: {each.facts.get(package, 'none')}" for rank, each in enumerate(held))
-        raise ConfigError(f"the ranks have different versions of {package} ({listed}); install the same everywhere")
+    named = {f"the version of {package}": version for package, version in versions.items()}
+    ranks.agree_on("versions", named, way_out="install the same everywhere")
 
 
 def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:

@@ -149,6 +149,7 @@ class JobReport:
             latency.
         query_pace: How often its policy is asked; None for a job without latency, and where the world does not wait.
         processor: Model of the processor that it ran on; None in files of programs that did not say.
+        device_kind: ``cpu``, or ``cuda`` with the GPU's name; None in files of programs that did not say.
         simulated_by: What the environment says of what simulates it; None where the job was never built, and in files
             of programs that did not say.
         error: What went wrong, in one line.
@@ -182,6 +183,7 @@ class JobReport:
     query_s: tuple[float, ...] | None = None
     query_pace: QueryPace | None = None
     processor: str | None = None
+    device_kind: str | None = None
     simulated_by: Mapping[str, str] | None = None
     error: str | None = None
     traceback_file: str | None = None

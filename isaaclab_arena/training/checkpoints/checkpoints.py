@@ -2,16 +2,20 @@
 
 import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.models.run_directory import model_path, numbered_checkpoints
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
+from isaaclab_arena.storage.content_hash import content_hash
 
 _LOG = logging.getLogger(__name__)
 _KEYS = ("actor_state_dict", "iter")
@@ -65,7 +69,13 @@ def read_learned(path: Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: If it is none from which training can go on, or is damaged.
+        StorageError: If the system cannot read it.
     """
+    with storage_errors("read", path):
+        path.stat()
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise ConfigError(Problem(wrong, file=str(path)))
     content = read_checkpoint(path)
     missing = [key for key in _KEYS if key not in content]
     if missing:
@@ -73,11 +83,74 @@ def read_learned(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TakenUp:
+    """A checkpoint that all ranks go on from.
+
+    Attributes:
+        iterations: Iterations that it has done.
+        learned: What it holds, the same on all ranks.
+        rank_state: What this rank alone goes on from; None on all ranks if one of them has none.
+    """
+
+    iterations: int
+    learned: dict[str, Any]
+    rank_state: dict[str, Any] | None
+
+
+def read_together(directory: Path, ranks: Ranks) -> TakenUp:
+    """Read the newest whole checkpoint of a run; rank 0 looks for it, and every rank reads that one or none does.
+
+    Raises:
+        ConfigError: If a rank finds another content under its name than rank 0 does.
+        StorageError: If there is none, or a rank cannot read it.
+        PeerStoppedError: If another rank cannot.
+        DistributedError: If a rank does not answer.
+    """
+    context = ranks.context
+    newest = newest_readable(directory) if context.is_rank_zero else None
+    named = agreed_checkpoint(
+        ranks,
+        "" if newest is None else str(newest[0]),
+        lambda number: (model_path(directory, int(number)), state_path(directory, int(number))),
+    )
+    iterations = int(named)
+    learned = newest[1] if newest else read_learned(model_path(directory, iterations))
+    state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
+    # A rank that begins new episodes while others go on with theirs would make a training that nobody asked for.
+    all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
+    return TakenUp(iterations=iterations, learned=learned, rank_state=state if all_have_one else None)
+
+
+def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence[Path]]) -> str:
+    """Return the checkpoint that rank 0 has chosen, once every rank has seen the same content under that name.
+
+    Ranks that each chose for themselves could go on from different ones: a disk may fail on one node only, or show it a
+    new file late.
+
+    Args:
+        ranks: All ranks. Asked once in a run.
+        chosen: Its name, on rank 0; empty if there is none to go on from.
+        files: Returns the files of a checkpoint from its name.
+
+    Raises:
+        ConfigError: If a rank finds another content than rank 0 does.
+        StorageError: If this rank cannot read it.
+        PeerStoppedError: If another rank cannot.
+        DistributedError: If a rank does not answer.
+    """
+    name = ranks.share_from_rank_zero("checkpoint to go on from", chosen)
+    hashes = {path.name: content_hash(path) for path in files(name)} if name else {}
+    ranks.agree_on("files of the checkpoint", hashes, way_out="the disk has to show all of them the same files")
+    return name
+
+
 def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
     """Return the newest checkpoint of a run that is whole, and the iterations it has done.
 
     Raises:
-        StorageError: If none can be read.
+        StorageError: If none is whole, or the system cannot read one: whether that is whole is not known, and going on
+            from an older one would in time remove it.
     """
     found = numbered_checkpoints(directory)
     for iterations, path in reversed(found.items()):
@@ -89,7 +162,11 @@ def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
 
 
 def read_rank_state(directory: Path, *, iterations: int, rank: int, world_size: int) -> dict[str, Any] | None:
-    """Return what a rank goes on from, None where that was not kept, is damaged, or is of another number of ranks."""
+    """Return what a rank goes on from, None where that was not kept, is damaged, or is of another number of ranks.
+
+    Raises:
+        StorageError: If the system cannot read it.
+    """
     path = state_path(directory, iterations)
     if not path.is_file():
         return None
@@ -98,7 +175,7 @@ def read_rank_state(directory: Path, *, iterations: int, rank: int, world_size: 
         if len(states) != world_size:
             return None
         return unpacked(states[str(rank)].numpy().tobytes())
-    except (ArenaError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+    except (ConfigError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         _LOG.warning("%s is damaged (%s)", path, first_line(error))
         return None
 

@@ -16,11 +16,10 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.training.checkpoints.task_evaluation import environment_job
-from isaaclab_arena.training.learner.agent import build_algorithm, learned_state, networks_of, set_random_seed
+from isaaclab_arena.training.learner.agent import build_algorithm, networks_of, set_random_seed
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
 from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics, statistics_of
 from isaaclab_arena.training.learner.first_weights import FirstWeights, begin_with
-from isaaclab_arena.training.learner.synchrony import check_synchrony
 from isaaclab_arena.training.learner.vec_env import TrainingEnvironment
 from isaaclab_arena.training.settings.config import TrainingConfig
 from isaaclab_arena.training.settings.settings_files import learning_rate_before
@@ -91,6 +90,7 @@ class Learner:
         )
         set_random_seed(seed)
         self.algorithm: Any = build_algorithm(config, self.environment, context)
+        self._curiosity: Any = getattr(self.algorithm, "rnd", None)
         self._starts.group_size = getattr(self.algorithm, "group_size", 1)
         self._restarts = getattr(self.algorithm, "restarts_episodes", False)
         if config.agent.init_at_random_ep_len and not self._restarts:
@@ -149,6 +149,8 @@ class Learner:
             state["cuda_rng"] = torch.cuda.get_rng_state(self._context.device)
         memory = {role: network.get_hidden_state() for role, network in networks_of(self.algorithm).items()}  # type: ignore[operator]
         state["memory"] = {role: value for role, value in memory.items() if value is not None}
+        if self._curiosity is not None and self._curiosity.reward_normalization:
+            state["curiosity_returns"] = self._curiosity.reward_normalizer.disc_avg.avg
         snapshot = self.environment.snapshot()
         if snapshot is not None:
             state["environment"] = {name: value.cpu() for name, value in snapshot.items()}
@@ -174,6 +176,9 @@ class Learner:
                 "were"
             ) from error
         self.iterations = int(learned["iter"])
+        if self._curiosity is not None:
+            # rsl_rl's schedule of its weight counts the steps, and no checkpoint keeps the count.
+            self._curiosity.update_counter = self.iterations * self._config.agent.num_steps_per_env
         # Episodes that were seen before do not come again.
         self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
         self._take_up_another_learning_rate(learned)
@@ -187,6 +192,9 @@ class Learner:
             memory = rank_state["memory"].get(role)
             if memory is not None:
                 network.reset(hidden_state=_moved(memory, self._context.device))  # type: ignore[operator]
+        returns = rank_state.get("curiosity_returns")
+        if returns is not None and self._curiosity is not None:
+            self._curiosity.reward_normalizer.disc_avg.avg = returns.to(self._context.device)
         # Last, because building and loading draw random numbers too.
         torch.set_rng_state(rank_state["torch_rng"])
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
@@ -198,12 +206,8 @@ class Learner:
 
         Raises:
             ConfigError: If it is no checkpoint of rsl_rl, or its actor does not fit.
-            OutOfSyncError: If the ranks have not read the same.
         """
-        taken = begin_with(self.algorithm, path)
-        if self._context.is_distributed:
-            check_synchrony(learned_state(self.algorithm))
-        return taken
+        return begin_with(self.algorithm, path)
 
     def _take_up_another_learning_rate(self, learned: Mapping[str, Any]) -> None:
         """Use the learning rate that is asked for, where that is another one than the checkpoint began with."""

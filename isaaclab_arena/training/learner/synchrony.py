@@ -39,6 +39,14 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
         OutOfSyncError: If any tensor differs; the message names tensors and ranks.
     """
     digests = named_digests(state)
+    # Names first: tensors of another number have no place beside each other.
+    names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
+    others = [rank for each in differences(["names"], names) for rank in each.ranks]
+    if others:
+        raise OutOfSyncError(
+            f"the ranks do not learn with the same tensors: rank {', '.join(map(str, others))} has other ones than "
+            "most, as if it had begun in another way; start all ranks with the same command"
+        )
     held = torch.stack(gather_from_ranks(torch.tensor(list(digests.values()), dtype=torch.int64)))
     found = differences(list(digests), held)
     if found:
@@ -76,7 +84,7 @@ def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
     return found
 
 
-def _digest(value: torch.Tensor | float) -> int:
+def _digest(value: torch.Tensor | float | str) -> int:
     content = (
         value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         if isinstance(value, torch.Tensor)

@@ -67,7 +67,8 @@ class DistributedConfig:
 
     Attributes:
         grad_sync_period: Mini-batches between two exchanges of gradients.
-        check_sync_every: Iterations between two checks that all ranks hold the same weights, 0 for none.
+        check_sync_every: Iterations between two checks that all ranks hold the same weights, beside those before the
+            first update and before every checkpoint; 0 for no others.
         timeout_s: How long a rank waits for another rank [s].
     """
 

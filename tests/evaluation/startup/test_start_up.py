@@ -2,11 +2,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, holds_no_run
-from isaaclab_arena.evaluation.startup.start_up import agree_on_contents, agree_on_versions
+from isaaclab_arena.evaluation.startup.start_up import agree_on_contents, agree_on_versions, start_run
 from isaaclab_arena.storage.contents import Contents
 from tests.distributed.threads import ranks_in_threads
+from tests.end_to_end.launching import write_jobs
 
 
 def agree(*versions: dict[str, str]) -> None:
@@ -21,8 +25,27 @@ def test_ranks_with_the_same_packages_agree():
 
 @pytest.mark.parametrize("other", [{"mujoco": "4.0.1"}, {}])
 def test_a_rank_with_another_version_is_named(other):
-    with pytest.raises(ConfigError, match=r"different versions of mujoco \(rank 0: 4\.0\.0, rank 1: "):
+    with pytest.raises(ConfigError, match=r"do not agree on the version of mujoco \(rank 0: 4\.0\.0, rank 1: "):
         agree({"mujoco": "4.0.0"}, other)
+
+
+@pytest.mark.parametrize("option", [("--assignment", "split"), ("--no_dataset",), ("--policy_device", "cpu")])
+def test_ranks_that_act_on_other_options_are_refused_before_the_run_has_a_directory(option, tmp_path):
+    job = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
+    write_jobs(tmp_path / "jobs.json", [job])
+    typed = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out"), "--num_steps=1"]
+    requests = [asked_for([*typed, *more], may_import=True) for more in ((), option)]
+
+    def refusal(request: RunRequest, ranks: Ranks) -> str:
+        with pytest.raises(ConfigError) as refused:
+            start_run(request, ranks.context, ranks)
+        return str(refused.value)
+
+    with ThreadPoolExecutor() as threads:
+        told = set(threads.map(refusal, requests, ranks_in_threads(2)))
+    assert len(told) == 1
+    assert told.pop().startswith(f"the ranks do not agree on {option[0]} (rank 0: ")
+    assert not (tmp_path / "out").exists()
 
 
 def agree_on(*contents: dict[str, Contents]) -> None:

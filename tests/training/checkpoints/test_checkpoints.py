@@ -1,19 +1,26 @@
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from isaaclab_arena.errors import ConfigError, DiskUnusableError, StorageError
+from isaaclab_arena.distributed.ranks import PeerStoppedError, Ranks
+from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, StorageError
 from isaaclab_arena.models.run_directory import model_path, numbered_checkpoints
 from isaaclab_arena.training.checkpoints.checkpoints import (
+    TakenUp,
     newest_readable,
     packed,
     read_learned,
     read_rank_state,
+    read_together,
     state_path,
     write_checkpoint,
 )
+from tests.distributed.threads import ranks_in_threads
 
 
 def learned(iterations: int) -> dict:
@@ -66,6 +73,66 @@ def test_the_state_of_another_number_of_ranks_is_none(tmp_path):
     assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=3) is None
     state_path(tmp_path, 7).unlink()
     assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=2) is None
+
+
+def taken_up(*directories: Path) -> list[Any]:
+    """Return what came of reading a checkpoint together, by rank; each rank sees the run in a directory of its own."""
+
+    def read(ranks: Ranks, directory: Path) -> TakenUp | ArenaError:
+        try:
+            return read_together(directory, ranks)
+        except ArenaError as error:
+            ranks.give_up(str(error))
+            return error
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(read, ranks_in_threads(len(directories)), directories))
+
+
+@pytest.fixture
+def views(tmp_path) -> list[Path]:
+    """Two directories that hold one run of two ranks, as the two ranks see it."""
+    for rank in range(2):
+        for iterations in (50, 100):
+            write(tmp_path / str(rank), iterations, ranks=2)
+    return [tmp_path / "0", tmp_path / "1"]
+
+
+def test_all_ranks_go_on_from_one_checkpoint_each_with_its_own_state(views):
+    found = taken_up(*views)
+    assert [each.iterations for each in found] == [100, 100]
+    assert [each.rank_state["torch_rng"].tolist() for each in found] == [[0, 0, 0], [1, 1, 1]]
+    model_path(views[0], 100).write_bytes(b"PK torn")
+    assert [each.iterations for each in taken_up(views[0], views[0])] == [50, 50]
+
+
+@pytest.mark.parametrize("name", ["model_100.pt", "state_100.pt"])
+def test_a_rank_that_finds_another_content_ends_the_training_on_all_ranks(views, name):
+    (views[1] / name).write_bytes(b"PK torn")
+    for error in taken_up(*views):
+        assert isinstance(error, ConfigError)
+        assert str(error).startswith(f"the ranks do not agree on {name} (rank 0: ")
+    (views[1] / name).unlink()
+    assert "rank 1: absent" in str(taken_up(*views)[1])
+
+
+@pytest.mark.parametrize("name", ["model_100.pt", "state_100.pt"])
+def test_a_file_that_one_rank_cannot_read_ends_the_training_and_no_older_one_is_taken(views, name):
+    # Following it fails in the system, as reading a disk may.
+    (views[1] / name).unlink()
+    (views[1] / name).symlink_to("n" * 300)
+    first, second = taken_up(*views)
+    assert isinstance(first, PeerStoppedError)
+    assert isinstance(second, StorageError)
+    assert str(second) == f"cannot read {views[1] / name}: File name too long"
+    first, second = taken_up(*reversed(views))
+    assert (type(first), type(second)) == (StorageError, PeerStoppedError)
+
+
+def test_where_one_ranks_state_is_damaged_all_begin_new_episodes(views):
+    for view in views:
+        torch.save({"0": torch.frombuffer(bytearray(packed({})), dtype=torch.uint8), "1": 7}, state_path(view, 100))
+    assert [(each.iterations, each.rank_state) for each in taken_up(*views)] == [(100, None), (100, None)]
 
 
 def test_a_damaged_state_is_as_good_as_none(tmp_path):

@@ -19,6 +19,14 @@ RECURRENT = (
     ),
     "agent.actor.distribution_cfg.class_name=GaussianDistribution",
 )
+CURIOUS = (
+    (
+        "agent.algorithm.rnd_cfg={weight: 1.0, num_outputs: 4, predictor_hidden_dims: [8], target_hidden_dims: [8], "
+        "state_normalization: true, reward_normalization: true, "
+        "weight_schedule: {mode: linear, initial_step: 0, final_step: 90, final_value: 0.0}}"
+    ),
+    "agent.obs_groups.rnd_state=[policy]",
+)
 
 
 def digests(learner: Learner) -> dict[str, int]:
@@ -32,8 +40,8 @@ def saved(learner: Learner) -> tuple[dict, dict]:
 
 @pytest.mark.parametrize(
     "words",
-    [(), GRPO, RECURRENT, ("agent.algorithm.schedule=linear",)],
-    ids=["ppo", "grpo", "recurrent", "linear"],
+    [(), GRPO, RECURRENT, ("agent.algorithm.schedule=linear",), CURIOUS],
+    ids=["ppo", "grpo", "recurrent", "linear", "curious"],
 )
 def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(words):
     words = (*words, "agent.max_iterations=10")
