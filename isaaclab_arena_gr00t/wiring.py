@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.connections import Connections, entries
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.joint_files import JointFiles
@@ -41,6 +43,24 @@ class Wiring:
     language_keys: tuple[str, ...]
     video_steps: tuple[int, ...] = PRESENT
     state_steps: tuple[int, ...] = PRESENT
+
+    def connections(self, env: Environment, *, source: str) -> Connections:
+        """Return which entries of an environment the model is shown, and which it sets.
+
+        Args:
+            env: The environment.
+            source: The model's checkpoint or server, for messages.
+        """
+        terms = {name: spec for name, spec in _terms(env, STATE_GROUP).items() if name in self.state_terms}
+        sizes, taken = {name: terms[name].shape[0] for name in self.state_terms}, {"action": env.action_spec.shape[0]}
+        named = [terms[name].names for name in self.state_terms]
+        names = [name for each in named for name in each or ()] if all(named) else None
+        return Connections(
+            pictures=self.cameras,
+            states={key: entries(places, sizes, names) for key, places in self.state.items()},
+            actions={key: entries(places, taken, env.action_spec.names) for key, places in self.action.items()},
+            source=source,
+        )
 
 
 class Spaces(Protocol):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.connections import Connections, StatesConnections
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -130,7 +131,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """
 
     @classmethod
-    def check_fit(cls, config: Any, env: Environment) -> None:
+    def check_fit(cls, config: Any, env: Environment) -> Connections | None:
         """Refuse options that cannot work in an environment, before anything is simulated.
 
         It is asked for environments that are built in a few milliseconds, and must not take much longer itself;
@@ -139,6 +140,9 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         Args:
             config: An instance of ``config_class`` that `check_options` has accepted.
             env: The environment with one env slot, never reset; only its specs are to be read.
+
+        Returns:
+            What the policy will be shown and will set, None where that is known only when it is built.
 
         Raises:
             ConfigError: With ``key`` set to the option at fault.
@@ -273,6 +277,13 @@ def acts_in_some(policy: PolicyBase) -> bool:
 def plans_of(policy: PolicyBase) -> PlaysChunks | None:
     """Return a policy as what tells its next actions, None if it does not; see `PlaysChunks`."""
     return policy if isinstance(policy, PlaysChunks) and _knows_how_it_acts(policy, "planned") else None
+
+
+def connections_of(policy: PolicyBase, env: Environment) -> Connections | None:
+    """Return what a policy is shown of an environment and sets, None if it cannot tell; see `StatesConnections`."""
+    if isinstance(policy, StatesConnections) and _knows_how_it_acts(policy, "connections"):
+        return policy.connections(env)
+    return None
 
 
 def chunks_of(policy: PolicyBase) -> AnswersChunks | None:

@@ -1,25 +1,23 @@
 """The policy that plays recorded actions again."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.storage.hdf5.episodes import read_actions, read_attributes
+from isaaclab_arena.storage.hdf5.episodes import read_actions, read_attributes, read_env_args
 from isaaclab_arena.storage.layout import demo_index, demo_name
 from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
-
-logger = logging.getLogger(__name__)
 
 _KEY = "replay_file_path"
 
@@ -32,11 +30,14 @@ class ReplayPolicyCfg(PolicyCfg):
         replay_file_path: A recording, a directory of recordings, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
         episode_name: The recorded episode to play in every episode, for example ``demo_3``; None plays in each
             episode the recorded one of the same index.
+        episodes: Which recorded episodes to play one after the other, from the job's episode 0 on: their indices, or
+            ``present`` for all that there are, ascending.
         device: Where actions are kept until they are played, None for the environment's device.
     """
 
     replay_file_path: str
     episode_name: str | None = None
+    episodes: Literal["present"] | tuple[int, ...] | None = None
     device: str | None = None
 
 
@@ -46,8 +47,8 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     An episode ends with the step of its last recorded action, unless the environment ends it before.
 
     Raises:
-        ConfigError: If there is no recording at ``replay_file_path``, it does not hold ``episode_name``, or there is
-            no such ``device``.
+        ConfigError: If there is no recording at ``replay_file_path``, it does not hold what is to be played, or there
+            is no such ``device``.
     """
 
     name: ClassVar[str] = "replay"
@@ -56,10 +57,8 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
     def __init__(self, config: ReplayPolicyCfg) -> None:
         super().__init__(config)
-        self._replay = config
-        self._files, self._only = _recorded(config)
+        self._recordings = _recordings(config)
         self._device = None if config.device is None else _checked_device(config.device)
-        self._warned = False
         self._actions = torch.zeros(0, 0, 0)
         self._lengths = torch.zeros(0, dtype=torch.int64)
         self._positions = torch.zeros(0, dtype=torch.int64)
@@ -71,33 +70,52 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         Raises:
             ConfigError: With ``key`` set to the option at fault.
         """
-        files, only = _recorded(config)
-        index = min(files) if only is None else only
+        file, index = _recordings(config).first
         try:
-            actions = read_actions(files[index], index)
+            actions = read_actions(file, index)
         except StorageError as error:
             raise ConfigError(Problem(str(error), key=_KEY)) from error
         if actions.ndim != 2 or len(actions) == 0:
             message = (
-                f"the actions of {demo_name(index)} in {files[index]} have shape {actions.shape}, "
-                "not (num_steps, action_dim)"
+                f"the actions of {demo_name(index)} in {file} have shape {actions.shape}, not (num_steps, action_dim)"
             )
             raise ConfigError(Problem(message, key=_KEY))
         if config.device is not None:
             _checked_device(config.device)
 
     @classmethod
-    def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> None:
+    def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> Connections:
         """Refuse an environment that takes actions of another size than were recorded.
 
         Raises:
             ConfigError: With ``key`` set to the option at fault.
         """
-        files, only = _recorded(config)
-        index = min(files) if only is None else only
-        misfit = _misfit(read_actions(files[index], index), index, files[index], env)
+        file, index = _recordings(config).first
+        misfit = _misfit(read_actions(file, index), index, file, env)
         if misfit is not None:
             raise ConfigError(Problem(misfit, key=_KEY))
+        return _connections(file, index, env)
+
+    @classmethod
+    def description(cls, config: ReplayPolicyCfg) -> Description:
+        """Return what the recordings say of themselves; see `DescribesRecordings`."""
+        recordings = _recordings(config)
+        file, index = recordings.first
+        attributes = read_attributes(file, index)
+        seed = attributes.get("placement_seed", attributes.get("seed"))
+        try:
+            environment = read_env_args(file)
+        except StorageError:
+            # Other programs write there what they like.
+            environment = {}
+        return Description(
+            source=str(file),
+            environment=environment,
+            seed=seed if isinstance(seed, int) else None,
+            episodes=None if recordings.only is not None else recordings.played,
+            holds=f"{len(recordings.files)} episodes, {in_words(recordings.files)}",
+            way_out="policy_config_dict.episodes: present plays those that are there, one after the other",
+        )
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -105,13 +123,17 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         files = find_recordings(options[_KEY], key=_KEY)
         return ContentSources(files={f"{_KEY} {file.name}": file for file in files})
 
+    def connections(self, env: Environment) -> Connections:
+        """Return which actions are played; see `StatesConnections`."""
+        return _connections(*self._recordings.first, env)
+
     def num_episodes(self) -> int | None:
-        """Number of recorded episodes, 1 if one of them is played in every episode."""
-        return len(self._files) if self._only is None else 1
+        """Number of recorded episodes that are played, 1 if one of them is played in every episode."""
+        return len(self._recordings.played) if self._recordings.only is None else 1
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether the recording holds the episode, or one is played in all."""
-        return self._only is not None or episode_index in self._files
+        """Whether there is a recorded episode to play in an episode."""
+        return self._recordings.of(episode_index) is not None
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Load the actions of the episodes that begin.
@@ -150,20 +172,21 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         return (self._lengths > 0) & (self._positions >= self._lengths)
 
     def _load(self, env: Environment, start: EpisodeStart) -> None:
-        index = start.episode.episode_index if self._only is None else self._only
-        if index not in self._files:
+        recordings, wanted = self._recordings, start.episode.episode_index
+        index = recordings.of(wanted)
+        if index is None:
+            lacking = f"no {demo_name(wanted)}" if self.config.episodes is None else f"nothing for episode {wanted}"
             raise PolicyError(
-                f"'{self._replay.replay_file_path}' holds no {demo_name(index)}; it holds {in_words(self._files)}"
+                f"'{self.config.replay_file_path}' holds {lacking}; it holds {in_words(recordings.files)}"
             )
+        file = recordings.files[index]
         try:
-            actions = read_actions(self._files[index], index)
-            attributes = read_attributes(self._files[index], index)
+            actions = read_actions(file, index)
         except StorageError as error:
             raise PolicyError(str(error)) from error
-        misfit = _misfit(actions, index, self._files[index], env)
+        misfit = _misfit(actions, index, file, env)
         if misfit is not None:
             raise PolicyError(misfit)
-        self._warn_of_other_seed(start, index, attributes.get("placement_seed", attributes.get("seed")))
         self._put(start.env_id, actions)
 
     def _put(self, env_id: int, actions: np.ndarray) -> None:
@@ -175,18 +198,39 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         self._lengths[env_id] = len(actions)
         self._positions[env_id] = 0
 
-    def _warn_of_other_seed(self, start: EpisodeStart, index: int, recorded: object) -> None:
-        episode = start.episode
-        seed = episode.seed if episode.conditions_seed is None else episode.conditions_seed
-        if not self._warned and recorded is not None and recorded != seed:
-            self._warned = True
-            logger.warning(
-                "%s was recorded with seed %s, job '%s' has seed %s: its episodes start from other conditions",
-                self._files[index],
-                recorded,
-                episode.job,
-                seed,
-            )
+
+@dataclass(frozen=True, kw_only=True)
+class _Recordings:
+    """The recorded episodes, and which of them are played.
+
+    Attributes:
+        files: File of each recorded episode, by index.
+        only: The one that is played in every episode, None where each plays its own.
+        played: Index of the recorded episode for each episode of the job.
+    """
+
+    files: Mapping[int, Path]
+    only: int | None
+    played: Mapping[int, int]
+
+    @property
+    def first(self) -> tuple[Path, int]:
+        """File and index of the first episode that is played."""
+        index = next(iter(self.played.values())) if self.only is None else self.only
+        return self.files[index], index
+
+    def of(self, episode_index: int) -> int | None:
+        """Return which recorded episode an episode of the job plays, None for none."""
+        return self.played.get(episode_index) if self.only is None else self.only
+
+
+def _connections(file: Path, index: int, env: Environment) -> Connections:
+    control_dt = read_attributes(file, index).get("control_dt")
+    return Connections(
+        actions=set_entries(env),
+        source=str(file),
+        control_hz=1 / control_dt if isinstance(control_dt, float) and control_dt > 0 else None,
+    )
 
 
 def _misfit(actions: np.ndarray, index: int, file: Path, env: Environment) -> str | None:
@@ -199,16 +243,31 @@ def _misfit(actions: np.ndarray, index: int, file: Path, env: Environment) -> st
     )
 
 
-def _recorded(config: ReplayPolicyCfg) -> tuple[dict[int, Path], int | None]:
-    """Return which file holds each recorded episode, and the one that is played in every episode."""
+def _recordings(config: ReplayPolicyCfg) -> _Recordings:
     files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
     if config.episode_name is None:
-        return files, None
+        return _Recordings(files=files, only=None, played=_played(config, files))
+    if config.episodes is not None:
+        raise ConfigError(Problem("is given too, and plays one in every episode; give one of them", key="episode_name"))
     index = demo_index(config.episode_name)
     if index is None or index not in files:
         message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {in_words(files)}"
         raise ConfigError(Problem(message, key="episode_name"))
-    return files, index
+    return _Recordings(files=files, only=index, played={})
+
+
+def _played(config: ReplayPolicyCfg, files: Mapping[int, Path]) -> dict[int, int]:
+    """Return which recorded episode each episode of the job plays."""
+    if config.episodes is None:
+        return {index: index for index in files}
+    chosen = tuple(files) if config.episodes == "present" else config.episodes
+    missing = [index for index in chosen if index not in files]
+    if missing:
+        message = f"'{config.replay_file_path}' holds no {demo_name(missing[0])}; it holds {in_words(files)}"
+        raise ConfigError(Problem(message, key="episodes"))
+    if not chosen or len({*chosen}) < len(chosen):
+        raise ConfigError(Problem(f"must name recorded episodes, each once, got {list(chosen)}", key="episodes"))
+    return dict(enumerate(chosen))
 
 
 def _checked_device(name: str) -> torch.device:

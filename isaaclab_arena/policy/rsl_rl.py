@@ -13,6 +13,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem
+from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -25,7 +26,7 @@ from isaaclab_arena.models.exported import is_torchscript
 from isaaclab_arena.models.network import Memory, forgotten, remembered
 from isaaclab_arena.models.run_directory import checkpoint_file
 from isaaclab_arena.models.shared_network import NetworkOnServer, SharedNetwork
-from isaaclab_arena.policy.network_inputs import NetworkInputs, network_inputs
+from isaaclab_arena.policy.network_inputs import DEFAULT_GROUP, NetworkInputs, network_inputs
 from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, TrainedPolicy, load_trained, policy_device
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         load_trained(config, _CPU)
 
     @classmethod
-    def check_fit(cls, config: RslRlPolicyCfg, env: Environment) -> None:
+    def check_fit(cls, config: RslRlPolicyCfg, env: Environment) -> Connections:
         """Refuse an environment whose observations or actions are not those that the network was made for.
 
         Raises:
@@ -100,6 +101,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         policy = cls(config, trained=load_trained(config, _CPU), device=_CPU)
         try:
             policy.refuse_misfit(env)
+            return policy.connections(env)
         except ConfigError as error:
             raise ConfigError([Problem(str(problem), key=FILE_KEY) for problem in error.problems]) from error
 
@@ -131,7 +133,6 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """
         self.refuse_misfit(env)
         inputs = self._meeting_with(env).inputs
-        logger.info("%s is shown %s", self._trained.file, inputs)
         trained_on = tuple(self._trained.observation_groups)
         shown = tuple(group.name for group in inputs.groups)
         if trained_on != shown:
@@ -142,6 +143,20 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 "', '".join(trained_on),
                 "', '".join(shown),
             )
+
+    def connections(self, env: Environment) -> Connections:
+        """Return what the network is shown, and what its numbers set; see `StatesConnections`."""
+        inputs = self._meeting_with(env).inputs
+        terms = [
+            term if group.name == DEFAULT_GROUP else f"{group.name}.{term}"
+            for group in inputs.groups
+            for term in group.terms
+        ]
+        return Connections(
+            states={f"input of {inputs.size} numbers": " + ".join(terms) or "nothing"},
+            actions=set_entries(env),
+            source=str(self._trained.file),
+        )
 
     def refuse_misfit(self, env: Environment) -> None:
         """Refuse an environment that the network does not fit, and say nothing otherwise; see `check_environment`."""

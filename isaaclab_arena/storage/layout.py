@@ -38,7 +38,7 @@ STATES = "states"
 INITIAL_STATE = "initial_state"
 SIMULATOR = "simulator"
 
-_DEMO = re.compile(r"demo_(0|[1-9]\d{0,17})", re.ASCII)
+_DEMO = re.compile(r"demo_(\d{1,18})", re.ASCII)
 _DATASET_ENDING = re.compile(r"(_rank\d+)?\.hdf5")
 _EPISODE_FILE = re.compile(r"e(\d+)\.h5")
 _VIDEO_FILE = re.compile(
@@ -156,7 +156,7 @@ def demo_name(episode_index: int) -> str:
 
 
 def demo_index(name: str) -> int | None:
-    """Return the index that `demo_name` put into a name, None for any other name."""
+    """Return the index in an episode's name, None for any other name; other writers fill it up with zeros."""
     match = _DEMO.fullmatch(name)
     return int(match[1]) if match else None
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
@@ -179,6 +180,10 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         wiring = self._wiring_of(env)
         if self.dimensions() is None:
             self._try_out(env, wiring)
+
+    def connections(self, env: Environment) -> Connections:
+        """Return what the model is shown, and what its actions set; see `StatesConnections`."""
+        return self._wiring_of(env).connections(env, source=self.args.policy_config_yaml_path)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget the remaining chunks of the named env slots; with None also instructions and noise streams."""

@@ -15,6 +15,7 @@ from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.garbage import without_collecting
+from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, NetworkElsewhere
@@ -138,7 +139,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             raise ConfigError(problems)
 
     @classmethod
-    def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> None:
+    def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> Connections | None:
         """Refuse an environment that lacks inputs of the model, as far as the checkpoint's files list them.
 
         Raises:
@@ -148,11 +149,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         tag = str(embodiment_tag(settings.embodiment_tag).value)
         stated = stated_embodiments(settings.model_path).get(tag)
         if stated is None:
-            return
+            return None
         file = config.policy_config_yaml_path
         try:
             model = model_interface(stated.modalities, stated.dimensions)
-            wired(env, model, settings, read_joint_files(settings), file=file)
+            return wired(env, model, settings, read_joint_files(settings), file=file).connections(env, source=file)
         except ConfigError as error:
             raise named_by_option(error, file) from error
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -18,6 +19,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     misfitting_columns,
     missing_inputs,
     mistaken_columns,
+    named_connections,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
@@ -105,6 +107,23 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         if problems:
             raise ConfigError(problems)
 
+    @classmethod
+    def check_fit(cls, config: OpenpiRemotePolicyCfg, env: Environment) -> Connections:
+        """Refuse an environment that lacks what the job says is shown, without asking the server.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        problems = _misfits(config, env)
+        if problems:
+            raise ConfigError(problems)
+        return named_connections(env, config.images, config.states, config.action_columns)
+
+    def connections(self, env: Environment) -> Connections:
+        """Return what the server is shown, and what its action sets; see `StatesConnections`."""
+        options = self._options
+        return named_connections(env, options.images, options.states, options.action_columns)
+
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that does not fit what the job or the server says of what is shown and done.
 
@@ -113,8 +132,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         """
         options, (action_dim,) = self._options, env.action_spec.shape
         problems = [
-            *missing_inputs(env, options.images, options.states),
-            *misfitting_columns(options.action_columns, env),
+            *_misfits(options, env),
             *metadata_problems(
                 self._server.metadata,
                 expected=options.server_metadata,
@@ -157,6 +175,10 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             observation, env_id, images=options.images, states=options.states, image_size=options.image_size
         )
         return {**pictures, **states, options.prompt_key: self._words_for(env, env_id)}
+
+
+def _misfits(config: OpenpiRemotePolicyCfg, env: Environment) -> list[Problem]:
+    return [*missing_inputs(env, config.images, config.states), *misfitting_columns(config.action_columns, env)]
 
 
 def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:

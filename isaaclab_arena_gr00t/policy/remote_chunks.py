@@ -9,6 +9,7 @@ import torch
 
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import PolicyError, Problem, did_you_mean
+from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
@@ -77,6 +78,24 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     @property
     def _num_played(self) -> int:
         return self._chunk_length
+
+
+def named_connections(
+    env: Environment,
+    images: Mapping[str, str],
+    states: Mapping[str, Sequence[str]],
+    columns: Sequence[int] | None,
+) -> Connections:
+    """Return what a server is shown, and what its action sets; see `StatesConnections`.
+
+    Args:
+        env: The environment.
+        images: Camera for each of the server's keys.
+        states: Observations of the group ``policy``, in order, for each of the server's keys.
+        columns: Which numbers of the server's action the environment's are, None if both are the same.
+    """
+    parts = {key: " + ".join(names) for key, names in states.items()}
+    return Connections(pictures=images, states=parts, actions=set_entries(env, columns))
 
 
 def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[Problem]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -23,6 +24,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     misfitting_columns,
     missing_inputs,
     mistaken_columns,
+    named_connections,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
@@ -118,6 +120,22 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         if problems:
             raise ConfigError(problems)
 
+    @classmethod
+    def check_fit(cls, config: VlaEvalRemotePolicyCfg, env: Environment) -> Connections:
+        """Refuse an environment that lacks what the job says is shown, without asking the server.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        problems = _misfits(config, env)
+        if problems:
+            raise ConfigError(problems)
+        return named_connections(env, *_inputs(config, env), config.action_columns)
+
+    def connections(self, env: Environment) -> Connections:
+        """Return what the server is shown, and what its action sets; see `StatesConnections`."""
+        return named_connections(env, *_inputs(self._options, env), self._options.action_columns)
+
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that does not fit what the job or the server says of what is shown and done.
 
@@ -125,8 +143,8 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             ConfigError: With everything that does not fit.
         """
         options, (action_dim,) = self._options, env.action_spec.shape
-        images, states = self._inputs(env)
-        problems = [*missing_inputs(env, images, states), *misfitting_columns(options.action_columns, env)]
+        images, states = _inputs(options, env)
+        problems = _misfits(options, env)
         found = spec_problems(
             self._hello.action_spec,
             self._hello.observation_spec,
@@ -172,19 +190,11 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             self._connections.of(env_id).end((EPISODE_END, {}))
         self._told.difference_update(env_ids)
 
-    def _inputs(self, env: Environment) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
-        """Return camera and observations for each of the server's keys."""
-        spec: Any = env.observation_spec
-        images, states = self._options.images, self._options.states
-        if images is None:
-            images = {name: name for name in spec.get(CAMERAS, {})}
-        return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
-
     def _shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
         if env_id not in self._told:
             # A loop that does not announce its episodes plays one in each env slot.
             self._begin(env_id, {"name": self._words_for(env, env_id), **self._options.task})
-        images, states = self._inputs(env)
+        images, states = _inputs(self._options, env)
         size = self._options.image_size
         pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)
         return {**_nested(arrays), "images": pictures, "task_description": self._words_for(env, env_id)}
@@ -207,6 +217,19 @@ def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
         return config
     parts = urlsplit(config.address)
     return replace(config, remote_host=parts.hostname or "", remote_port=parts.port or config.remote_port)
+
+
+def _inputs(config: VlaEvalRemotePolicyCfg, env: Environment) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
+    """Return camera and observations for each of the server's keys."""
+    spec: Any = env.observation_spec
+    images, states = config.images, config.states
+    if images is None:
+        images = {name: name for name in spec.get(CAMERAS, {})}
+    return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
+
+
+def _misfits(config: VlaEvalRemotePolicyCfg, env: Environment) -> list[Problem]:
+    return [*missing_inputs(env, *_inputs(config, env)), *misfitting_columns(config.action_columns, env)]
 
 
 def _mistakes(config: VlaEvalRemotePolicyCfg) -> list[Problem]:

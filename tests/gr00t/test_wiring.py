@@ -74,6 +74,27 @@ def test_cameras_in_a_list_go_by_order_unless_they_have_the_names_of_the_video_k
     assert wire(model=named, pov_cam_name_sim=("front", "side")).cameras == {"side": "side", "front": "front"}
 
 
+def test_one_line_says_which_camera_and_which_joints_go_where():
+    environment = LimbEnvironment(1)
+    connections = wire(environment).connections(environment, source="p.yaml")
+    assert connections.pictures == {"ego": "front", "aside": "side"}
+    assert str(connections) == (
+        "ego <- front; aside <- side; arm <- robot_joint_pos[3, 2] (wrist to elbow); leg <- robot_joint_pos[1, 0] "
+        "(knee to hip); hand <- fingers[1, 0] (right_finger to left_finger); leg -> action[1, 4] (hip to knee); "
+        "arm -> action[3, 0] (elbow to wrist); hand -> action[2] (grip)"
+    )
+
+
+def test_cameras_in_an_order_that_their_names_contradict_are_doubted():
+    environment = LimbEnvironment(1, cameras=("ego_cam_rgb", "wrist_cam_rgb"))
+    model = dataclasses.replace(MODEL, video_keys=("ego_view", "wrist_view"))
+    right = wire(environment, model, pov_cam_name_sim=("ego_cam_rgb", "wrist_cam_rgb"))
+    swapped = wire(environment, model, pov_cam_name_sim=("wrist_cam_rgb", "ego_cam_rgb"))
+    assert right.connections(environment, source="p.yaml").doubts(environment) == []
+    (doubt,) = swapped.connections(environment, source="p.yaml").doubts(environment)
+    assert "'ego_view' by camera 'wrist_cam_rgb' and 'wrist_view' by 'ego_cam_rgb'" in doubt
+
+
 def test_a_single_camera_may_be_a_text():
     alone = dataclasses.replace(MODEL, video_keys=("ego",))
     assert wire(model=alone, pov_cam_name_sim="side").cameras == {"ego": "side"}

@@ -1,6 +1,6 @@
-import logging
 from collections.abc import Iterable
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -106,13 +106,18 @@ def test_a_recording_without_actions_is_refused(tmp_path):
         ({"replay_file_path": "*.nothing"}, "no recording at"),
         ({"episode_name": "demo_9"}, "holds no 'demo_9'; it holds demo_0 to demo_5"),
         ({"episode_name": "first"}, "holds no 'first'"),
+        ({"episodes": [0, 9]}, "episodes: .* holds no demo_9; it holds demo_0 to demo_5"),
+        ({"episodes": [2, 2]}, r"episodes: must name recorded episodes, each once, got \[2, 2\]"),
+        ({"episodes": []}, "must name recorded episodes"),
+        ({"episodes": "all"}, 'episodes.*"all" is none of .present.'),
+        ({"episodes": "present", "episode_name": "demo_1"}, "episode_name: is given too"),
         ({"device": "gpu"}, "cannot use device 'gpu'"),
         ({"replay_path": "x"}, "did you mean 'replay_file_path'"),
     ],
 )
 def test_wrong_options_are_named(tmp_path, options, message):
     options = {"replay_file_path": str(recording(tmp_path)), **options}
-    with pytest.raises(ConfigError, match=message.replace("*", r"\*")):
+    with pytest.raises(ConfigError, match=message):
         resolve_policy_class("replay").from_dict(options)
 
 
@@ -123,18 +128,30 @@ def test_the_same_episode_in_two_files_is_refused(tmp_path):
         replay(tmp_path)
 
 
-def test_another_seed_is_told_once(tmp_path, monkeypatch):
-    lines = []
-    handler = logging.Handler()
-    monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
-    monkeypatch.setattr(logging.getLogger("isaaclab_arena.policy.replay"), "handlers", [handler])
-    play(replay(recording(tmp_path / "other", seed=99)), 6)
-    play(replay(recording(tmp_path / "same", seed=7)), 6)
-    play(replay(recording(tmp_path / "placed as here", seed=99, placement_seed=7)), 6)
-    assert len(lines) == 1
-    assert "recorded with seed 99, job 'push' has seed 7" in lines[0]
-    play(replay(recording(tmp_path / "placed elsewhere", seed=7, placement_seed=8)), 6)
-    assert "recorded with seed 8, job 'push' has seed 7" in lines[1]
+@pytest.mark.parametrize(
+    ("chosen", "played"),
+    [("present", [0, 2, 5]), ([5, 0], [5, 0]), ((2,), [2])],
+    ids=["all", "in another order", "one"],
+)
+def test_recorded_episodes_with_gaps_are_played_one_after_the_other(tmp_path, chosen, played):
+    policy = replay(recording(tmp_path, indices=[0, 2, 5]), episodes=chosen)
+    assert policy.num_episodes() == len(played)
+    assert not policy.can_play(len(played))
+    actions, _ = play(policy, len(played))
+    assert [int(actions[index][0, 0]) for index in range(len(played))] == played
+    with pytest.raises(PolicyError, match=f"holds nothing for episode {len(played)}; it holds demo_0, demo_2, demo_5"):
+        play(policy, len(played) + 1)
+
+
+def test_the_number_that_other_programs_fill_up_with_zeros_names_an_episode(tmp_path):
+    path = recording(tmp_path, indices=[0, 1, 10])
+    with h5py.File(path, "r+") as file:
+        for index in (0, 1, 10):
+            file.move(f"data/demo_{index}", f"data/demo_{index:05d}")
+    actions, _ = play(replay(path, episodes="present"), 3)
+    assert [int(actions[index][0, 0]) for index in range(3)] == [0, 1, 10]
+    actions, _ = play(replay(path, episode_name="demo_00010"), 1)
+    assert int(actions[0][0, 0]) == 10
 
 
 def test_the_last_action_is_held_past_the_end(tmp_path):

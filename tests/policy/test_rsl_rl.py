@@ -112,6 +112,19 @@ def test_terms_are_shown_in_the_order_of_the_training(tmp_path):
     few.check_environment(wide)
 
 
+def test_one_line_says_what_the_network_is_shown(tmp_path):
+    wide = Wide()
+    terms = policy_of(
+        write_checkpoint(tmp_path / "a", num_inputs=4), observation_terms={"policy": ["clock", "position"]}
+    )
+    assert str(terms.connections(wide)) == "input of 4 numbers <- clock + position; action -> action"
+    groups = RslRlPolicyCfg(
+        checkpoint_path=str(write_torchscript(tmp_path / "policy.pt", 7, 3)), observation_groups=("goal", "policy")
+    )
+    said = str(RslRlPolicy.check_fit(groups, wide))
+    assert said == "input of 7 numbers <- goal.place + position + clock; action -> action"
+
+
 def test_groups_are_shown_one_behind_the_other(tmp_path):
     wide = Wide()
     seen = wide.see()

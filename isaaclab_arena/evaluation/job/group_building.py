@@ -148,6 +148,8 @@ class GroupBuilder:
             if not any(policy is each for each in begun):
                 policy.reset()
                 policy.check_environment(environment)
+                if not begun:
+                    job.tell_connections(policy, environment)
                 begun.append(policy)
         return policies
 

@@ -1,6 +1,7 @@
 """A job that was checked: what it asks for, and the classes that do it."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
@@ -10,6 +11,7 @@ import torch
 from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency
+from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import (
     EnvironmentBuilder,
@@ -18,9 +20,11 @@ from isaaclab_arena.interfaces.environment_builder import (
     TaskBuilder,
 )
 from isaaclab_arena.interfaces.episode import Conditions
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase, connections_of
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
+
+_LOG = logging.getLogger(__name__)
 
 OPEN_BACKEND = "auto"
 """Value of the option ``backend`` that leaves open what simulates an environment."""
@@ -43,6 +47,10 @@ class Job:
             where there is nothing to settle.
         saved_conditions: What each episode starts from, by index, where the job takes that from a file.
         latency: How late the policy's answers are, None where the world waits for them.
+        described: What the recordings say of themselves that its policy plays, None for one that plays none.
+        num_played: How many episodes they decide that it has, None where they decide nothing.
+        connections: What the policy is shown and sets, None where that is known only when it is built.
+        doubts: What files that it uses say against what it does with them, one sentence each.
     """
 
     config: JobConfig
@@ -55,6 +63,10 @@ class Job:
     settled_backend: str | None = None
     saved_conditions: tuple[Conditions, ...] | None = None
     latency: JobLatency | None = None
+    described: Description | None = None
+    num_played: int | None = None
+    connections: Connections | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def environment_key(self) -> str:
@@ -150,6 +162,20 @@ class Job:
         """
         policy_class: Any = self.policy_class
         return policy_class.asking({**self.policy_options, **self.policy_placement}, network)
+
+    def tell_connections(self, policy: PolicyBase, environment: Environment) -> None:
+        """Log what the job's policy is shown and sets, and what the files that it uses say against that.
+
+        Args:
+            policy: The policy, which has accepted the environment.
+            environment: The environment.
+        """
+        connections = connections_of(policy, environment)
+        if connections is not None:
+            _LOG.info("job '%s': %s", self.config.name, connections)
+        doubts = [] if connections is None else connections.doubts(environment)
+        for doubt in dict.fromkeys((*self.doubts, *doubts)):
+            _LOG.warning("job '%s': %s", self.config.name, doubt)
 
     @property
     def task_name(self) -> str:

@@ -6,10 +6,9 @@ from typing import Any
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.played_recordings import ENV_CAMERAS, ENV_NAME, ENV_OPTIONS, ENV_VARIATIONS
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.variation import spelled
-
-_NAME, _OPTIONS, _CAMERAS, _VARIATIONS = "env_name", "env_kwargs", "enable_cameras", "variations"
 
 
 def environment_args(job: Job) -> dict[str, Any]:
@@ -20,10 +19,10 @@ def environment_args(job: Job) -> dict[str, Any]:
     """
     config = job.config
     return {
-        _NAME: config.environment,
-        _OPTIONS: dict(config.environment_args),
-        _CAMERAS: config.enable_cameras,
-        _VARIATIONS: dict(spelled(job.variations)),
+        ENV_NAME: config.environment,
+        ENV_OPTIONS: dict(config.environment_args),
+        ENV_CAMERAS: config.enable_cameras,
+        ENV_VARIATIONS: dict(spelled(job.variations)),
     }
 
 
@@ -43,16 +42,16 @@ def recorded_environment_job(
     Raises:
         ConfigError: If the recording does not say what its environment was, or there is no such environment.
     """
-    name = env_args.get(_NAME)
+    name = env_args.get(ENV_NAME)
     if not isinstance(name, str) or not name:
-        raise ConfigError(Problem(f"does not say what its environment was: env_args has no {_NAME}", file=source))
+        raise ConfigError(Problem(f"does not say what its environment was: env_args has no {ENV_NAME}", file=source))
     config = JobConfig(
         index=0,
         name=name,
         environment=name,
-        environment_args=_mapping(env_args, _OPTIONS, source),
-        enable_cameras=bool(env_args.get(_CAMERAS)) and cameras,
-        variations=_mapping(env_args, _VARIATIONS, source),
+        environment_args=_mapping(env_args, ENV_OPTIONS, source),
+        enable_cameras=bool(env_args.get(ENV_CAMERAS)) and cameras,
+        variations=_mapping(env_args, ENV_VARIATIONS, source),
         num_envs=num_envs,
         policy_type="zero_action",
         num_episodes=1,

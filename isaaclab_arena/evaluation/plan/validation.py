@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,8 +23,10 @@ from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_polic
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency, job_latency
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
+from isaaclab_arena.evaluation.plan.played_recordings import played
 from isaaclab_arena.evaluation.plan.suite_problems import told_once
 from isaaclab_arena.evaluation.policy_server.sharing import DEVICE_OPTION, refuse_unshareable
+from isaaclab_arena.interfaces.connections import Connections, DescribesRecordings, Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
@@ -78,6 +81,16 @@ def resolve_jobs(
         policy_class=policy_class,
     )
     return resolver.resolve_all(jobs, file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """What an environment and a policy together say; see `Job`."""
+
+    connections: Connections | None
+    doubts: tuple[str, ...]
+    described: Description | None
+    latency: JobLatency | None
 
 
 class _Resolver:
@@ -147,9 +160,9 @@ class _Resolver:
         builder, environment_config, _ = environment
         policy_class, policy_options, placement = policy
         fitting = (environment[:2], (policy_class, {**policy_options, **placement}))
-        latency = self._once("fit", [str(job.latency), *wanted, *asked], lambda of: self._fit(of, *fitting), job)
-        if isinstance(latency, ConfigError):
-            return None, list(latency.problems)
+        fit = self._once("fit", [str(job.latency), *wanted, *asked], lambda of: self._fit(of, *fitting), job)
+        if isinstance(fit, ConfigError):
+            return None, list(fit.problems)
         resolved = Job(
             config=conditions.config,
             builder=builder,
@@ -159,13 +172,26 @@ class _Resolver:
             policy_placement=placement,
             variations=conditions.variations,
             saved_conditions=conditions.saved,
-            latency=latency,
+            latency=fit.latency,
+            connections=fit.connections,
+            doubts=fit.doubts,
+            described=fit.described,
         )
-        return resolved, []
+        try:
+            return played(resolved), []
+        except ConfigError as error:
+            return None, list(error.problems)
 
-    def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> JobLatency | None:
-        _check_fit(environment, policy)
-        return job_latency(job.latency, self._directory, environment, policy)
+    def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> "_Fit":
+        """Refuse what environment and policy say against each other, and return what they say of each other."""
+        policy_class, options = policy
+        connections, doubts = _checked_fit(environment, policy)
+        described = None
+        if issubclass(policy_class, DescribesRecordings):
+            config = declared_options(policy_class).read(options, owner="policy")
+            described = _keyed("policy_config_dict", lambda: policy_class.description(config))
+        latency = job_latency(job.latency, self._directory, environment, policy)
+        return _Fit(connections=connections, doubts=doubts, described=described, latency=latency)
 
     def _once(
         self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
@@ -328,20 +354,21 @@ def _counted(job: JobConfig, builder: EnvironmentBuilder, environment_config: An
     return job
 
 
-def _check_fit(environment: _Environment, policy: _Policy) -> None:
-    """Refuse a policy that does not fit the environment, where both can be asked in milliseconds."""
+def _checked_fit(environment: _Environment, policy: _Policy) -> tuple[Connections | None, tuple[str, ...]]:
+    """Refuse a policy that does not fit the environment, and return what it is shown, if milliseconds tell that."""
     builder, environment_config = environment
     policy_class, options = policy
     if not overrides(policy_class, "check_fit") or not isinstance(builder, SampleBuilder):
-        return
+        return None, ()
     try:
         sample = builder.sample(environment_config)
     except EnvironmentBuildError:
         # Its job will tell, and fail alone.
-        return
+        return None, ()
     config = declared_options(policy_class).read(options, owner="policy")
     try:
-        _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
+        connections = _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
+        return connections, () if connections is None else tuple(connections.doubts(sample))
     finally:
         sample.close()
 

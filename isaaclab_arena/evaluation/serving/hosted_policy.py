@@ -169,6 +169,8 @@ class HostedPolicy:
         policy = sharing or self.job.with_num_envs(1, policy_num_envs=environment.num_envs).build_policy()
         policy.reset()
         policy.check_environment(environment)
+        if first is None:
+            self.job.tell_connections(policy, environment)
         self._instruction = agreed_instruction(policy, environment, self.job.config.language_instruction)
         return policy
 

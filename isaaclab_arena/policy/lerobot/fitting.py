@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -29,9 +30,19 @@ class Inputs:
     cameras: Mapping[str, str]
     terms: Mapping[str, tuple[str, ...]]
 
-    def __str__(self) -> str:
-        shown = {**self.cameras, **{name: " + ".join(terms) for name, terms in self.terms.items()}}
-        return ", ".join(f"{name} is {source}" for name, source in shown.items())
+    def connections(self, options: LeRobotPolicyCfg, env: Environment) -> Connections:
+        """Return what a policy is shown of an environment, and what its action sets.
+
+        Args:
+            options: Options of the job.
+            env: The environment.
+        """
+        return Connections(
+            pictures=self.cameras,
+            states={name: " + ".join(terms) for name, terms in self.terms.items()},
+            actions=set_entries(env, options.action_columns),
+            source=options.pretrained,
+        )
 
 
 def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, env: Environment) -> Inputs:

@@ -11,6 +11,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices.policy_device import check_policy_device, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
@@ -90,14 +91,15 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         versions_there(config)
 
     @classmethod
-    def check_fit(cls, config: LeRobotPolicyCfg, env: Environment) -> None:
+    def check_fit(cls, config: LeRobotPolicyCfg, env: Environment) -> Connections:
         """Refuse an environment that lacks what the policy looks at, or that takes other actions.
 
         Raises:
             ConfigError: With everything that does not fit.
         """
         directory = policy_directory(config.pretrained)
-        fitted(read_features(directory), read_training_data(directory, config.dataset), config, env)
+        features, data = read_features(directory), read_training_data(directory, config.dataset)
+        return fitted(features, data, config, env).connections(config, env)
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -121,7 +123,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         Raises:
             ConfigError: With everything that does not fit.
         """
-        _LOG.info("%s: %s", self._options.pretrained, self._inputs_of(env))
+        self._inputs_of(env)
         if self._options.fps is None and self._data.fps is None:
             _LOG.warning(
                 "%s: nobody says for how many control steps per second it was made, and the environment makes %g; fps "
@@ -129,6 +131,10 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
                 self._options.pretrained,
                 1 / env.control_dt,
             )
+
+    def connections(self, env: Environment) -> Connections:
+        """Return what the policy is shown, and what its action sets; see `StatesConnections`."""
+        return self._inputs_of(env).connections(self._options, env)
 
     def slots_per_call(self, num_envs: int) -> int | None:
         """Return how many env slots every call of the network has, None for as many as need a chunk.

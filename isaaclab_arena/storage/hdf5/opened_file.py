@@ -6,6 +6,7 @@ Through h5py's low-level interface: an episode has many small arrays, and the hi
 import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,26 @@ class OpenRecording:
 
     def indices(self) -> list[int]:
         """Return the indices of all episodes, ascending."""
-        found = (demo_index(name.decode(errors="replace")) for name in _names(self.data))
-        return sorted(index for index in found if index is not None)
+        return sorted(self._named)
 
     def group(self, episode_index: int) -> h5py.h5g.GroupID:
         """Return the group of an episode."""
         group = member(self.data, demo_name(episode_index).encode())
+        if group is None and episode_index in self._named:
+            group = member(self.data, self._named[episode_index])
         if not isinstance(group, h5py.h5g.GroupID):
             raise StorageError(f"{self.path} holds no {demo_name(episode_index)}")
         return group
+
+    @cached_property
+    def _named(self) -> dict[int, bytes]:
+        """Name of each episode's group; the plain one, such as ``demo_1``, where ``demo_01`` is there too."""
+        found: dict[int, bytes] = {}
+        for name in _names(self.data):
+            index = demo_index(name.decode(errors="replace"))
+            if index is not None and (index not in found or name == demo_name(index).encode()):
+                found[index] = name
+        return found
 
     def env_args(self) -> Mapping[str, Any]:
         """Return what describes the environment."""

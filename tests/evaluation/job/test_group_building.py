@@ -1,6 +1,7 @@
 """While a job is built, what draws its pictures is loaded, and its policy is probed as it will be asked."""
 
 import dataclasses
+import logging
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from isaaclab_arena.evaluation.job.group_building import GroupBuilder
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.latency.delays import in_steps
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency
+from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.latency.plants import NoisyChunks
@@ -58,6 +60,39 @@ def test_a_policy_that_looks_finds_everything_loaded(tmp_path):
 
 def test_a_policy_that_never_looks_waits_for_nothing(tmp_path):
     assert loads(tmp_path, BlindPolicy) == [0, 0]
+
+
+class PointingPolicy(ShrugPolicy):
+    """Says that it looks through the wrong camera."""
+
+    def connections(self, env) -> Connections:
+        return Connections(pictures={"left": "right_cam", "right": "left_cam"})
+
+    def get_action(self, env, observation):
+        return super().get_action(env, observation)
+
+
+class QuietPolicy(PointingPolicy):
+    """Acts in a way of its own, of which what its base says may be wrong."""
+
+    def get_action(self, env, observation):
+        return super().get_action(env, observation)
+
+
+def test_a_job_says_once_what_goes_where_and_what_speaks_against_it(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="isaaclab_arena")
+    for policy_class in (PointingPolicy, QuietPolicy):
+        job = dataclasses.replace(coin_job(policy_class=policy_class), doubts=("a recording of another robot",))
+        GroupBuilder(settings(tmp_path, num_groups=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+    told = [(each.levelname, each.getMessage()) for each in caplog.records if "job 'coins': " in each.getMessage()]
+    crossed = "job 'coins': the policy is shown 'left' by camera 'right_cam' and 'right' by 'left_cam'"
+    assert told == [
+        ("INFO", "job 'coins': left <- right_cam; right <- left_cam"),
+        ("WARNING", "job 'coins': a recording of another robot"),
+        ("WARNING", f"{crossed}: by their names it is the other way round"),
+        ("WARNING", "job 'coins': a recording of another robot"),
+    ]
 
 
 class PlacedWhenItGoesOn(NoisyChunks):

@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
+from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
 from tests.fakes import Notebook
@@ -359,6 +359,16 @@ def test_an_environment_that_lacks_something_is_refused_before_the_first_step():
         policy.close()
     assert [problem.key for problem in caught.value.problems] == ["images.a", "states.b", "action_columns"]
     assert "did you mean 'front'" in caught.value.problems[0].message
+
+
+def test_what_the_server_will_be_shown_is_known_and_refused_without_it():
+    environment, options = LimbEnvironment(1), options_for(1, action_columns=(0, 1, 2, 3, 6))
+    assert str(OpenpiRemotePolicy.check_fit(OpenpiRemotePolicyCfg(**options), environment)) == (
+        "observation/image <- front; observation/state <- robot_joint_pos + fingers; "
+        "action[0:4, 6] -> action (wrist to knee)"
+    )
+    with pytest.raises(ConfigError, match="did you mean 'front'"):
+        OpenpiRemotePolicy.check_fit(OpenpiRemotePolicyCfg(**options | {"images": {"a": "frnt"}}), environment)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
+from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy, VlaEvalRemotePolicyCfg
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from tests.fakes import Notebook
 from tests.gr00t.fakes import LimbEnvironment
@@ -157,6 +157,15 @@ def test_a_server_that_declares_a_part_or_nothing_is_taken(hello):
 def test_options_that_cannot_work_are_refused_without_a_server(options, message):
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         VlaEvalRemotePolicy.from_dict(options)
+
+
+def test_what_the_server_will_be_shown_is_known_and_refused_without_it():
+    environment = LimbEnvironment(1)
+    assert str(VlaEvalRemotePolicy.check_fit(VlaEvalRemotePolicyCfg(states={"state": ["fingers"]}), environment)) == (
+        "front <- front; side <- side; state <- fingers; action -> action (wrist to knee)"
+    )
+    with pytest.raises(ConfigError, match=r"states.state: the environment has no observation 'finger'"):
+        VlaEvalRemotePolicy.check_fit(VlaEvalRemotePolicyCfg(states={"state": ["finger"]}), environment)
 
 
 def test_a_lost_session_makes_an_error_of_its_episode_although_the_server_is_there():

@@ -47,6 +47,16 @@ def test_states_are_what_the_job_names_or_else_the_dataset():
     assert fit(takes, data, states=LIMBS).terms == LIMBS
 
 
+def test_one_line_says_what_a_policy_is_shown_and_which_of_its_numbers_are_played():
+    options = LeRobotPolicyCfg(pretrained="policy", states=LIMBS, action_columns=(4, 0, 1, 2, 3))
+    environment = LimbEnvironment(1)
+    inputs = fitted(features(states={STATE: 6}, action_dim=5), NOTHING, options, environment)
+    assert str(inputs.connections(options, environment)) == (
+        "observation.images.front <- front; observation.state <- robot_joint_pos + fingers; "
+        "action[4, 0:4] -> action (wrist to knee)"
+    )
+
+
 def test_a_state_of_which_nobody_speaks_is_the_only_observation_of_its_size():
     assert fit(features(states={STATE: 4})).terms == {STATE: ("robot_joint_pos",)}
     message = misfit(features(states={STATE: 6}))

@@ -1,7 +1,7 @@
 """``isaaclab-arena validate``: check job files without running anything."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.robustness.arms import robustness_arms
 from isaaclab_arena.logs import plain_text
@@ -73,10 +74,13 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("name at least one job file: isaaclab-arena validate jobs.json")
     checked, problems = _checked(files, overrides, defaults, options)
     if options.json:
-        print_json({"files": [_facts(jobs_file) for jobs_file in checked], "problems": problems})
+        print_json({"files": [_facts(*each) for each in checked], "problems": problems})
         return 2 if problems else 0
-    for jobs_file in checked:
-        print(plain_text(_summary(jobs_file, options.limit)))
+    for jobs_file, jobs in checked:
+        print(plain_text(_summary(_facts(jobs_file, jobs), options.limit)))
+        for line, names in _told(jobs).items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            print(plain_text(f"  job '{names[0]}'{more}: {line}"))
     if problems:
         raise ConfigError(problems)
     return 0
@@ -84,9 +88,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _checked(
     files: Sequence[Path], overrides: Sequence[str], defaults: JobDefaults, options: ValidateOptions
-) -> tuple[list[JobsFile], list[Problem]]:
-    """Return the files without a problem, with the numbers of episodes that environments have, and all problems."""
-    sound: list[JobsFile] = []
+) -> tuple[list[tuple[JobsFile, tuple[Job, ...]]], list[Problem]]:
+    """Return the files without a problem, each with its jobs, and all problems."""
+    sound: list[tuple[JobsFile, tuple[Job, ...]]] = []
     problems: list[Problem] = []
     for path in files:
         try:
@@ -108,30 +112,45 @@ def _checked(
         except ConfigError as error:
             problems.extend(error.problems)
         else:
-            sound.append(replace(jobs_file, jobs=tuple(job.config for job in jobs)))
+            sound.append((jobs_file, jobs))
     return sound, problems
 
 
-def _facts(jobs_file: JobsFile) -> dict[str, Any]:
+def _facts(jobs_file: JobsFile, jobs: Sequence[Job]) -> dict[str, Any]:
+    configs = [job.config for job in jobs]
     return {
         "file": jobs_file.path,
-        "jobs": [job.name for job in jobs_file.jobs],
-        "episodes": sum(job.num_episodes or 0 for job in jobs_file.jobs),
-        "environments": sorted({job.environment for job in jobs_file.jobs}),
-        "policies": sorted({job.policy_type for job in jobs_file.jobs}),
+        "jobs": [config.name for config in configs],
+        "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
+        "environments": sorted({config.environment for config in configs}),
+        "policies": sorted({config.policy_type for config in configs}),
         "config_hash": jobs_file.config_hash,
         **({"questions": [question.name for question in jobs_file.questions]} if jobs_file.questions else {}),
+        **({"told": told} if (told := _told(jobs)) else {}),
     }
 
 
-def _summary(jobs_file: JobsFile, limit: int | None) -> str:
-    facts = _facts(jobs_file)
+def _told(jobs: Sequence[Job]) -> dict[str, list[str]]:
+    """Return what is to be known of jobs beside that they can run, one line each, with the jobs it holds for."""
+    told: dict[str, list[str]] = {}
+    for job in jobs:
+        lines = [str(job.connections)] if job.connections is not None else []
+        if job.described is not None and job.num_played is not None:
+            lines.append(
+                f"plays {job.num_played} episodes of {job.described.source}, which holds {job.described.holds}"
+            )
+        for line in (*lines, *(f"warning: {doubt}" for doubt in job.doubts)):
+            told.setdefault(line, []).append(job.config.name)
+    return told
+
+
+def _summary(facts: Mapping[str, Any], limit: int | None) -> str:
     num_jobs = len(facts["jobs"])
     noun = "job" if num_jobs == 1 else "jobs"
     at_most = "" if limit is None else f", {limit_in_words(limit)}"
-    asked = f", asked: {', '.join(facts['questions'])}" if jobs_file.questions else ""
+    asked = f", asked: {', '.join(facts['questions'])}" if "questions" in facts else ""
     return (
-        f"{jobs_file.path}: {num_jobs} {noun}, {facts['episodes']} episodes, "
+        f"{facts['file']}: {num_jobs} {noun}, {facts['episodes']} episodes, "
         f"environments {', '.join(facts['environments'])}, policies {', '.join(facts['policies'])}, "
-        f"hash {jobs_file.config_hash}{asked}{at_most}"
+        f"hash {facts['config_hash']}{asked}{at_most}"
     )

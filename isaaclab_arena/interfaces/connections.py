@@ -1,0 +1,186 @@
+"""Describe what a policy's files say of themselves, and which entries of an environment it is shown and sets."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, Protocol, runtime_checkable
+
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.pictures import CAMERAS
+
+_RATE_TOLERANCE = 1e-3
+_MEAN_NOTHING = frozenset(
+    ("cam", "camera", "rgb", "image", "images", "picture", "observation", "obs", "view", "video", "color", "colour")
+)
+"""Words in names of pictures that are in most of them, and so tell none from another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What recordings say of themselves, to be held against what a job does with them.
+
+    Attributes:
+        source: What messages call them.
+        environment: What they say of their environment, as ``env_args`` of a recording has it; empty where they say
+            nothing.
+        seed: Seed of the conditions that their episodes started from, None where they do not say it.
+        episodes: Each episode of a job that they hold actions for, with the number under which it was recorded; None
+            for a policy that does the same in every episode.
+        holds: Which episodes they hold, in words.
+        way_out: What to say in the job where they lack some of its episodes.
+    """
+
+    source: str
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    episodes: Mapping[int, int] | None = None
+    holds: str = ""
+    way_out: str = ""
+
+
+@runtime_checkable
+class DescribesRecordings(Protocol):
+    """A policy class that plays recordings, and can tell what they say of themselves before it is built."""
+
+    @classmethod
+    def description(cls, config: Any) -> Description:
+        """Return that.
+
+        Args:
+            config: Options of the job that `PolicyBase.check_options` has accepted.
+
+        Raises:
+            ConfigError: If a file cannot be read, with ``key`` set to the option at fault.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """Which entries of an environment a policy is shown, and which it sets.
+
+    In words, ``<-`` is what the policy is shown, and ``->`` what it sets.
+
+    Attributes:
+        pictures: Camera of each picture, by the policy's name of it.
+        states: Entries of the observation that form each vector, by the policy's name of it; see `entries`.
+        actions: Entries of the action that each output sets, by the policy's name of it.
+        source: What the policy was made from, for messages.
+        control_hz: Control steps per second that the source says it is for, None where it says nothing.
+    """
+
+    pictures: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    actions: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    control_hz: float | None = None
+
+    def __str__(self) -> str:
+        shown = [f"{name} <- {entry}" for name, entry in (*self.pictures.items(), *self.states.items())]
+        return "; ".join([*shown, *(f"{name} -> {entry}" for name, entry in self.actions.items())])
+
+    def doubts(self, env: Environment) -> list[str]:
+        """Return what names and rates say against these connections, one sentence each."""
+        cameras = env.observation_spec.get(CAMERAS, {})
+        doubts = [
+            *_crossed(self.pictures),
+            *_passed_over(self.pictures, cameras if isinstance(cameras, Mapping) else {}),
+        ]
+        rate = 1 / env.control_dt
+        if self.control_hz is not None and abs(rate - self.control_hz) > _RATE_TOLERANCE * rate:
+            doubts.append(
+                f"{self.source} has {self.control_hz:g} control steps per second, the environment {rate:g}: it will "
+                "move at another speed"
+            )
+        return doubts
+
+
+@runtime_checkable
+class StatesConnections(Protocol):
+    """A policy that can tell what it is shown and sets."""
+
+    def connections(self, env: Environment) -> Connections:
+        """Return that for an environment which `PolicyBase.check_environment` has accepted."""
+        ...
+
+
+def set_entries(env: Environment, columns: Sequence[int] | None = None) -> dict[str, str]:
+    """Return which numbers of a policy's action set an environment's; see `Connections.actions`.
+
+    Args:
+        env: The environment.
+        columns: Which number of the policy's action each of the environment's is, None where both are the same.
+    """
+    (action_dim,) = env.action_spec.shape
+    given = "action" if columns is None else f"action{_spelled(columns)}"
+    return {given: entries(range(action_dim), {"action": action_dim}, env.action_spec.names)}
+
+
+def entries(places: Sequence[int], sizes: Mapping[str, int], names: Sequence[str] | None = None) -> str:
+    """Return numbers of arrays in words: ``robot_joint_pos[0:7] + gripper_pos``.
+
+    Args:
+        places: Positions in the arrays side by side, in order.
+        sizes: Numbers of each array, in order.
+        names: What each number is called, if it is called anything; the first and the last are told.
+    """
+    starts: dict[str, int] = {}
+    for name in sizes:
+        starts[name] = sum(sizes[earlier] for earlier in starts)
+    owners = [
+        next(name for name, start in reversed(starts.items()) if place >= start and sizes[name]) for place in places
+    ]
+    parts: list[tuple[str, list[int]]] = []
+    for owner, place in zip(owners, places, strict=True):
+        if not parts or parts[-1][0] != owner:
+            parts.append((owner, []))
+        parts[-1][1].append(place - starts[owner])
+    told = " + ".join(f"{name}{_within(inside, sizes[name])}" for name, inside in parts) or "nothing"
+    if names is None or not places:
+        return told
+    called = [names[place] for place in dict.fromkeys((places[0], places[-1]))]
+    return f"{told} ({' to '.join(called)})"
+
+
+def _within(places: Sequence[int], size: int) -> str:
+    return "" if list(places) == list(range(size)) else _spelled(places)
+
+
+def _spelled(places: Sequence[int]) -> str:
+    """Return positions in an array as they would be written in Python: ``[0:7, 9]``."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([place, place + 1])
+    return f"[{', '.join(str(begin) if end == begin + 1 else f'{begin}:{end}' for begin, end in runs)}]"
+
+
+def _crossed(pictures: Mapping[str, str]) -> list[str]:
+    """Return pairs of pictures whose cameras belong to each other by their names."""
+    return [
+        f"the policy is shown '{first}' by camera '{pictures[first]}' and '{second}' by '{pictures[second]}': by their "
+        "names it is the other way round"
+        for first, second in combinations(pictures, 2)
+        if _alike(first, pictures[second]) + _alike(second, pictures[first])
+        > _alike(first, pictures[first]) + _alike(second, pictures[second])
+    ]
+
+
+def _passed_over(pictures: Mapping[str, str], cameras: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """Return pictures for which there is a camera of that name, which nothing is shown."""
+    unused = [camera for camera in cameras if camera not in pictures.values()]
+    return [
+        f"the policy is shown '{key}' by camera '{camera}', and by its name camera '{other}' is meant"
+        for key, camera in pictures.items()
+        for other in unused
+        if _alike(key, other) > 0 and _alike(key, camera) == 0
+    ]
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many words that tell cameras apart two names share."""
+    first, second = ({*re.findall(r"[a-z]+|\d+", re.sub(r"([A-Z])", r" \1", name).lower())} for name in (one, other))
+    return len((first & second) - _MEAN_NOTHING)
