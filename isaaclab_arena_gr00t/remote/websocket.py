@@ -1,8 +1,11 @@
 """Talk to a policy server over a websocket, within limits of time and size."""
 
+import logging
 import socket as sockets
-import struct
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync import client
@@ -15,8 +18,55 @@ ANSWER_LIMITS = WireLimits(max_message_bytes=32 * 1024 * 1024)
 """An answer is a chunk of actions; a text may use four times its bytes in memory."""
 
 _CLOSE_S = 1.0
+_LOOK_S = 0.05
 _UNAUTHORISED = (401, 403)
+_REDIRECTS = (300, 301, 302, 303, 307, 308)
 _TOO_LARGE = 1009
+
+# Whatever a server does to the library becomes one message of ours. Its own tracebacks are for those who ask for them.
+_QUIET = logging.getLogger("websockets.client.of_policies")
+_QUIET.setLevel(logging.CRITICAL)
+
+
+class _Deadlines:
+    """Shuts sockets down when their time is over, so that no thread of the library waits for a server.
+
+    The library answers pings whatever else is due. A server that sends pings and reads no answers, or reads a byte now
+    and then, would hold all its threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[sockets.socket, float] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def kept(self, socket: sockets.socket, deadline: float) -> Iterator[None]:
+        """Shut a socket down if a block goes on beyond a moment of `time.monotonic` [s]."""
+        with self._lock:
+            self._kept[socket] = deadline
+            # A process that was forked has none of the threads.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._watch, name="deadlines of websockets", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._kept.pop(socket, None)
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            with self._lock:
+                late = [socket for socket, deadline in self._kept.items() if time.monotonic() > deadline]
+                for socket in late:
+                    del self._kept[socket]
+                    with suppress(OSError):
+                        socket.shutdown(sockets.SHUT_RDWR)
+
+
+_DEADLINES = _Deadlines()
 
 
 class Websocket:
@@ -42,39 +92,39 @@ class Websocket:
         self._numbers_answers = numbers_answers
         self._open = ExitStack()
         token = address.api_token
+        deadline = time.monotonic() + timeout_s
+        # With a socket of ours the library follows no redirect, and we can end what it waits for.
+        self._socket = sockets.create_connection((address.host, address.port), timeout=timeout_s)
+        self._open.callback(self._socket.close)
+        self._socket.settimeout(None)
         try:
-            dialled = client.connect(
-                f"ws://{address}",
-                compression=None,
-                max_size=limits.max_message_bytes,
-                additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
-                open_timeout=timeout_s,
-                close_timeout=_CLOSE_S,
-                # The server's model blocks its event loop, so it answers no ping meanwhile.
-                ping_interval=None,
-                proxy=None,
-            )
-            self._connection = self._open.enter_context(dialled)
-        except InvalidURI as error:
-            raise UnicodeError(str(error)) from error
-        except InvalidStatus as error:
-            if error.response.status_code in _UNAUTHORISED:
-                raise UnauthorisedError(str(error)) from error
-            raise ConnectionError(f"it refuses the connection ({error})") from error
-        except WebSocketException as error:
-            # Which kind it is when a server ends at this moment depends on how far the handshake had come.
-            raise ConnectionError(f"it refuses the connection ({error})") from error
+            with self._within(deadline - time.monotonic()):
+                dialled = client.connect(
+                    f"ws://{address}",
+                    sock=self._socket,
+                    compression=None,
+                    max_size=limits.max_message_bytes,
+                    additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
+                    open_timeout=timeout_s,
+                    close_timeout=_CLOSE_S,
+                    # The server's model blocks its event loop, so it answers no ping meanwhile.
+                    ping_interval=None,
+                    proxy=None,
+                    logger=_QUIET,
+                )
+                self._connection = self._open.enter_context(dialled)
+        except BaseException as error:
+            self._open.close()
+            raise self._why_not_open(error) from error
 
     def send(self, request: bytes, timeout_s: float) -> None:
         """Send a message; see `Channel.send`."""
         try:
-            if not self._numbers_answers:
-                self._check_silence()
-            # The kernel gives up on a server that reads nothing.
-            limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-            self._connection.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDTIMEO, limit)
-            self._connection.send(request)
-        except (BlockingIOError, TimeoutError) as error:
+            with self._within(timeout_s):
+                if not self._numbers_answers:
+                    self._check_silence()
+                self._connection.send(request)
+        except TimeoutError as error:
             raise TimeoutError(f"it read nothing for {timeout_s:g} s") from error
         except WebSocketException as error:
             raise self._lost(error) from error
@@ -82,13 +132,50 @@ class Websocket:
     def receive(self, timeout_s: float) -> str | bytes:
         """Return the next message; see `Channel.receive`."""
         try:
-            return self._connection.recv(timeout=timeout_s)
+            with self._within(timeout_s):
+                return self._connection.recv(timeout=timeout_s)
         except WebSocketException as error:
             raise self._lost(error) from error
 
     def close(self) -> None:
         """Close the connection. May be called more than once."""
-        self._open.close()
+        with suppress(TimeoutError), self._within(_CLOSE_S):
+            self._open.close()
+
+    @contextmanager
+    def _within(self, timeout_s: float) -> Iterator[None]:
+        """Limit the time of a block in which the library uses the socket.
+
+        Raises:
+            TimeoutError: If it took longer.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            with _DEADLINES.kept(self._socket, deadline):
+                yield
+        except (OSError, WebSocketException, AssertionError) as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError("timed out") from error
+            if isinstance(error, AssertionError):
+                # The library does not expect, for example, an answer that comes before the request.
+                raise ConnectionError("it speaks out of turn") from error
+            raise
+
+    def _why_not_open(self, error: BaseException) -> BaseException:
+        refused = error if isinstance(error, InvalidStatus) else error.__cause__
+        if isinstance(refused, InvalidStatus):
+            response = refused.response
+            if response.status_code in _UNAUTHORISED:
+                return UnauthorisedError(str(refused))
+            place = response.headers.get("Location") if response.status_code in _REDIRECTS else None
+            if place is not None:
+                return ConnectionError(f"it sends clients to {place}, which is not followed; give that address")
+        if isinstance(error, InvalidURI):
+            return UnicodeError(str(error))
+        if isinstance(error, WebSocketException):
+            # Which kind it is when a server ends at this moment depends on how far the handshake had come.
+            return ConnectionError(f"it refuses the connection ({error})")
+        return error
 
     def _check_silence(self) -> None:
         try:

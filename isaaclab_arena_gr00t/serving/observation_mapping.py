@@ -11,7 +11,8 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.nested import value_at
-from isaaclab_arena_gr00t.remote.wire.messages import in_words
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words
+from isaaclab_arena_gr00t.remote.wire.pictures import EncodedPicture
 
 STATES = "policy"
 """The group of an observation that holds what is no picture."""
@@ -26,11 +27,13 @@ class ObservationMapping:
         states: Terms of the group ``policy``, in order, for each key of an array, which holds them one behind the
             other.
         shapes: Shape of each of those terms, by name.
+        sizes: Shape of each camera's pictures, by its name.
     """
 
     images: Mapping[str, str]
     states: Mapping[str, Sequence[str]]
     shapes: Mapping[str, tuple[int, ...]]
+    sizes: Mapping[str, tuple[int, ...]]
 
     def shown(self) -> dict[str, set[str]]:
         """Return the terms that clients send, by group."""
@@ -49,12 +52,24 @@ class ObservationMapping:
         """
         found: dict[str, dict[str, Any]] = {}
         if self.images and any(value_of(pictures, key) is not None for key in self.images):
-            found[CAMERAS] = {camera: _found(pictures, key, "picture") for key, camera in self.images.items()}
+            found[CAMERAS] = {camera: self._picture(pictures, key, camera) for key, camera in self.images.items()}
         if self.states:
             found[STATES] = {}
         for key, names in self.states.items():
             found[STATES] |= self._parts(key, names, _numbers(key, _found(states, key, "state")))
         return found
+
+    def _picture(self, pictures: Mapping[str, Any], key: str, camera: str) -> Any:
+        """Return a client's picture, decoded only if it says that it is as large as those of the environment."""
+        picture = _found(pictures, key, "picture")
+        if not isinstance(picture, EncodedPicture):
+            return picture
+        if picture.shape != self.sizes[camera]:
+            raise ObservationRefusedError(f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due")
+        try:
+            return picture.decoded()
+        except WireError as error:
+            raise ObservationRefusedError(f"'{key}': {error}") from error
 
     def _parts(self, key: str, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
         sizes = [math.prod(self.shapes[name]) for name in names]
@@ -86,7 +101,12 @@ def mapping_of(
     problems += _problems(named, terms, "observation", "--states")
     if problems:
         raise ConfigError(problems)
-    return ObservationMapping(images=images, states=states, shapes={name: terms[name].shape for name in named})
+    return ObservationMapping(
+        images=images,
+        states=states,
+        shapes={name: terms[name].shape for name in named},
+        sizes={name: cameras[name].shape for name in images.values()},
+    )
 
 
 def value_of(message: Mapping[str, Any], key: str) -> Any:

@@ -3,6 +3,7 @@
 import io
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -46,33 +47,57 @@ def encoded_picture(picture: np.ndarray, picture_format: PictureFormat) -> dict[
     return {MARK: True, "format": picture_format, "data": file.getvalue(), "shape": list(picture.shape)}
 
 
-def decoded_picture(value: Mapping[Any, Any]) -> np.ndarray:
-    """Return the picture that a map stands for. Shape: (height, width, channels), uint8.
+@dataclass(frozen=True, kw_only=True)
+class EncodedPicture:
+    """A picture as PNG or JPEG, of which nothing is decoded yet: a few kB may stand for many millions of pixels.
+
+    Attributes:
+        form: ``png`` or ``jpeg``.
+        data: The file.
+        shape: Height, width and channels, as the sender states them.
+    """
+
+    form: str
+    data: bytes
+    shape: tuple[int, int, int]
+
+    def decoded(self) -> np.ndarray:
+        """Return the picture. Shape: (height, width, channels), uint8.
+
+        Raises:
+            WireError: If it is damaged, or not of the stated shape.
+        """
+        height, width, channels = self.shape
+        try:
+            with Image.open(io.BytesIO(self.data), formats=[_FORMATS[self.form]]) as picture:
+                # The header has the size, so no picture larger than stated is decoded.
+                size = picture.size
+                pixels = np.array(picture) if size == (width, height) else None
+        except (OSError, EOFError, SyntaxError, ValueError, struct.error) as error:
+            raise WireError(f"a picture is no {self.form}, or is damaged") from error
+        if pixels is None:
+            raise WireError(f"a picture has {size} pixels across and down, it says {(width, height)}")
+        pixels = pixels.reshape(height, width, -1)
+        if pixels.shape[2] != channels or pixels.dtype != np.uint8:
+            raise WireError(f"a picture has {pixels.shape[2]} channels of {pixels.dtype}, it says {channels} of uint8")
+        return pixels
+
+
+def received_picture(value: Mapping[Any, Any]) -> np.ndarray | EncodedPicture:
+    """Return the picture that a map stands for. Shape of an array: (height, width, channels), uint8.
 
     Args:
         value: The map, with `MARK` among its keys.
 
     Raises:
-        WireError: If it is in no such format, damaged, or of another size than it says.
+        WireError: If it stands for none.
     """
     form, data, shape = value.get("format"), value.get("data"), value.get("shape")
     if form == "raw":
         return array_of(data, dtype_of(value.get("dtype", "|u1")), shape)
     if form not in _FORMATS or not isinstance(data, bytes):
         raise WireError(f"a picture is raw, png or jpeg, and bytes; this is {in_words(form)} and {in_words(data)}")
-    height, width, channels = _checked_shape(shape)
-    try:
-        with Image.open(io.BytesIO(data), formats=[_FORMATS[form]]) as picture:
-            # The header has the size, so no picture larger than stated is decoded.
-            if picture.size != (width, height):
-                raise WireError(f"a picture has {picture.size} pixels across and down, it says {(width, height)}")
-            pixels = np.array(picture)
-    except (OSError, EOFError, SyntaxError, ValueError, struct.error) as error:
-        raise WireError(f"a picture is no {form}, or is damaged") from error
-    pixels = pixels.reshape(height, width, -1)
-    if pixels.shape[2] != channels or pixels.dtype != np.uint8:
-        raise WireError(f"a picture has {pixels.shape[2]} channels of {pixels.dtype}, it says {channels} of uint8")
-    return pixels
+    return EncodedPicture(form=str(form), data=data, shape=_checked_shape(shape))
 
 
 def _checked_shape(shape: object) -> tuple[int, int, int]:

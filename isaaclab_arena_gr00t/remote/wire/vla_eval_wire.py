@@ -20,9 +20,9 @@ from isaaclab_arena_gr00t.remote.wire.messages import (
 from isaaclab_arena_gr00t.remote.wire.pictures import (
     MARK,
     PictureFormat,
-    decoded_picture,
     encoded_picture,
     is_picture,
+    received_picture,
 )
 
 PROTOCOL_VERSION = 1
@@ -61,7 +61,7 @@ def pack(message: Message, picture_format: PictureFormat = "raw") -> bytes:
 
 
 def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
-    """Return the message that the bytes stand for.
+    """Return the message that the bytes stand for; a picture as PNG or JPEG stays an `EncodedPicture`.
 
     Raises:
         WireError: If it is larger than allowed, or no such message.
@@ -88,7 +88,7 @@ def _encoded(value: Any, picture_format: PictureFormat) -> Any:
 
 def _decoded(value: dict[Any, Any]) -> Any:
     if MARK in value:
-        return decoded_picture(value)
+        return received_picture(value)
     if "__ndarray__" in value:
         return array_of(value.get("data"), dtype_of(value.get("dtype")), value.get("shape"))
     return value

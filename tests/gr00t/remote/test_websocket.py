@@ -1,4 +1,12 @@
-"""A websocket to a policy server, which may end while it is dialled."""
+"""A websocket to a policy server, which may end while it is dialled, or send what no such server does."""
+
+import base64
+import hashlib
+import re
+import socket as sockets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from websockets.exceptions import ConnectionClosedError, InvalidMessage, ProtocolError, WebSocketException
@@ -6,6 +14,7 @@ from websockets.sync import client
 
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.websocket import Websocket
+from isaaclab_arena_gr00t.remote.wire.messages import WireError
 
 
 @pytest.mark.parametrize(
@@ -21,7 +30,122 @@ def test_a_server_that_ends_while_it_is_dialled_is_a_lost_connection_at_any_mome
         raise end
 
     monkeypatch.setattr(client, "connect", connect)
-    address = ServerAddress(host="127.0.0.1", port=1)
     assert isinstance(end, WebSocketException)
-    with pytest.raises(ConnectionError, match="it refuses the connection"):
-        Websocket(address, 1.0, numbers_answers=False)
+    with listening(lambda other: None) as address, pytest.raises(ConnectionError, match="it refuses the connection"):
+        Websocket(address, 60.0, numbers_answers=False)
+
+
+@contextmanager
+def listening(talk: Callable[[sockets.socket], None]) -> Iterator[ServerAddress]:
+    """Talk to whoever connects, until that fails, and keep the connection open to the end."""
+    with sockets.create_server(("127.0.0.1", 0)) as listener, suppress(OSError):
+        # What is not read soon fills the connection.
+        listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+        others: list[sockets.socket] = []
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    others.append(listener.accept()[0])
+                    with suppress(OSError):
+                        talk(others[-1])
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield ServerAddress(host="127.0.0.1", port=listener.getsockname()[1])
+        for each in [listener, *others]:
+            with suppress(OSError):
+                each.shutdown(sockets.SHUT_RDWR)
+        for each in others:
+            each.close()
+
+
+def upgrade(other: sockets.socket) -> None:
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += other.recv(4096)
+    found = re.search(rb"Sec-WebSocket-Key: (\S+)", request)
+    assert found is not None
+    accept = base64.b64encode(hashlib.sha1(found[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    other.sendall(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+    )
+
+
+def without_end(data: bytes, *, first: bytes = b"", upgraded: bool = True) -> Callable[[sockets.socket], None]:
+    """Return what sends the same bytes for ever and reads nothing."""
+
+    def talk(other: sockets.socket) -> None:
+        if upgraded:
+            upgrade(other)
+        other.sendall(first)
+        while True:
+            other.sendall(data * 1000)
+
+    return talk
+
+
+PING, FRAGMENT, EMPTY_FRAGMENT = b"\x89\x7d" + bytes(125), b"\x00\x01a", b"\x00\x00"
+SQUEEZED = b"\xc2\x7e\x20\x00" + bytes(0x2000)
+
+
+def ask(address: ServerAddress) -> None:
+    websocket = Websocket(address, 1.0, numbers_answers=False)
+    try:
+        websocket.receive(1.0)
+    finally:
+        websocket.close()
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        without_end(PING),
+        without_end(FRAGMENT, first=b"\x02\x01a"),
+        without_end(EMPTY_FRAGMENT, first=b"\x02\x01a"),
+        without_end(SQUEEZED),
+        without_end(b"A: b\r\n", first=b"HTTP/1.1 200 OK\r\n", upgraded=False),
+        without_end(b"x" * 100, first=b"HTTP/1.1 200 OK\r\n\r\n", upgraded=False),
+    ],
+    ids=["pings", "fragments", "empty fragments", "compressed", "headers", "body"],
+)
+def test_a_server_that_sends_without_end_and_reads_nothing_is_an_error_without_a_traceback(talk, capfd):
+    with listening(talk) as address:
+        with pytest.raises((OSError, WireError)):
+            ask(address)
+        threads = [each for each in threading.enumerate() if "recv_events" in each.name]
+        for each in threads:
+            each.join(60.0)
+        assert not any(each.is_alive() for each in threads)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_server_that_reads_slowly_holds_no_question_beyond_its_time():
+    def talk(other: sockets.socket) -> None:
+        upgrade(other)
+        stop.wait(60.0)
+
+    stop = threading.Event()
+    with listening(talk) as address:
+        websocket = Websocket(address, 60.0, numbers_answers=True)
+        with pytest.raises(TimeoutError, match=r"it read nothing for 0\.5 s"):
+            websocket.send(bytes(64_000_000), 0.5)
+        websocket.close()
+        stop.set()
+
+
+def test_a_client_follows_no_server_to_another_address():
+    asked = threading.Event()
+
+    def elsewhere(other: sockets.socket) -> None:
+        asked.set()
+
+    with listening(elsewhere) as other:
+
+        def redirect(connection: sockets.socket) -> None:
+            connection.recv(4096)
+            connection.sendall(f"HTTP/1.1 302 Found\r\nLocation: ws://{other}/\r\nContent-Length: 0\r\n\r\n".encode())
+
+        with listening(redirect) as address, pytest.raises(ConnectionError, match=f"it sends clients to ws://{other}/"):
+            Websocket(address, 60.0, numbers_answers=False)
+    assert not asked.is_set()

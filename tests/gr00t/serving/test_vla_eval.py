@@ -16,6 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
+from isaaclab_arena_gr00t.remote.wire.pictures import encoded_picture
 from isaaclab_arena_gr00t.serving.listening import ListenOptions
 from isaaclab_arena_gr00t.serving.vla_eval import VlaEvalTalks
 from isaaclab_arena_gr00t.serving.websocket_server import WebsocketServer
@@ -108,6 +109,11 @@ def test_an_episode_follows_from_its_number_whichever_session_plays_it(port):
 
 
 PNG = {"__image__": True, "format": "png", "data": b"\x89PNG no picture", "shape": [6, 8, 3]}
+LARGE = encoded_picture(np.zeros((600, 800, 3), np.uint8), "png")
+
+
+def both(picture: dict[str, Any]) -> dict[str, Any]:
+    return {"front": picture, "side": picture}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +131,9 @@ PNG = {"__image__": True, "format": "png", "data": b"\x89PNG no picture", "shape
             shown(3, images=dict.fromkeys(("front", "side"), array(np.zeros((3, 6, 8)), "|u1"))),
             "'camera_obs.front' has shape (3, 6, 8), (6, 8, 3) is due",
         ),
+        (shown(3, images=both(PNG)), "observation refused: 'front': a picture is no png, or is damaged"),
+        (shown(3, images=both(LARGE)), "'front' has shape (600, 800, 3), (6, 8, 3) is due"),
+        (shown(3, images=both({**LARGE, "shape": [6, 8, 3]})), "a picture has (800, 600) pixels across and down"),
         (packed("greeting", {}, 3), "unknown message: type the str 'greeting'"),
         (hello(3, version=2), "hello refused: version the int '2' of the protocol is not known here, 1 is"),
     ],
@@ -146,7 +155,6 @@ def test_what_does_not_fit_is_refused_by_name_and_the_episode_goes_on(port, mess
     [
         b"nonsense",
         bytes(msgpack.packb({"observation": 1}) or b""),
-        packed("observation", {"images": {"front": PNG}}, 1),
         packed("observation", {"images": {"front": {**PNG, "shape": [10**6, 10**6, 3]}}}, 1),
         "text",
     ],
