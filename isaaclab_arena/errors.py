@@ -42,6 +42,14 @@ class StorageError(ArenaError):
     """A file could not be written or read: disk full, no permission, damaged. Who runs the program can mend it."""
 
 
+class DamagedFileError(StorageError):
+    """A file was read, and does not hold what it should.
+
+    Only this says something about the content. Any other `StorageError` is trouble of the system, which may pass: for
+    it nothing is withdrawn or set aside.
+    """
+
+
 class DiskUnusableError(StorageError):
     """Nothing more can be written: the disk, a quota or a limit on files is full, or the disk has become read-only.
 

@@ -5,20 +5,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isaaclab_arena.clock import now
-from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.recording.slot_numbers import SlotNumbers
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.hdf5.compressed_image import check_compression
 from isaaclab_arena.storage.hdf5.consolidation import Consolidation, consolidate
@@ -26,7 +25,7 @@ from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
 from isaaclab_arena.storage.recorded_line import attributes_of
-from isaaclab_arena.storage.recovery.leftovers import read_left_behind, remove_if_empty
+from isaaclab_arena.storage.recovery.leftovers import put_in_place, remove_if_empty
 from isaaclab_arena.storage.run.commits import CommitContext, CommitLine, CommitWriter, commit_line
 
 _LOG = logging.getLogger(__name__)
@@ -156,7 +155,9 @@ class EpisodeRecorder(Observer):
         name = layout.episode_file_name(record.episode.episode_index)
         path = self._episodes_directory / name
         line = self._line(record, f"{layout.EPISODES_DIRECTORY}/{name}", crc)
-        for text in self._put_in_place(path, self._recorded(environment, arrays, line), line):
+        episode = self._recorded(environment, arrays, line)
+        write = partial(write_episode, path, episode, self._options.compression, crc=crc)
+        for text in put_in_place(path, line, str(episode.attributes[layout.COMMIT_ATTRIBUTE]), write):
             self._commits.write_line(text)
         self._parts.append(path)
 
@@ -206,33 +207,6 @@ class EpisodeRecorder(Observer):
             checksum=crc,
         )
         return commit_line(record, context)
-
-    def _put_in_place(self, path: Path, episode: RecordedEpisode, line: CommitLine) -> list[str]:
-        """Write an episode's file, unless it is there already; return the lines that are to be committed then."""
-        there = None
-        try:
-            write_episode(path, episode, self._options.compression, crc=line.checksum)
-        except FileThereError:
-            there = self._left_behind(path, episode.episode_index)
-            if there is None:
-                write_episode(path, episode, self._options.compression, crc=line.checksum, overwrite=True)
-        if there is None:
-            return [str(episode.attributes[layout.COMMIT_ATTRIBUTE])]
-        if there.checksum == line.checksum:
-            _LOG.info("%s was there already, with the same content: its line is committed", path)
-            return [json_line(there)]
-        # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and
-        # both results are committed, so that everybody sees that the episode did not come out the same twice.
-        _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
-        return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
-
-    def _left_behind(self, path: Path, episode_index: int) -> CommitLine | None:
-        """Return what another process left where an episode is to be written, None if it cannot be used."""
-        try:
-            return read_left_behind(path, self._job.name, episode_index)
-        except StorageError as error:
-            _LOG.warning("%s was there already and is replaced: %s", path, error)
-            return None
 
     def _recorded(
         self, environment: Environment, arrays: Mapping[str, np.ndarray], line: CommitLine

@@ -3,11 +3,12 @@
 import errno
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isaaclab_arena.errors import DiskUnusableError, StorageError
+from isaaclab_arena.errors import DamagedFileError, DiskUnusableError, StorageError
 from isaaclab_arena.plain_files import not_a_plain_file
 
 # EFBIG: a limit on the size of files (RLIMIT_FSIZE), which the next file meets too.
@@ -32,14 +33,27 @@ def storage_errors(doing: str, path: Path) -> Iterator[None]:
         raise storage_error(doing, path, error) from error
 
 
-def read_whole(path: Path) -> bytes:
-    """Return what a file of a run holds; a pipe that lies in its place would never end, and is not opened.
+def check_plain(path: Path) -> None:
+    """Return if a path names a plain file, before anything opens it: a pipe in its place would never end.
 
     Raises:
-        StorageError: If it cannot be read.
+        DamagedFileError: If something else lies there, such as a link to nothing.
+        StorageError: If nothing does, or the system cannot tell.
     """
-    if path.exists() and (wrong := not_a_plain_file(path)) is not None:
-        raise StorageError(f"cannot read {path}: {wrong}")
+    with storage_errors("read", path):
+        try:
+            is_plain = stat.S_ISREG(path.stat().st_mode)
+        except FileNotFoundError:
+            if not path.is_symlink():
+                raise
+            is_plain = False
+    if not is_plain:
+        raise DamagedFileError(f"cannot read {path}: {not_a_plain_file(path)}")
+
+
+def read_whole(path: Path) -> bytes:
+    """Return what a file of a run holds; see `check_plain`."""
+    check_plain(path)
     with storage_errors("read", path):
         return path.read_bytes()
 

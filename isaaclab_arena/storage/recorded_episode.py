@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from pydantic import ValidationError
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter
 from isaaclab_arena.storage.layout import CONTENTS_ATTRIBUTE
@@ -80,9 +80,9 @@ def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{what} is no JSON: {error}") from error
+        raise DamagedFileError(f"{what} is no JSON: {error}") from error
     if not isinstance(value, dict):
-        raise StorageError(f"{what} is no JSON object but a {type(value).__name__}")
+        raise DamagedFileError(f"{what} is no JSON object but a {type(value).__name__}")
     return value
 
 

@@ -69,7 +69,11 @@ def write_robomimic_file(
         FileThereError: If the file exists.
         StorageError: If an episode holds no observations, or the file cannot be written.
     """
-    with written_in_place(path) as temporary, hdf5_errors("write", path), h5py.File(temporary, "w") as file:
+    with (
+        written_in_place(path) as temporary,
+        hdf5_errors("write", path),
+        h5py.File(temporary, "w", locking=False) as file,
+    ):
         data = file.create_group(DATA_GROUP)
         written = _Written()
         for episode in episodes:

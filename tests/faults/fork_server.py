@@ -24,6 +24,7 @@ from typing import Any, Self
 from tests.end_to_end.launching import ROOT, environment
 from tests.faults.clock import set_clock_back_now_and_then
 from tests.faults.file_operations import Effect, Fault, FaultyFiles
+from tests.faults.system_trouble import SystemTrouble, trouble_variables
 
 LAUNCHER_PATIENCE_S = 20.0
 _NOTE_BYTES = 4096
@@ -54,11 +55,13 @@ class ForkServer:
 
     def __init__(self, log: Path) -> None:
         self._log = log
+        preloaded = trouble_variables(log.parent)
+        self.has_trouble = preloaded is not None
         with log.with_suffix(".server").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.fork_server"],
                 cwd=ROOT,
-                env=environment({"OMP_NUM_THREADS": "1"}),
+                env=environment({"OMP_NUM_THREADS": "1", **(preloaded or {})}),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -85,6 +88,7 @@ class ForkServer:
         ranks: int = 1,
         commands: int = 1,
         clock_jumps: bool = False,
+        trouble: SystemTrouble | None = None,
     ) -> Ended:
         """Run the evaluation runner to its end.
 
@@ -96,6 +100,7 @@ class ForkServer:
             ranks: How many ranks there are.
             commands: How often the same command is started, at once; each is a rank 0 then.
             clock_jumps: Whether the clock is set back by an hour now and then.
+            trouble: What the system refuses to every rank; only where `has_trouble`.
         """
         request = {
             "arguments": [*map(str, arguments)],
@@ -105,6 +110,7 @@ class ForkServer:
             "ranks": ranks,
             "commands": commands,
             "clock_jumps": clock_jumps,
+            "trouble": {} if trouble is None else trouble.variables,
             "faults": {rank: dataclasses.asdict(fault) for rank, fault in (faults or {}).items()},
         }
         assert self._process.stdin is not None
@@ -194,7 +200,7 @@ def _be_rank(rank: int, request: Mapping[str, Any], variables: Mapping[str, str]
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        os.environ.update(variables, **{small_run.DIARY: request["diary"]})
+        os.environ.update(variables, **{small_run.DIARY: request["diary"]}, **request["trouble"])
         if request["clock_jumps"]:
             set_clock_back_now_and_then()
         fault = request["faults"].get(str(rank))

@@ -10,6 +10,7 @@ from tests.faults.file_operations import Effect, Fault
 from tests.faults.fork_server import Ended, ForkServer
 from tests.faults.invariants import check_results, check_whole, committed, is_called_complete
 from tests.faults.small_run import read_diary, write_small_jobs
+from tests.faults.system_trouble import SystemTrouble
 
 CAUSES = {
     Effect.SHORT_WRITE: ("the disk is full",),
@@ -48,16 +49,16 @@ class World:
         assert ended.exit_code == 0, ended.output
         check_whole(self.undisturbed, self.undisturbed)
 
-    def begin(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1, clock_jumps: bool = False) -> Ended:
-        """Start a new run, in the place of any earlier one."""
+    def begin(self, *, faults: Mapping[int, Fault] | None = None, **how: Any) -> Ended:
+        """Start a new run, in the place of any earlier one; see `run`."""
         shutil.rmtree(self.output, ignore_errors=True)
-        ended = self.run("--output_dir", self.output, faults=faults, ranks=ranks, clock_jumps=clock_jumps)
+        ended = self.run("--output_dir", self.output, faults=faults, **how)
         return self._checked(ended, faults)
 
-    def resume(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1, clock_jumps: bool = False) -> Ended:
-        """Go on with the run; nothing that has a commit line may run again."""
+    def resume(self, *, faults: Mapping[int, Fault] | None = None, **how: Any) -> Ended:
+        """Go on with the run; nothing that has a commit line may run again. See `run`."""
         before = committed(self.output)
-        ended = self.run("--output_dir", self.output, "--resume", faults=faults, ranks=ranks, clock_jumps=clock_jumps)
+        ended = self.run("--output_dir", self.output, "--resume", faults=faults, **how)
         again = before.keys() & self.started.keys()
         assert not again, f"executed although committed: {sorted(again)}\n{ended.output}"
         return self._checked(ended, faults)
@@ -95,6 +96,7 @@ class World:
         faults: Mapping[int, Fault] | None = None,
         ranks: int = 1,
         clock_jumps: bool = False,
+        trouble: SystemTrouble | None = None,
     ) -> Ended:
         """Run the evaluation runner with these arguments, and check nothing."""
         self.diary.unlink(missing_ok=True)
@@ -105,6 +107,7 @@ class World:
             faults=faults,
             ranks=ranks,
             clock_jumps=clock_jumps,
+            trouble=trouble,
         )
 
     def _checked(self, ended: Ended, faults: Mapping[int, Fault] | None) -> Ended:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.answered import answer_watch
 from isaaclab_arena.evaluation.plan.planning import plan_differences
 from isaaclab_arena.evaluation.startup.content_check import set_aside_what_does_not_count
@@ -106,7 +106,8 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: 
 def _is_run_of(run: Path, plan: RunPlan) -> bool:
     try:
         return not plan_differences(read_run_plan(run), plan)
-    except ArenaError as error:
+    except ConfigError as error:
+        # One that the system cannot read may be the one that is meant.
         _LOG.warning("%s is passed over: %s", run, error)
         return False
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -176,17 +176,16 @@ class _Compilers:
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
-        try:
-            lock = path.open("a")
-        except OSError as error:
-            _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
-            yield
-            return
-        with lock:
+        with ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._wait_for(lock)
+                lock = held.enter_context(path.open("a"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    self._wait_for(lock)
+            except OSError as error:
+                # Home directories lie on file systems without locks, or on read-only ones.
+                _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
             yield
 
     def _wait_for(self, lock: IO[str]) -> None:

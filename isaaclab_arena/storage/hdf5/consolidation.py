@@ -1,11 +1,12 @@
 """From a file per episode, which survives any crash, to one dataset per job, which people want to have."""
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.hdf5.dataset_assembly import make_dataset
@@ -22,7 +23,7 @@ class Consolidation:
 
     Attributes:
         episode_indices: Episodes that the dataset holds now, ascending.
-        damaged: Episode files that are damaged, with the reason; they stay where they are.
+        damaged: Episode files that are damaged or gone, with the reason; those that are there stay where they are.
     """
 
     episode_indices: tuple[int, ...]
@@ -40,7 +41,8 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
         dataset: The file to make.
 
     Raises:
-        StorageError: If writing fails, or a part holds other content than the same episode of the dataset.
+        StorageError: If writing fails, the system cannot read a part, or a part holds other content than the same
+            episode of the dataset.
     """
     sources = {index: part for part in parts if (index := episode_index_of_file(part.name)) is not None}
     strangers = [part for part in parts if episode_index_of_file(part.name) is None]
@@ -97,12 +99,15 @@ def _remove_one(part: Path) -> None:
 
 
 def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
-    """Return why, for each episode whose file does not verify."""
+    """Return why, for each episode whose file is gone or does not verify."""
     reasons = {}
     for index, part in sources.items():
+        if not os.path.lexists(part):
+            reasons[index] = f"{part} is gone"
+            continue
         try:
             verify_episodes(part, [index])
-        except StorageError as error:
+        except DamagedFileError as error:
             reasons[index] = str(error)
     return reasons
 

@@ -47,7 +47,7 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     Raises:
         StorageError: If a source cannot be read or the target cannot be written.
     """
-    with hdf5_errors("write", target), h5py.File(target, "x") as file:
+    with hdf5_errors("write", target), h5py.File(target, "x", locking=False) as file:
         data = file.create_group(DATA_GROUP)
         total, env_args = 0, "{}"
         counted = told(sources, "consolidating", _final_name(target))

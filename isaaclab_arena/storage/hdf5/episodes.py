@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.storage.atomic import write_bytes
 from isaaclab_arena.storage.hdf5.compressed_image import compressed_episode_file
 from isaaclab_arena.storage.hdf5.episode_template import template_of
@@ -93,10 +93,10 @@ def read_actions(path: Path, episode_index: int) -> np.ndarray:
     with opened(path) as recording:
         actions = member(recording.group(episode_index), ACTIONS.encode())
         if not isinstance(actions, h5py.h5d.DatasetID):
-            raise StorageError(f"{path}: {demo_name(episode_index)} holds no '{ACTIONS}'")
+            raise DamagedFileError(f"{path}: {demo_name(episode_index)} holds no '{ACTIONS}'")
         array = recording.array(actions)
         if array.ndim != 2:
-            raise StorageError(f"{place(actions)} has shape {array.shape}, not (num_samples, action_dim)")
+            raise DamagedFileError(f"{place(actions)} has shape {array.shape}, not (num_samples, action_dim)")
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -171,7 +171,7 @@ def read_array(path: Path, episode_index: int, name: str) -> np.ndarray:
         for found, dataset in recording.datasets(recording.group(episode_index)):
             if found == name:
                 return recording.array(dataset)
-    raise StorageError(f"{path}: {demo_name(episode_index)} holds no '{name}'")
+    raise DamagedFileError(f"{path}: {demo_name(episode_index)} holds no '{name}'")
 
 
 def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:

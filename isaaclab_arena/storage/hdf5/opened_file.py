@@ -4,6 +4,8 @@ Through h5py's low-level interface: an episode has many small arrays, and the hi
 """
 
 import mmap
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,8 +17,8 @@ import h5py
 import numpy as np
 from h5py import h5f, h5i, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
-from isaaclab_arena.errors import StorageError, first_line
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
+from isaaclab_arena.storage.atomic import check_plain, storage_error, storage_errors
 from isaaclab_arena.storage.hdf5.compressed_image import ZSTD_FILTER, load_zstd
 from isaaclab_arena.storage.hdf5.episode_template import EpisodeTemplate, WholeEpisode, template_of
 from isaaclab_arena.storage.hdf5.reading_budget import ReadingBudget
@@ -26,14 +28,26 @@ from isaaclab_arena.storage.recorded_episode import AttributeValue, checksum, nu
 MAX_DEPTH = 16
 
 
+_REFUSED = re.compile(r"errno = ([1-9][0-9]*)")
+"""How HDF5's errors, of any kind and at any depth, say that the system has refused something."""
+
+
 @contextmanager
 def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
-    """Turn what HDF5 raises, of whatever kind, into a `StorageError` that names the file."""
+    """Turn what HDF5 raises, of whatever kind, into an error that names the file.
+
+    Raises:
+        DamagedFileError: If the file holds what HDF5 cannot make sense of.
+        StorageError: If the system refuses it, which says nothing about what the file holds.
+    """
     try:
-        with storage_errors(doing, path):
-            yield
-    except (RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-        raise StorageError(f"cannot {doing} {path}: {first_line(error)}") from error
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        said = _REFUSED.search(str(error))
+        number = error.errno if isinstance(error, OSError) and error.errno else int(said[1]) if said else None
+        if number is not None:
+            raise storage_error(doing, path, OSError(number, os.strerror(number))) from error
+        raise DamagedFileError(f"cannot {doing} {path}: {first_line(error)}") from error
     except MemoryError as error:
         # Nothing larger than the file allows was asked for: this machine is short of memory.
         raise StorageError(f"cannot {doing} {path}: no memory is left") from error
@@ -41,16 +55,22 @@ def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path) -> "Iterator[OpenRecording]":
-    """Open for reading."""
-    if not path.is_file():
-        raise StorageError(f"no recording at {path}")
-    with hdf5_errors("read", path), h5py.File(path, "r") as file:
+    """Open for reading.
+
+    Without HDF5's own lock, which not every file system has: a run's files have one writer, whom `RunLock` protects.
+
+    Raises:
+        DamagedFileError: If the file holds no episodes, or is no file.
+        StorageError: If there is none, or the system cannot read it.
+    """
+    check_plain(path)
+    with hdf5_errors("read", path), h5py.File(path, "r", locking=False) as file:
         yield OpenRecording(file, path)
 
 
 def mapped(path: Path) -> memoryview:
     """Return the bytes of a file, which nobody writes to any more; the system reads what is looked at."""
-    with path.open("rb") as file:
+    with storage_errors("read", path), path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
@@ -62,7 +82,7 @@ class OpenRecording:
         path: Where it is.
 
     Raises:
-        StorageError: If it holds no episodes.
+        DamagedFileError: If it holds no episodes.
     """
 
     def __init__(self, file: h5py.File, path: Path) -> None:
@@ -70,7 +90,7 @@ class OpenRecording:
         self._budget = ReadingBudget(path.stat().st_size)
         data = member(file.id, DATA_GROUP.encode())
         if not isinstance(data, h5py.h5g.GroupID):
-            raise StorageError(f"{path} is no recording: it has no group /{DATA_GROUP}")
+            raise DamagedFileError(f"{path} is no recording: it has no group /{DATA_GROUP}")
         self.data = data
 
     def indices(self) -> list[int]:
@@ -83,7 +103,7 @@ class OpenRecording:
         if group is None and episode_index in self._named:
             group = member(self.data, self._named[episode_index])
         if not isinstance(group, h5py.h5g.GroupID):
-            raise StorageError(f"{self.path} holds no {demo_name(episode_index)}")
+            raise DamagedFileError(f"{self.path} holds no {demo_name(episode_index)}")
         return group
 
     @cached_property
@@ -125,7 +145,7 @@ class OpenRecording:
         found = checksum(self.arrays(group))
         if attributes.get("checksum") != found:
             place = f"/{DATA_GROUP}/{demo_name(episode_index)}"
-            raise StorageError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
+            raise DamagedFileError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
         num_samples_of(attributes)
         return attributes
 
@@ -149,7 +169,7 @@ class OpenRecording:
         """Yield all datasets below a group by their path."""
         # A group may hold itself.
         if prefix.count("/") > MAX_DEPTH:
-            raise StorageError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
+            raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
         for name in _names(group):
             self._budget.spend_members(1, str(self.path))
             item = member(group, name)
@@ -215,7 +235,7 @@ def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.
     if name not in group:
         return None
     if group.links.get_info(name).type != h5l.TYPE_HARD:
-        raise StorageError(
+        raise DamagedFileError(
             f"{place(group)}/{name.decode(errors='replace')} is a link to another place, and links are not followed"
         )
     return h5o.open(group, name)

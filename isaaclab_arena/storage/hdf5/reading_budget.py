@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import DamagedFileError
 
 FREE_EXPANSION_BYTES = 1 << 30
 """How much compressed arrays may hold in any case, so that black pictures of any length are read."""
@@ -47,7 +47,7 @@ class ReadingBudget:
         """
         self._members -= number
         if self._members < 0:
-            raise StorageError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
+            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
 
     def spend_array(self, dataset: h5py.h5d.DatasetID, place: str) -> None:
         """Take account of an array that is about to be read; see `check_array`.
@@ -61,7 +61,7 @@ class ReadingBudget:
         else:
             self._plain_bytes -= num_bytes
         if min(self._expanded_bytes, self._plain_bytes) < 0:
-            raise StorageError(f"{place} {_MANY_AND_TOO_BIG}: arrays share what they hold")
+            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: arrays share what they hold")
 
 
 def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
@@ -79,10 +79,10 @@ def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
     """
     stored_as = _stored_as(dataset)
     if stored_as.is_elsewhere:
-        raise StorageError(f"{place} takes its values from other files, and those are not read")
+        raise DamagedFileError(f"{place} takes its values from other files, and those are not read")
     kind = _number_type(dataset, place)
     if dataset.get_space().get_simple_extent_type() == h5py.h5s.NULL:
-        raise StorageError(f"{place} has no shape and holds nothing")
+        raise DamagedFileError(f"{place} has no shape and holds nothing")
     declared = math.prod(dataset.shape) * kind.itemsize
     if declared == 0:
         return 0, False
@@ -97,7 +97,7 @@ def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
             _check_filtered(dataset, chunk_bytes, stored_as.filters[-1], stored, place)
     allowed = stored if not is_filtered else min(stored, 1) * FREE_EXPANSION_BYTES + MAX_EXPANSION * stored
     if declared > allowed:
-        raise StorageError(f"{place} declares {declared:,} bytes, of which {stored:,} are stored")
+        raise DamagedFileError(f"{place} declares {declared:,} bytes, of which {stored:,} are stored")
     return declared, is_filtered
 
 
@@ -134,9 +134,9 @@ def _number_type(dataset: h5py.h5d.DatasetID, place: str) -> np.dtype:
     try:
         kind = dataset.dtype
     except (TypeError, ValueError) as error:
-        raise StorageError(f"{place} holds what is no number: {error}") from error
+        raise DamagedFileError(f"{place} holds what is no number: {error}") from error
     if kind.kind not in _NUMBERS or kind.itemsize > _MAX_NUMBER_BYTES:
-        raise StorageError(f"{place} holds {kind}, and only numbers are read, of up to 8 bytes")
+        raise DamagedFileError(f"{place} holds {kind}, and only numbers are read, of up to 8 bytes")
     return kind
 
 
@@ -148,7 +148,7 @@ def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, last: int, st
     dataset.chunk_iter(lambda chunk: chunks.append((chunk.chunk_offset, chunk.size)))
     for offset, num_bytes in chunks:
         if num_bytes > chunk_bytes + chunk_bytes // 64 + _HEADER_BYTES:
-            raise StorageError(f"{place} stores {num_bytes:,} bytes of a chunk of {chunk_bytes:,}")
+            raise DamagedFileError(f"{place} stores {num_bytes:,} bytes of a chunk of {chunk_bytes:,}")
         if last == h5py.h5z.FILTER_DEFLATE and num_bytes * MAX_EXPANSION > FREE_EXPANSION_BYTES:
             _check_inflates(dataset.read_direct_chunk(offset)[1], chunk_bytes, place)
 
@@ -163,4 +163,4 @@ def _check_inflates(content: bytes, chunk_bytes: int, place: str) -> None:
         # HDF5 says what is wrong with it.
         return
     if chunk_bytes < 0:
-        raise StorageError(f"{place} holds a chunk that unpacks into more than a chunk")
+        raise DamagedFileError(f"{place} holds a chunk that unpacks into more than a chunk")

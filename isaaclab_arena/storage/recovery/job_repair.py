@@ -11,11 +11,18 @@ from isaaclab_arena.storage.layout import (
     JOB_REPORT_PATTERN,
     SERVED_MODEL_FILE,
     SET_ASIDE_DIRECTORY,
+    SETTLED_FILE,
 )
 from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, Discarded
 from isaaclab_arena.storage.recovery.leftovers import consolidate_parts, remove_if_empty
-from isaaclab_arena.storage.recovery.set_aside import drop_episodes, keep_aside, keep_episode_aside, move_aside
+from isaaclab_arena.storage.recovery.set_aside import (
+    drop_episodes,
+    keep_aside,
+    keep_episode_aside,
+    move_aside,
+    set_no_files_aside,
+)
 from isaaclab_arena.storage.run.commits import CommitWriter, parse_line
 
 _LINES_PER_JOB = 20
@@ -52,6 +59,25 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis) -> list[str]
         _commit(job_directory, diagnosis)
     consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
     return [*(f"job '{job}': {note}" for note in notes), *consolidated]
+
+
+def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
+    """Move out of the way what lies in the place of a job's file and is none, so that nothing stumbles over it.
+
+    Args:
+        job_directory: Directory of the job; it need not exist.
+        job: Name of the job.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        StorageError: If something cannot be moved.
+    """
+    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
+    named = [path for pattern in patterns for path in sorted(job_directory.glob(pattern))]
+    files = [*named, *datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))]
+    return [f"job '{job}': {note}" for note in set_no_files_aside(files, job_directory / SET_ASIDE_DIRECTORY)]
 
 
 def set_job_aside(

@@ -1,17 +1,21 @@
 """Clear up what dead processes leave in a run: temporary files, and episode files outside of a dataset."""
 
+import dataclasses
 import errno
+import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.long_work import told
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.atomic import FileThereError, storage_errors
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_checksums, verify_episodes
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import (
     ATTEMPTS_DIRECTORY,
     COMMIT_ATTRIBUTE,
@@ -22,9 +26,11 @@ from isaaclab_arena.storage.layout import (
 )
 from isaaclab_arena.storage.recordings import episode_files
 from isaaclab_arena.storage.recovery.job_diagnosis import dataset_named_by
+from isaaclab_arena.storage.recovery.set_aside import move_aside
 from isaaclab_arena.storage.run.commits import CommitLine, parse_line, read_commits
 from isaaclab_arena.storage.run.run_plan import RunPlan
 
+_LOG = logging.getLogger(__name__)
 _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
@@ -104,28 +110,54 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     remove_if_empty(job_directory / EPISODES_DIRECTORY)
 
 
-def read_left_behind(path: Path, job: str, episode_index: int) -> CommitLine:
-    """Return the commit line in an episode's file that exists already when the episode is to be written.
+def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], object]) -> list[str]:
+    """Write an episode's file, and return the lines that are to be committed then.
 
-    The file comes from a rank that died before it committed the episode, or that was taken for dead.
+    A file may be there: from a rank that died before it committed the episode, or that was taken for dead.
 
     Args:
-        path: The file.
-        job: Expected name of the job.
-        episode_index: Expected index of the episode.
+        path: The file, in the directory of its job's episodes.
+        line: The episode's line.
+        text: The same as its recording holds it.
+        write: Writes the file.
 
     Raises:
-        StorageError: If it is damaged, is another episode, or holds no commit line.
+        StorageError: If it cannot be written, or the system cannot read what is there.
     """
-    verify_episodes(path, [episode_index])
-    attributes = read_attributes(path, episode_index)
+    with suppress(FileThereError):
+        write()
+        return [text]
+    try:
+        there = _left_behind(path, line)
+    except DamagedFileError as error:
+        _LOG.warning("%s was there already and is replaced: %s", path, error)
+        move_aside(path, path.parents[1] / SET_ASIDE_DIRECTORY)
+        write()
+        return [text]
+    if there.checksum == line.checksum:
+        _LOG.info("%s was there already, with the same content: its line is committed", path)
+        return [json_line(there)]
+    # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and both
+    # results are committed, so that everybody sees that the episode did not come out the same twice.
+    _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
+    return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
+
+
+def _left_behind(path: Path, expected: CommitLine) -> CommitLine:
+    """Return the commit line that a file of the expected episode holds.
+
+    Raises:
+        DamagedFileError: If it is damaged, is another episode, or holds no commit line.
+    """
+    verify_episodes(path, [expected.episode_index])
+    attributes = read_attributes(path, expected.episode_index)
     try:
         line = parse_line(str(attributes.get(COMMIT_ATTRIBUTE, "")))
     except ValueError as error:
-        raise StorageError(f"{path} does not say how its episode went") from error
+        raise DamagedFileError(f"{path} does not say how its episode went") from error
     found = (line.job_name, line.episode_index, line.checksum)
-    if found != (job, episode_index, attributes.get("checksum")):
-        raise StorageError(f"{path} is of job '{line.job_name}', episode {line.episode_index}, or of other arrays")
+    if found != (expected.job_name, expected.episode_index, attributes.get("checksum")):
+        raise DamagedFileError(f"{path} is of job '{line.job_name}', episode {line.episode_index}, or of other arrays")
     return line
 
 

@@ -1,16 +1,14 @@
 """Read the recordings of a job, and check each against its checksum and its commit line. This writes nothing."""
 
-import errno
-import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.long_work import told
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.hdf5.episode_template import EpisodeTemplate
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.hdf5.opened_file import AlikeEpisodes, OpenRecording, hdf5_errors, mapped, opened
@@ -20,21 +18,6 @@ from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mappi
 from isaaclab_arena.storage.recorded_line import contradiction
 from isaaclab_arena.storage.recordings import datasets, episode_files
 from isaaclab_arena.storage.run.commits import CommitLine
-
-_SYSTEM_TROUBLE = frozenset(
-    {
-        errno.EACCES,
-        errno.EAGAIN,
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.EPERM,
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-    }
-)
-"""A file that cannot be read for one of these reasons may be intact, so it is not set aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +75,7 @@ class EpisodeExaminer:
         self._opened = open_recording
         self._episodes = AlikeEpisodes()
 
-    def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | StorageError]:
+    def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
         """Read the arrays of episodes, compare them with their checksums, and return their attributes.
 
         Args:
@@ -103,7 +86,8 @@ class EpisodeExaminer:
             For each episode its attributes, or the damage.
 
         Raises:
-            StorageError: If the file as a whole cannot be read.
+            DamagedFileError: If the file as a whole is no recording.
+            StorageError: If the system cannot read it.
         """
         if self._episodes.template is not None and len(episode_indices) == 1:
             attributes = _examine_part(path, episode_indices[0], self._episodes.template)
@@ -116,12 +100,12 @@ class EpisodeExaminer:
 
     def _examined(
         self, recording: OpenRecording, episode_index: int, content: memoryview
-    ) -> dict[str, AttributeValue] | StorageError:
+    ) -> dict[str, AttributeValue] | DamagedFileError:
         try:
             with hdf5_errors("read", recording.path):
                 whole = self._episodes.read(recording, episode_index, content)
                 return recording.verified_attributes(episode_index) if whole is None else whole.attributes
-        except StorageError as error:
+        except DamagedFileError as error:
             return error
 
 
@@ -134,38 +118,31 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
         lines: The commit line of each of its finished episodes.
 
     Raises:
-        StorageError: If a file cannot be opened, so that its content is unknown.
+        StorageError: If the system cannot read a file, so that its content is unknown.
     """
+    try:
+        return _read_recordings(job_directory, job, lines)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
+        ) from error
+
+
+def _read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     unreadable: list[tuple[Path, str]] = []
     by_index = {line.episode_index: line for line in lines}
     examiner = EpisodeExaminer()
     for path in datasets(job_directory, job):
-        _check_opens(path)
         try:
             indices = list_episodes(path)
-        except StorageError as error:
-            unreadable.append((path, damage(error)))
+        except DamagedFileError as error:
+            unreadable.append((path, str(error)))
         else:
             _add_copies(copies, path, indices, by_index, examiner)
     for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
-        _check_opens(path)
         _add_copies(copies, path, [index], by_index, examiner)
     return JobRecordings(by_episode=dict(copies), unreadable=tuple(unreadable))
-
-
-def damage(error: StorageError) -> str:
-    """Return what is wrong with a recording that could not be read.
-
-    Raises:
-        StorageError: If the system could not read the file, so that its content is unknown.
-    """
-    cause = error.__cause__
-    if isinstance(cause, MemoryError) or getattr(cause, "errno", None) in _SYSTEM_TROUBLE:
-        raise StorageError(
-            f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
-        ) from error
-    return str(error)
 
 
 def _add_copies(
@@ -178,17 +155,17 @@ def _add_copies(
     """Add the recordings of a file to those of their episodes."""
     try:
         examined = examiner.examine(path, indices)
-    except StorageError as error:
+    except DamagedFileError as error:
         examined = [error] * len(indices)
     for index, found in zip(indices, examined, strict=True):
         copies[index].append(_copy(path, index, found, lines.get(index)))
 
 
 def _copy(
-    path: Path, index: int, found: Mapping[str, AttributeValue] | StorageError, line: CommitLine | None
+    path: Path, index: int, found: Mapping[str, AttributeValue] | DamagedFileError, line: CommitLine | None
 ) -> RecordedCopy:
-    if isinstance(found, StorageError):
-        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(found))
+    if isinstance(found, DamagedFileError):
+        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=str(found))
     checksum = int(found["checksum"])
     if line is None or line.checksum != checksum:
         return RecordedCopy(episode_index=index, path=path, checksum=checksum, attributes=found)
@@ -199,25 +176,14 @@ def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
     """Return the hash of the run's resolved jobs from a recording's provenance, None if it has none."""
     try:
         said = parsed_mapping(provenance, "the provenance").get("config_hash")
-    except StorageError:
+    except DamagedFileError:
         return None
     return said if isinstance(said, str) else None
 
 
-def _check_opens(path: Path) -> None:
-    with storage_errors("read", path):
-        mode = path.stat().st_mode
-        # Opening a pipe would block until another process writes to it.
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise StorageError(f"cannot read {path}: it is no file but a pipe, a socket or a device; move it away")
-        with path.open("rb"):
-            pass
-
-
 def _examine_part(path: Path, episode_index: int, template: EpisodeTemplate) -> dict[str, AttributeValue] | None:
     """Return the attributes of an episode that has a file of its own, None if HDF5 has to read it."""
-    with storage_errors("read", path):
-        content = path.read_bytes()
+    content = read_whole(path)
     block = block_of(content)
     if block is None or block.episode_index != episode_index:
         return None

@@ -1,6 +1,7 @@
 """Recover a run's directory after a crash: check every file, repair what is possible, and list what is left to run.
 
-Each job is checked before any of its files is written, so an intact job is not changed. A repair may be interrupted at
+Each job is checked before any of its files is written, so an intact job is not changed. Only what is no file at all is
+moved out of the way before. A repair may be interrupted at
 any point; the next recovery finishes it and ends in the same state.
 """
 
@@ -16,7 +17,7 @@ from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.json_values import read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, job_directory
 from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, PlannedEpisodes, diagnose
-from isaaclab_arena.storage.recovery.job_repair import repair_job, set_job_aside
+from isaaclab_arena.storage.recovery.job_repair import repair_job, set_aside_no_files, set_job_aside
 from isaaclab_arena.storage.recovery.leftovers import remove_temporary_files
 from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry, read_attempts
@@ -110,6 +111,7 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
 def _recover_job(directory: Path, job: PlanEntry, expected: PlannedEpisodes, attempt: int) -> _RecoveredJob:
     if not job.is_to_run:
         return _RecoveredJob(is_complete=True, is_reported=True)
+    set_aside = set_aside_no_files(directory, job.name)
     log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
     notes = [*log.problems, *_torn_lines(directory)]
     readable = [report for _, report in reports if report is not None]
@@ -120,6 +122,7 @@ def _recover_job(directory: Path, job: PlanEntry, expected: PlannedEpisodes, att
     diagnosis = diagnose(expected, log, read_recordings(directory, job.name, log.lines))
     diagnosis.unreadable += [(path, "it is no report") for path in damaged_reports]
     diagnosis.has_stray_lines = bool(notes)
+    notes = [*set_aside, *notes]
     ended_well = not damaged_reports and _ended_well(readable, expected.num_episodes)
     is_complete = ended_well and _has_everything(diagnosis, expected, log)
     if _is_limited_by_steps(job, readable) and not is_complete:

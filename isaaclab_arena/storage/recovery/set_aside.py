@@ -5,12 +5,12 @@ Each function may be interrupted at any point and called again; nothing is lost,
 
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
-from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
+from isaaclab_arena.errors import DamagedFileError
+from isaaclab_arena.storage.atomic import check_plain, flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.hdf5.dataset_assembly import make_dataset
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
 from isaaclab_arena.storage.layout import episode_file_name
@@ -27,6 +27,20 @@ def move_aside(path: Path, directory: Path) -> Path:
         target = _free_name(directory, path.name)
         path.rename(target)
     return target
+
+
+def set_no_files_aside(paths: Iterable[Path], directory: Path) -> Iterator[str]:
+    """Move what has a file's name and is none, such as a directory or a pipe, into a directory; yield a line for each.
+
+    Raises:
+        StorageError: If one cannot be moved, or the system cannot tell what it is.
+    """
+    for path in paths:
+        try:
+            check_plain(path)
+        except DamagedFileError as error:
+            yield f"set aside {path.name}: {error}"
+            move_aside(path, directory)
 
 
 def keep_aside(path: Path, directory: Path) -> None:
@@ -101,5 +115,5 @@ def _taken_names(directory: Path, name: str) -> Iterator[Path]:
 def _holds(path: Path, episode_index: int, checksum: object) -> bool:
     try:
         return read_attributes(path, episode_index).get("checksum") == checksum
-    except StorageError:
+    except DamagedFileError:
         return False

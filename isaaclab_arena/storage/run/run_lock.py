@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Self
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.storage.atomic import storage_error, storage_errors
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import LOCK_FILE
 
 _LOG = logging.getLogger(__name__)
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
-_NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class RunLock:
@@ -75,13 +74,14 @@ class RunLock:
         try:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in _NOT_SUPPORTED:
+            if error.errno not in _HELD:
+                # No other run has said so: this is a file system without locks, in one of the ways of saying that.
                 _LOG.warning(
-                    "%s cannot be locked on this file system: never start two runs in one directory", self._path
+                    "%s cannot be locked on this file system (%s): never start two runs in one directory",
+                    self._path,
+                    error.strerror,
                 )
                 return
-            if error.errno not in _HELD:
-                raise storage_error("lock", self._path, error) from error
             raise ConfigError(
                 Problem(
                     "another run is at work in this directory; wait until it has ended, or choose another one",

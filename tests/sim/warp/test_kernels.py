@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -58,6 +60,16 @@ def test_warp_still_has_what_gives_back_the_memory_of_graphs():
 def test_who_compiles_may_ask_to_compile_once_more():
     with one_compiler_at_a_time(), one_compiler_at_a_time():
         pass
+    with one_compiler_at_a_time():
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO], ids=errno.errorcode.get)
+def test_kernels_are_compiled_without_a_lock_where_the_file_system_has_none(monkeypatch, number):
+    def no_locks(file, kind):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     with one_compiler_at_a_time():
         pass
 

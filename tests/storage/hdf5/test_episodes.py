@@ -42,7 +42,7 @@ def test_an_episode_file_is_never_written_over(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no recording at"), (b"", "cannot read"), (b"not HDF5 at all", "cannot read")],
+    [(None, "No such file"), (b"", "cannot read"), (b"not HDF5 at all", "cannot read")],
 )
 def test_what_is_no_recording_is_named(tmp_path, content, message):
     path = tmp_path / "x.hdf5"

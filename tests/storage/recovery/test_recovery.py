@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -194,17 +195,20 @@ def test_an_episode_whose_line_was_changed_runs_again(tmp_path, job, said, words
 
 
 @pytest.mark.parametrize("name", ["episode_results_rank0.jsonl", "dataset_lift.hdf5", "job_report_rank0.json"])
-def test_a_file_that_cannot_be_opened_is_an_error_and_no_damage(tmp_path, job, name):
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nothing")])
+def test_what_lies_in_the_place_of_a_file_and_is_none_is_set_aside(tmp_path, job, name, make):
     job.finish(0, 1)
     job.consolidate()
     job.report()
     path = job.directory / name
     path.unlink()
-    path.mkdir()
-    with pytest.raises(StorageError, match=name):
-        recover(tmp_path)
-    assert path.is_dir()
-    assert job.set_aside() == set()
+    make(path)
+    recovery = recover(tmp_path)
+    assert any(f"set aside {name}: cannot read {path}: " in note for note in recovery.notes)
+    assert os.path.lexists(job.directory / "set_aside" / name)
+    # Recordings carry their lines.
+    assert recovery.jobs[0].finished == (() if name.startswith("dataset") else ((0, 2),))
+    assert recover(tmp_path).notes == ()
 
 
 def test_a_line_of_an_episode_that_is_not_planned_is_withdrawn(tmp_path, job):

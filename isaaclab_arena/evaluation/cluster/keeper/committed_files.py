@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from isaaclab_arena.errors import StorageError
@@ -21,7 +21,7 @@ from isaaclab_arena.storage.layout import (
     job_directory,
     job_report_file_name,
 )
-from isaaclab_arena.storage.recovery.leftovers import read_left_behind
+from isaaclab_arena.storage.recovery.leftovers import put_in_place
 from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter, parse_line
 
 _LOGS = "logs"
@@ -104,14 +104,7 @@ class CommittedFiles:
         if not episode.size:
             return [episode.line]
         path = self._job_directory(episode.job) / EPISODES_DIRECTORY / episode_file_name(line.episode_index)
-        if path.exists():
-            there = read_left_behind(path, episode.job, line.episode_index)
-            if there.checksum == line.checksum:
-                return [json_line(there)]
-            # Both results are committed, so that everybody sees that the episode did not come out the same twice.
-            return [json_line(there), json_line(replace(line, dataset_file=None, episode_file=None))]
-        write_bytes(path, bytes(content))
-        return [episode.line]
+        return put_in_place(path, line, episode.line, partial(write_bytes, path, bytes(content)))
 
     def _keep_file(self, life: Life, file: SentFile, content: memoryview) -> None:
         path = self._path_of(life, file)
