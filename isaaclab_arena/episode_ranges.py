@@ -1,6 +1,6 @@
 """Sets of episodes as ascending half-open ranges: 0 to 39 and 41 as ``((0, 40), (41, 42))``. Pure functions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from isaaclab_arena.errors import ArenaError
@@ -17,6 +17,18 @@ def as_ranges(indices: Iterable[int]) -> EpisodeRanges:
         else:
             ranges.append([index, index + 1])
     return tuple((begin, end) for begin, end in ranges)
+
+
+def in_words(indices: Iterable[int], name: Callable[[int], str] = str) -> str:
+    """Return indices for people: ``0 to 4, 7``.
+
+    Args:
+        indices: The indices, in any order.
+        name: What one of them is called.
+    """
+    return ", ".join(
+        name(begin) if end == begin + 1 else f"{name(begin)} to {name(end - 1)}" for begin, end in as_ranges(indices)
+    )
 
 
 def of_ranges(ranges: EpisodeRanges) -> frozenset[int]:

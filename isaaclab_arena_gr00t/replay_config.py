@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.policy import PolicyCfg
@@ -16,6 +17,8 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
         policy_config_yaml_path: The YAML file that names the dataset; see `LerobotReplayConfig`.
         dataset_path: The directory of the dataset; takes precedence over the YAML file's.
         trajectory_index: The trajectory to replay in every episode; None replays trajectory i in episode i.
+        episodes: Which trajectories to replay one after the other, from episode 0 on: their numbers, or ``present`` for
+            all that there are, ascending.
         max_steps: Control steps after which an episode ends, if its trajectory is longer.
         device: Where actions are kept until they are played, None for the environment's device.
         config_yaml_path: Isaac Lab Arena's name of ``policy_config_yaml_path`` on the command line.
@@ -25,6 +28,7 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
     policy_config_yaml_path: str | None = None
     dataset_path: str | None = None
     trajectory_index: int | None = None
+    episodes: Literal["present"] | tuple[int, ...] | None = None
     max_steps: int | None = None
     device: str | None = None
     config_yaml_path: str | None = None

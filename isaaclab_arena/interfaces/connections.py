@@ -29,6 +29,8 @@ class Description:
             for a policy that does the same in every episode.
         holds: Which episodes they hold, in words.
         way_out: What to say in the job where they lack some of its episodes.
+        unreadable: What is wrong with episodes that they say they hold, and that cannot be read.
+        doubts: What they say of themselves that is not so, one sentence each.
     """
 
     source: str
@@ -37,6 +39,8 @@ class Description:
     episodes: Mapping[int, int] | None = None
     holds: str = ""
     way_out: str = ""
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -68,6 +72,7 @@ class Connections:
         actions: Entries of the action that each output sets, by the policy's name of it.
         source: What the policy was made from, for messages.
         control_hz: Control steps per second that the source says it is for, None where it says nothing.
+        action_names: What the source calls the numbers that are played, in order, None where it says nothing.
     """
 
     pictures: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +80,7 @@ class Connections:
     actions: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     control_hz: float | None = None
+    action_names: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         shown = [f"{name} <- {entry}" for name, entry in (*self.pictures.items(), *self.states.items())]
@@ -92,6 +98,11 @@ class Connections:
             doubts.append(
                 f"{self.source} has {self.control_hz:g} control steps per second, the environment {rate:g}: it will "
                 "move at another speed"
+            )
+        here, there = env.action_spec.names, self.action_names
+        if here is not None and there is not None and here != there and sorted(here) == sorted(there):
+            doubts.append(
+                f"{self.source} has its action in the order {', '.join(there)}, the environment takes {', '.join(here)}"
             )
         return doubts
 

@@ -1,6 +1,6 @@
 """The policy that plays recorded actions again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from isaaclab_arena.episode_ranges import in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
@@ -17,7 +18,11 @@ from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.hdf5.episodes import read_actions, read_attributes, read_env_args
 from isaaclab_arena.storage.layout import demo_index, demo_name
-from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
+from isaaclab_arena.storage.recordings import find_recordings, index_episodes
+from isaaclab_arena.storage.recordings import in_words as demos_in_words
+
+WAY_OUT = "policy_config_dict.episodes: present plays those that are there, one after the other"
+"""What helps where recordings have gaps."""
 
 _KEY = "replay_file_path"
 
@@ -113,8 +118,8 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             environment=environment,
             seed=seed if isinstance(seed, int) else None,
             episodes=None if recordings.only is not None else recordings.played,
-            holds=f"{len(recordings.files)} episodes, {in_words(recordings.files)}",
-            way_out="policy_config_dict.episodes: present plays those that are there, one after the other",
+            holds=f"{len(recordings.files)} episodes, {demos_in_words(recordings.files)}",
+            way_out=WAY_OUT,
         )
 
     @classmethod
@@ -177,7 +182,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         if index is None:
             lacking = f"no {demo_name(wanted)}" if self.config.episodes is None else f"nothing for episode {wanted}"
             raise PolicyError(
-                f"'{self.config.replay_file_path}' holds {lacking}; it holds {in_words(recordings.files)}"
+                f"'{self.config.replay_file_path}' holds {lacking}; it holds {demos_in_words(recordings.files)}"
             )
         file = recordings.files[index]
         try:
@@ -246,28 +251,43 @@ def _misfit(actions: np.ndarray, index: int, file: Path, env: Environment) -> st
 def _recordings(config: ReplayPolicyCfg) -> _Recordings:
     files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
     if config.episode_name is None:
-        return _Recordings(files=files, only=None, played=_played(config, files))
+        source = config.replay_file_path
+        played = played_episodes(config.episodes, files, source=source, name=demo_name)
+        return _Recordings(files=files, only=None, played=played)
     if config.episodes is not None:
         raise ConfigError(Problem("is given too, and plays one in every episode; give one of them", key="episode_name"))
     index = demo_index(config.episode_name)
     if index is None or index not in files:
-        message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {in_words(files)}"
+        message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {demos_in_words(files)}"
         raise ConfigError(Problem(message, key="episode_name"))
     return _Recordings(files=files, only=index, played={})
 
 
-def _played(config: ReplayPolicyCfg, files: Mapping[int, Path]) -> dict[int, int]:
-    """Return which recorded episode each episode of the job plays."""
-    if config.episodes is None:
-        return {index: index for index in files}
-    chosen = tuple(files) if config.episodes == "present" else config.episodes
-    missing = [index for index in chosen if index not in files]
+def played_episodes(
+    chosen: Literal["present"] | Sequence[int] | None, there: Iterable[int], *, source: str, name: Callable[[int], str]
+) -> dict[int, int]:
+    """Return which recorded episode each episode of a job plays.
+
+    Args:
+        chosen: The option ``episodes``; None for the recorded episode of the same index.
+        there: The recorded episodes, ascending.
+        source: Where they are, for messages.
+        name: What one of them is called there.
+
+    Raises:
+        ConfigError: If one is not there, or is named twice.
+    """
+    found = tuple(there)
+    if chosen is None:
+        return {index: index for index in found}
+    wanted = found if chosen == "present" else tuple(chosen)
+    missing = [index for index in wanted if index not in found]
     if missing:
-        message = f"'{config.replay_file_path}' holds no {demo_name(missing[0])}; it holds {in_words(files)}"
+        message = f"'{source}' holds no {name(missing[0])}; it holds {in_words(found, name)}"
         raise ConfigError(Problem(message, key="episodes"))
-    if not chosen or len({*chosen}) < len(chosen):
-        raise ConfigError(Problem(f"must name recorded episodes, each once, got {list(chosen)}", key="episodes"))
-    return dict(enumerate(chosen))
+    if not wanted or len({*wanted}) < len(wanted):
+        raise ConfigError(Problem(f"must name recorded episodes, each once, got {list(wanted)}", key="episodes"))
+    return dict(enumerate(wanted))
 
 
 def _checked_device(name: str) -> torch.device:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from isaaclab_arena.episode_ranges import as_ranges
+from isaaclab_arena import episode_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
@@ -80,10 +80,7 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 
 def in_words(indices: Iterable[int]) -> str:
     """Return indices for people: ``demo_0 to demo_4, demo_7``."""
-    return ", ".join(
-        demo_name(begin) if end == begin + 1 else f"{demo_name(begin)} to {demo_name(end - 1)}"
-        for begin, end in as_ranges(indices)
-    )
+    return episode_ranges.in_words(indices, demo_name)
 
 
 def datasets(job_directory: Path, job: str) -> list[Path]:

@@ -42,6 +42,11 @@ class Fields:
             raise self.wrong(key, f"a whole number from {least} to {most}")
         return value
 
+    def stated_count(self, key: str) -> int | None:
+        """Return a whole number from 0, None for anything else."""
+        value = self._values.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
     def number(self, key: str, least: float, most: float) -> float:
         """Return a number from ``least`` to ``most``."""
         value = self._values.get(key)
@@ -142,13 +147,18 @@ def regular_file(path: Path, root: Path) -> Path:
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Whether a path, with all links followed, is inside a directory.
+    """Whether a path, with all links followed, is inside a directory, or in the hub's cache, of which that is a part.
+
+    The cache keeps the files of all revisions in ``blobs``; a revision in ``snapshots/<revision>`` is links to them.
 
     Raises:
         StorageError: If the path cannot be resolved.
     """
     try:
         with storage_errors("find", path):
-            return path.resolve().is_relative_to(root.resolve())
+            found, inside = path.resolve(), root.resolve()
+            caches = [each.parent for each in (inside, *inside.parents) if each.parent.name == "snapshots"]
+            blobs = [each.parent / "blobs" for each in caches if not (each.parent / "blobs").is_symlink()]
+            return found.is_relative_to(inside) or found.parent in blobs
     except RuntimeError as error:
         raise StorageError(f"cannot find {plain_text(path)}: its links lead in a circle") from error

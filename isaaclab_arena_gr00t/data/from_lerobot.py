@@ -1,5 +1,6 @@
 """Convert a LeRobot dataset to recordings, one episode at a time."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
@@ -21,6 +22,10 @@ from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
 from isaaclab_arena_gr00t.data.stored_features import stored_features, video_feature
 
 _MAX_PICTURE_BYTES = 16 << 30
+_MOST_TOLD = 3
+
+# Below the program's own logger, so that it is in the log of the rank.
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 
 def write_recordings(
@@ -46,7 +51,12 @@ def write_recordings(
         raise ConfigError(
             Problem(f"'{output_dir}' is not empty; name a directory that is, or remove it", key="--output_dir")
         )
-    remembered = _remembered(stored)
+    wrong, notes = stored.held_against_tables(stored.episodes)
+    if wrong:
+        raise StorageError("; ".join(list(wrong.values())[:_MOST_TOLD]))
+    for note in notes:
+        _LOG.warning("%s", note)
+    remembered = stored.remembered()
     recordings, done = [], 0
     for job, indices in _jobs(stored, remembered).items():
         directory = output_dir / job / recorded.EPISODES_DIRECTORY
@@ -63,16 +73,6 @@ def write_recordings(
         with storage_errors("remove", directory):
             directory.rmdir()
     return tuple(recordings)
-
-
-def _remembered(stored: StoredDataset) -> dict[int, dict[str, Any]]:
-    """Return the attributes of each episode's original recording, if the dataset was made from one."""
-    found = {}
-    for line in stored.lines(layout.ARENA_EPISODES_FILE):
-        about = {key: value for key, value in line.items() if isinstance(value, dict)}
-        if isinstance(line.get("episode_index"), int):
-            found[line["episode_index"]] = about
-    return found
 
 
 def _jobs(stored: StoredDataset, remembered: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:

@@ -3,7 +3,7 @@
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.episode_ranges import in_words
 from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.files.encoded_pictures import read_encoded
-from isaaclab_arena_gr00t.data.files.tables import TableExtent, read_columns, read_rows
+from isaaclab_arena_gr00t.data.files.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_rows
 from isaaclab_arena_gr00t.data.files.video_files import read_frames
 from isaaclab_arena_gr00t.data.foreign import Fields, is_inside, regular_file, shown
 
@@ -83,6 +84,7 @@ class StoredDataset(ABC):
                 raise StorageError(f"{root} holds more than {_MAX_EPISODES} episodes")
             found[episode.episode_index] = episode
         self.episodes: dict[int, StoredEpisode] = dict(sorted(found.items()))
+        self._rows: dict[Path, EpisodeRows] = {}
 
     @abstractmethod
     def _read_episodes(self) -> Iterator[StoredEpisode]:
@@ -102,16 +104,102 @@ class StoredDataset(ABC):
             StorageError: If the table cannot be read, or lacks a column or steps.
         """
         episode = self.episodes[episode_index]
+        table = self._table_of(episode)
         sizes = {name: self.size(name) for name in names}
         extent = _rows_of(episode, max_size=max(sizes.values()))
-        columns = read_columns(regular_file(episode.data_file, self.root), names, extent)
+        columns = read_columns(regular_file(table, self.root), names, extent)
         for name, values in columns.items():
             if values.shape != (episode.num_steps, sizes[name]):
                 raise StorageError(
                     f"{episode.data_file}: '{name}' of episode {episode_index} has {len(values)} rows of "
                     f"{values.shape[1]}; {episode.num_steps} rows of {sizes[name]} are due"
                 )
-        return columns
+        order = self._order(episode, table)
+        return columns if order is None else {name: values[order] for name, values in columns.items()}
+
+    def held_against_tables(self, episode_indices: Iterable[int]) -> tuple[dict[int, str], list[str]]:
+        """Hold what the dataset says of its tables against the tables.
+
+        Args:
+            episode_indices: The episodes that matter.
+
+        Returns:
+            What is wrong with each episode that cannot be read, and what is read otherwise than it lies there, one
+            sentence each.
+
+        Raises:
+            StorageError: If a table cannot be read.
+        """
+        missing: dict[int, str] = {}
+        moved, unordered = [], []
+        for index in episode_indices:
+            episode = self.episodes[index]
+            table = self._table_of(episode)
+            count = self._rows_in(table).counts.get(index, 0)
+            if count != episode.num_steps:
+                missing[index] = f"{table} has {count} rows of episode {index}, {episode.num_steps} are due"
+            elif table != episode.data_file:
+                moved.append(index)
+            if index in self._rows_in(table).unordered:
+                unordered.append(index)
+        notes = []
+        stated = self._info.stated_count("total_episodes")
+        if stated not in (None, len(self.episodes)):
+            notes.append(
+                f"{self.root / layout.INFO_FILE} says that there are {stated} episodes, and {len(self.episodes)} are"
+            )
+        if moved:
+            notes.append(f"{self.root} names another table for {_in_words(moved)} than the one that has it")
+        if unordered:
+            notes.append(
+                f"{self.root} has the rows of {_in_words(unordered)} in another order than {layout.FRAME_INDEX}"
+            )
+        return missing, notes
+
+    def remembered(self) -> dict[int, dict[str, Any]]:
+        """Return ``attributes`` and ``env_args`` of the recording that each episode was made of, where it was made so.
+
+        Raises:
+            StorageError: If the file that says it is damaged.
+        """
+        found = {}
+        for line in self.lines(layout.ARENA_EPISODES_FILE):
+            if isinstance(line.get("episode_index"), int):
+                found[line["episode_index"]] = {key: value for key, value in line.items() if isinstance(value, dict)}
+        return found
+
+    def _tables(self) -> Sequence[Path]:
+        """Return the tables in which an episode may be that is not where the dataset says."""
+        return ()
+
+    def _table_of(self, episode: StoredEpisode) -> Path:
+        """Return the table that has an episode, the one that the dataset names where none has it."""
+        if episode.episode_index in self._rows_in(episode.data_file).counts:
+            return episode.data_file
+        others = [table for table in self._tables() if episode.episode_index in self._rows_in(table).counts]
+        return others[0] if len(others) == 1 else episode.data_file
+
+    def _order(self, episode: StoredEpisode, table: Path) -> np.ndarray | None:
+        """Return the order in which an episode's rows are steps, None where they lie so."""
+        if episode.episode_index not in self._rows_in(table).unordered:
+            return None
+        found = read_columns(regular_file(table, self.root), [layout.FRAME_INDEX], _rows_of(episode, max_size=1))
+        places = found[layout.FRAME_INDEX][:, 0]
+        order = np.argsort(places, kind="stable")
+        if not (np.diff(places[order]) > 0).all():
+            raise StorageError(f"{table}: episode {episode.episode_index} has a {layout.FRAME_INDEX} twice")
+        return order
+
+    def _rows_in(self, table: Path) -> EpisodeRows:
+        if table not in self._rows:
+            ordered_by = layout.FRAME_INDEX if layout.FRAME_INDEX in self.features else None
+            found = regular_file(table, self.root) if table.exists() else None
+            self._rows[table] = (
+                EpisodeRows(counts={}, unordered=frozenset())
+                if found is None
+                else episode_rows(found, layout.EPISODE_INDEX, ordered_by, self.episodes)
+            )
+        return self._rows[table]
 
     def size(self, name: str) -> int:
         """Return how many numbers a row of a column has.
@@ -132,8 +220,11 @@ class StoredDataset(ABC):
         episode = self.episodes[episode_index]
         height, width = frame_size(self.features[feature]["shape"])
         if feature not in episode.videos:
-            table = regular_file(episode.data_file, self.root)
-            yield from read_encoded(table, feature, _rows_of(episode, max_size=1), (height, width))
+            table = self._table_of(episode)
+            found = regular_file(table, self.root)
+            pictures = read_encoded(found, feature, _rows_of(episode, max_size=1), (height, width))
+            order = self._order(episode, table)
+            yield from pictures if order is None else map(list(pictures).__getitem__, order)
             return
         path, first = episode.videos[feature]
         found = regular_file(path, self.root)
@@ -222,6 +313,9 @@ class StoredDatasetV3(StoredDataset):
                     videos={key: self._video(fields, key) for key in self.video_features},
                 )
 
+    def _tables(self) -> Sequence[Path]:
+        return sorted((self.root / "data").glob("*/*.parquet"))
+
     def _file(self, template: str, fields: Fields, prefix: str, **more: str) -> Path:
         numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
         return self._located(template, **numbers, **more)
@@ -256,6 +350,10 @@ def open_dataset(root: Path) -> StoredDataset:
     if not dataset.episodes:
         raise StorageError(f"{root} holds no episodes")
     return dataset
+
+
+def _in_words(episodes: Sequence[int]) -> str:
+    return f"episode{'' if len(episodes) == 1 else 's'} {in_words(episodes)}"
 
 
 def _rows_of(episode: StoredEpisode, *, max_size: int) -> TableExtent:

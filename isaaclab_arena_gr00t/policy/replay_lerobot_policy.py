@@ -1,6 +1,5 @@
 """A policy that replays the actions of a LeRobot dataset."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,15 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.episode_ranges import as_ranges
+from isaaclab_arena.episode_ranges import in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.interfaces.connections import Connections, Description, entries, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.policy.replay import WAY_OUT, played_episodes
 from isaaclab_arena.storage import layout as recorded
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.modality_file import groups_of
 from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
@@ -30,11 +32,6 @@ from isaaclab_arena_gr00t.replay_config import (
     ReplayLerobotPolicyArgs,
     read_replay_config,
 )
-
-# Below the program's own logger, so that it is in the log of the rank.
-logger = logging.getLogger("isaaclab_arena.gr00t")
-
-_RATE_TOLERANCE = 1e-3
 
 
 @dataclass(kw_only=True)
@@ -63,7 +60,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         self.args = config
         self.settings = read_replay_config(config)
         self.dataset = _dataset(config, self.settings)
-        _check_args(config, self.dataset)
+        self._played = _played(config, self.dataset)
         self._joints = read_joint_files(self.settings)
         self._device = None if config.device is None else _checked_device(config.device)
         self._playing: dict[int, _Playing] = {}
@@ -80,14 +77,53 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             cls(config)
 
     @classmethod
-    def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> None:
+    def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> Connections:
         """Refuse an environment that takes other actions than the dataset holds.
 
         Raises:
             ConfigError: With everything that does not fit, and ``key`` set to the option at fault.
         """
         with _named_by_option(config):
-            cls(config).refuse_misfit(env)
+            policy = cls(config)
+            policy.check_environment(env)
+            return policy.connections(env)
+
+    @classmethod
+    def description(cls, config: ReplayLerobotPolicyArgs) -> Description:
+        """Return what the dataset says of itself; see `DescribesRecordings`.
+
+        Raises:
+            ConfigError: If the one trajectory that is replayed cannot be read.
+        """
+        with _named_by_option(config):
+            policy = cls(config)
+        dataset, only = policy.dataset, config.trajectory_index
+        try:
+            wrong, doubts = dataset.held_against_tables(policy._played.values() if only is None else [only])
+            remembered = dataset.remembered()
+        except StorageError as error:
+            raise ConfigError(Problem(str(error), key="dataset_path")) from error
+        if only in wrong:
+            raise ConfigError(Problem(wrong[only], key="dataset_path"))
+        attributes = {
+            number: remembered.get(number, {}).get("attributes", {})
+            for number in (policy.first, *policy._played.values())
+        }
+        seed = attributes[policy.first].get("placement_seed", attributes[policy.first].get("seed"))
+        worlds = {json_line(remembered.get(number, {}).get("env_args", {})): number for number in attributes}
+        if len(worlds) > 1:
+            doubts.append(f"{dataset.root} has trajectories of {len(worlds)} environments, which are played in one")
+        recorded_as = {index: attributes[at].get("episode_index", at) for index, at in policy._played.items()}
+        return Description(
+            source=str(dataset.root),
+            environment=remembered.get(policy.first, {}).get("env_args", {}),
+            seed=seed if isinstance(seed, int) else None,
+            episodes=recorded_as if only is None else None,
+            holds=f"{len(dataset.episodes)} trajectories, {in_words(dataset.episodes)}",
+            way_out=WAY_OUT,
+            unreadable={index: wrong[number] for index, number in policy._played.items() if number in wrong},
+            doubts=tuple(doubts),
+        )
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -104,13 +140,25 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         files |= {f"{key} {Path(path).name}": Path(path) for key, path in paths.items() if path}
         return ContentSources(files=files)
 
+    def connections(self, env: Environment) -> Connections:
+        """Return which actions are played; see `StatesConnections`."""
+        source, control_hz = str(self.dataset.root), self.dataset.fps
+        if self._joints.policy is None:
+            names: Any = self.dataset.features.get(layout.ACTION, {}).get("names")
+            is_named = isinstance(names, list) and all(isinstance(each, str) for each in names)
+            named = tuple(names) if is_named else None
+            return Connections(actions=set_entries(env), source=source, control_hz=control_hz, action_names=named)
+        size, names = {"action": env.action_spec.shape[0]}, env.action_spec.names
+        actions = {key: entries(places, size, names) for key, places in self._wired(env)[1].items()}
+        return Connections(actions=actions, source=source, control_hz=control_hz)
+
     def num_episodes(self) -> int | None:
-        """Number of trajectories, 1 if one of them is played in every episode."""
-        return len(self.dataset.episodes) if self.args.trajectory_index is None else 1
+        """Number of trajectories that are replayed, 1 if one of them is replayed in every episode."""
+        return len(self._played) if self.args.trajectory_index is None else 1
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether the dataset holds the episode, or one trajectory is replayed in all."""
-        return self.args.trajectory_index is not None or episode_index in self.dataset.episodes
+        """Whether there is a trajectory for the episode."""
+        return self.args.trajectory_index is not None or episode_index in self._played
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that takes other actions than the dataset holds.
@@ -118,26 +166,18 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         Raises:
             ConfigError: With everything that does not fit.
         """
-        self.refuse_misfit(env)
-        rate = 1 / env.control_dt
-        if abs(rate - self.dataset.fps) > _RATE_TOLERANCE * rate:
-            logger.warning(
-                "%s has %g control steps per second, the environment %g: it will move at another speed",
-                self.dataset.root,
-                self.dataset.fps,
-                rate,
-            )
-
-    def refuse_misfit(self, env: Environment) -> None:
-        """Refuse an environment that takes other actions, without logging anything; see `check_environment`."""
-        index = self.args.trajectory_index
-        first = min(self.dataset.episodes) if index is None else index
         try:
-            actions = self._finite_actions(env, first)
+            actions = self._finite_actions(env, self.first)
         except StorageError as error:
             raise ConfigError(Problem(str(error), key="dataset_path")) from error
         if actions.shape[1:] != env.action_spec.shape:
             raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
+
+    @property
+    def first(self) -> int:
+        """The first trajectory that is replayed."""
+        only = self.args.trajectory_index
+        return next(iter(self._played.values())) if only is None else only
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Load the actions of the episodes that begin.
@@ -186,9 +226,11 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return finished
 
     def _loaded(self, env: Environment, start: EpisodeStart) -> torch.Tensor:
-        index = start.episode.episode_index if self.args.trajectory_index is None else self.args.trajectory_index
-        if index not in self.dataset.episodes:
-            raise PolicyError(f"{self.dataset.root} has no trajectory {index}; it has {_in_words(self.dataset)}")
+        only, wanted = self.args.trajectory_index, start.episode.episode_index
+        index = self._played.get(wanted) if only is None else only
+        if index is None:
+            what = f"has no trajectory {wanted}" if self.args.episodes is None else f"has nothing for episode {wanted}"
+            raise PolicyError(f"{self.dataset.root} {what}; it has {in_words(self.dataset.episodes)}")
         try:
             actions = self._finite_actions(env, index)
         except StorageError as error:
@@ -213,10 +255,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             if actions is None:
                 raise StorageError(f"{self.dataset.root}: {layout.ARENA_FILE} does not say where the actions are whole")
             return actions
-        groups = groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
-        places, problems = wired_action(env.action_spec, list(groups), self._joints)
-        if problems:
-            raise ConfigError(problems)
+        groups, places = self._wired(env)
         columns = self.dataset.columns(index, sorted({column for column, _, _ in groups.values()}))
         ordered = np.zeros((self.dataset.episodes[index].num_steps, sum(map(len, places.values()))), np.float32)
         for key, (column, begin, end) in groups.items():
@@ -230,6 +269,14 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 raise ConfigError(Problem(message, key="policy_joints_config_path"))
             ordered[:, places[key]] = columns[column][:, begin:end]
         return ordered
+
+    def _wired(self, env: Environment) -> tuple[Mapping[str, tuple[str, int, int]], Mapping[str, tuple[int, ...]]]:
+        """Return the columns of each group of ``modality.json``, and its positions in the environment's action."""
+        groups = groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
+        places, problems = wired_action(env.action_spec, list(groups), self._joints)
+        if problems:
+            raise ConfigError(problems)
+        return groups, places
 
 
 @contextmanager
@@ -252,21 +299,22 @@ def _dataset(args: ReplayLerobotPolicyArgs, settings: LerobotReplayConfig) -> St
         raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error
 
 
-def _check_args(args: ReplayLerobotPolicyArgs, dataset: StoredDataset) -> None:
+def _played(args: ReplayLerobotPolicyArgs, dataset: StoredDataset) -> dict[int, int]:
+    """Return which trajectory each episode of a job plays; none where one is played in all."""
     index, problems = args.trajectory_index, []
     if index is not None and index not in dataset.episodes:
-        message = f"{dataset.root} has no trajectory {index}; it has {_in_words(dataset)}"
+        message = f"{dataset.root} has no trajectory {index}; it has {in_words(dataset.episodes)}"
+        problems.append(Problem(message, key="trajectory_index"))
+    if index is not None and args.episodes is not None:
+        message = "is given too, and is replayed in every episode; give one of them"
         problems.append(Problem(message, key="trajectory_index"))
     if args.max_steps is not None and args.max_steps < 1:
         problems.append(Problem(f"must be at least 1, got {args.max_steps}", key="max_steps"))
     if problems:
         raise ConfigError(problems)
-
-
-def _in_words(dataset: StoredDataset) -> str:
-    return ", ".join(
-        str(begin) if end == begin + 1 else f"{begin} to {end - 1}" for begin, end in as_ranges(dataset.episodes)
-    )
+    if index is not None:
+        return {}
+    return played_episodes(args.episodes, dataset.episodes, source=str(dataset.root), name="trajectory {}".format)
 
 
 def _misfit(dataset: StoredDataset, actions: np.ndarray, env: Environment) -> str:

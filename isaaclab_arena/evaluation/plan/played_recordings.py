@@ -31,15 +31,17 @@ def played(job: Job) -> Job:
     described = job.described
     if described is None:
         return job
-    doubts = (*job.doubts, *_doubts(job, described))
+    doubts = (*job.doubts, *described.doubts, *_doubts(job, described))
     if described.episodes is None or job.config.num_steps is not None:
         return dataclasses.replace(job, doubts=doubts)
     there, wanted = len(described.episodes), job.config.num_episodes
     number = min(there, job.config.max_episodes or there) if wanted is None else wanted
-    lacking = next((index for index in range(number) if index not in described.episodes), None)
-    if lacking is not None:
-        message = f"{described.source} holds {described.holds}: none for episode {lacking} of {number}"
-        raise ConfigError(Problem(f"{message}; {described.way_out}", key="num_episodes"))
+    for index in range(number):
+        if index in described.unreadable:
+            raise ConfigError(Problem(f"episode {index}: {described.unreadable[index]}", key="num_episodes"))
+        if index not in described.episodes:
+            message = f"{described.source} holds {described.holds}: none for episode {index} of {number}"
+            raise ConfigError(Problem(f"{message}; {described.way_out}", key="num_episodes"))
     return dataclasses.replace(job, doubts=doubts, num_played=number)
 
 

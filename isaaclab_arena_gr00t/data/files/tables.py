@@ -1,6 +1,6 @@
 """Read and write the tables of a dataset: Parquet files, one row per control step or per episode."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +158,66 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
             parts.append(part)
         table = pa.Table.from_batches(parts, schema=pa.schema([file.schema_arrow.field(name) for name in wanted]))
     return {name: _numbers(table[name], f"column '{name}' of {path}") for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeRows:
+    """The rows of each episode in a table.
+
+    Attributes:
+        counts: How many there are of each episode.
+        unordered: Episodes whose rows are not in the order of another column.
+    """
+
+    counts: Mapping[int, int]
+    unordered: frozenset[int]
+
+
+def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container[int]) -> EpisodeRows:
+    """Return which rows of some episodes a table has.
+
+    Args:
+        path: The table.
+        key: The column with the number of a row's episode.
+        ordered_by: The column that should ascend in the rows of an episode, None for any order.
+        wanted: The episodes.
+
+    Raises:
+        StorageError: If the file cannot be read, or a column is missing or holds anything but a number per row.
+    """
+    names = [key] if ordered_by is None else [key, ordered_by]
+    counts: dict[int, int] = {}
+    last: dict[int, float] = {}
+    unordered: set[int] = set()
+    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        _check_number_columns(file, names, path)
+        groups = list(range(file.metadata.num_row_groups))
+        rows_at_once = _rows_at_once(file, groups, names, 1, path)
+        for batch in file.iter_batches(rows_at_once, columns=names):
+            owners = batch[key].to_numpy(zero_copy_only=False)
+            order = np.argsort(owners, kind="stable")
+            starts = np.flatnonzero(np.diff(owners[order], prepend=np.nan) != 0)
+            for rows in np.split(order, starts[1:]) if len(order) else ():
+                owner: int = owners[rows[0]].item()
+                if owner not in wanted:
+                    continue
+                counts[owner] = counts.get(owner, 0) + len(rows)
+                if ordered_by is not None:
+                    places = batch[ordered_by].to_numpy(zero_copy_only=False)[rows].astype(np.float64)
+                    if not (np.diff(places, prepend=last.get(owner, -np.inf)) > 0).all():
+                        unordered.add(owner)
+                    last[owner] = places[-1].item()
+    return EpisodeRows(counts=counts, unordered=frozenset(unordered))
+
+
+def _check_number_columns(file: parquet.ParquetFile, names: Sequence[str], path: Path) -> None:
+    for name in names:
+        if name not in file.schema_arrow.names:
+            raise StorageError(f"{path} has no column '{name}'")
+        kind = file.schema_arrow.field(name).type
+        _check_type(kind, f"column '{name}' of {path}")
+        if pa.types.is_nested(kind):
+            raise StorageError(f"column '{name}' of {path} holds lists, and should hold a number per row")
 
 
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """Datasets that others wrote, or that are damaged."""
 
+import hashlib
 import json
+import os
 import shutil
 
 import numpy as np
@@ -119,7 +121,7 @@ def test_a_table_that_lacks_control_steps_or_columns_is_named(dataset, tmp_path)
         (dataset / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
     else:
         shutil.copy(next(dataset.glob("meta/episodes/*/*.parquet")), next(dataset.glob("data/*/*.parquet")))
-    with pytest.raises(StorageError, match=r"has 6 rows of 9; 9 rows of 9 are due|has no column"):
+    with pytest.raises(StorageError, match=r"has 6 rows of episode 1, 9 are due|has no column"):
         write_recordings(dataset, tmp_path / "back")
 
 
@@ -157,3 +159,46 @@ def test_what_is_no_dataset_is_named(dataset, tmp_path):
     (dataset / "meta/info.json").write_text("{")
     with pytest.raises(ConfigError, match=r"info\.json"):
         open_dataset(dataset)
+
+
+def in_hub_cache(dataset, repository):
+    """Lay a dataset out as the hub's cache does: files by their content, and a revision of links to them."""
+    revision, blobs = repository / "snapshots" / "0123abc", repository / "blobs"
+    blobs.mkdir(parents=True)
+    for file in (path for path in dataset.rglob("*") if path.is_file()):
+        blob = blobs / hashlib.sha256(file.read_bytes()).hexdigest()
+        shutil.copy(file, blob)
+        link = revision / file.relative_to(dataset)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    return revision
+
+
+@VERSIONS
+def test_a_dataset_in_the_hubs_cache_is_read_as_any_other(dataset, tmp_path):
+    revision = in_hub_cache(dataset, tmp_path / "datasets--somebody--lift")
+    (recording,) = write_recordings(revision, tmp_path / "back")
+    (plain,) = write_recordings(dataset, tmp_path / "plain")
+    for name, array in read_episode(plain, 1).arrays.items():
+        assert np.array_equal(array, read_episode(recording, 1).arrays[name])
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V30])
+def test_links_of_a_cache_lead_to_its_own_files_alone(dataset, tmp_path):
+    repository = tmp_path / "datasets--somebody--lift"
+    revision = in_hub_cache(dataset, repository)
+    info = revision / "meta/info.json"
+    secret = tmp_path / "secret.json"
+    shutil.move(info.resolve(), secret)
+    info.unlink()
+    info.symlink_to(secret)
+    with pytest.raises(StorageError, match="outside of the dataset"):
+        open_dataset(revision)
+    # Nor does a cache of whose files the directory itself is a link.
+    shutil.move(repository / "blobs", tmp_path / "elsewhere")
+    (repository / "blobs").symlink_to(tmp_path / "elsewhere")
+    shutil.move(secret, tmp_path / "elsewhere/info")
+    info.unlink()
+    info.symlink_to("../../../blobs/info")
+    with pytest.raises(StorageError, match="outside of the dataset"):
+        open_dataset(revision)

@@ -1,9 +1,13 @@
-import logging
+import dataclasses
+import json
+import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import yaml
+from pyarrow import parquet
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, PolicyError
@@ -164,17 +168,117 @@ def test_a_dataset_must_be_named():
         ReplayLerobotPolicy.from_dict({})
 
 
-def test_another_rate_is_told(dataset, monkeypatch):
-    lines = []
-    handler = logging.Handler()
-    monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
-    monkeypatch.setattr(logging.getLogger("isaaclab_arena.gr00t"), "handlers", [handler])
+def test_another_rate_is_told(dataset):
     environment = ScriptedEnvironment(1)
-    replay(dataset).check_environment(environment)
-    assert lines == []
+    connections = replay(dataset).connections(environment)
+    assert str(connections) == "action -> action"
+    assert connections.doubts(environment) == []
     environment.control_dt = 0.02
-    replay(dataset).check_environment(environment)
-    assert "has 20 control steps per second, the environment 50" in lines[0]
+    (doubt,) = connections.doubts(environment)
+    assert "has 20 control steps per second, the environment 50" in doubt
+
+
+def test_actions_in_another_order_of_the_same_names_are_told(dataset, tmp_path):
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    info = json.loads((copy / "meta/info.json").read_text())
+    info["features"]["action"]["names"] = ["lift", "grip", "turn"]
+    (copy / "meta/info.json").write_text(json.dumps(info))
+    environment = ScriptedEnvironment(1)
+    environment.action_spec = dataclasses.replace(environment.action_spec, names=("turn", "lift", "grip"))
+    (doubt,) = replay(copy).connections(environment).doubts(environment)
+    assert "its action in the order lift, grip, turn, the environment takes turn, lift, grip" in doubt
+
+
+class TestHeldAgainstTheJob:
+    """What a dataset says of itself is compared with its tables, and with the job that replays it."""
+
+    @pytest.fixture
+    def lifted(self, tmp_path):
+        recording = record(tmp_path / "run/lift_object", "lift_object", [4, 3, 5, 6])
+        # As a job with successes alone leaves it: of episodes 0 to 3, those with even numbers succeeded.
+        options = LeRobotOptions(version=DatasetVersion.V30, videos=False, only_successes=True)
+        write_lerobot_dataset(recording, tmp_path / "dataset", options)
+        return tmp_path / "dataset"
+
+    @staticmethod
+    def job(path, **options):
+        changes = {name: options.pop(name) for name in ("environment", "seed", "num_episodes") if name in options}
+        config = JobConfig(
+            index=0,
+            name="again",
+            policy_type="replay_lerobot",
+            policy_config_dict={"dataset_path": str(path), **options},
+            **{"environment": "lift_object", "seed": 3, **changes},
+        )
+        (job,) = resolve_jobs([config])
+        return job
+
+    def test_another_environment_seed_or_start_is_told(self, lifted):
+        (start,) = self.job(lifted).doubts
+        assert "episode 1 starts from other conditions than the recorded episode 2" in start
+        (seed,) = self.job(lifted, seed=4).doubts
+        assert "with seed 3 and not 4" in seed
+        environment, *_ = self.job(lifted, environment="stack").doubts
+        assert environment == f"{lifted} was recorded in 'lift_object', and is played in 'stack'"
+        assert self.job(lifted, trajectory_index=0).doubts == ()
+
+    def test_rows_out_of_order_are_played_in_order_and_told(self, lifted):
+        table = next(lifted.glob("data/*/*.parquet"))
+        rows = parquet.read_table(table)
+        parquet.write_table(rows.take(np.random.default_rng(0).permutation(rows.num_rows)), table)
+        policy = replay(lifted)
+        for number, index in enumerate((0, 2)):
+            expected = recorded_episode(index, [4, 3, 5, 6][index], "lift_object").arrays["actions"]
+            assert np.array_equal(policy.dataset.columns(number, ["action"])["action"], expected)
+        told, _ = self.job(lifted).doubts
+        assert told == f"{lifted} has the rows of episodes 0 to 1 in another order than frame_index"
+
+    def test_two_rows_of_one_step_are_refused(self, lifted):
+        table = next(lifted.glob("data/*/*.parquet"))
+        rows = parquet.read_table(table)
+        place = rows.column_names.index("frame_index")
+        parquet.write_table(rows.set_column(place, "frame_index", pa.array([0] * rows.num_rows)), table)
+        with pytest.raises(ConfigError, match="episode 0 has a frame_index twice"):
+            self.job(lifted)
+
+    def test_an_episode_that_is_in_another_table_than_the_dataset_says_is_found_there_and_told(self, lifted):
+        table = next(lifted.glob("data/*/*.parquet"))
+        rows = parquet.read_table(table)
+        first = np.array(rows["episode_index"]) == 0
+        parquet.write_table(rows.filter(pa.array(first)), table)
+        parquet.write_table(rows.filter(pa.array(~first)), table.with_name("file-007.parquet"))
+        expected = recorded_episode(2, 5, "lift_object").arrays["actions"]
+        assert np.array_equal(replay(lifted).dataset.columns(1, ["action"])["action"], expected)
+        told, _ = self.job(lifted).doubts
+        assert told == f"{lifted} names another table for episode 1 than the one that has it"
+
+    def test_rows_that_are_nowhere_are_told_before_anything_runs(self, lifted):
+        table = next(lifted.glob("data/*/*.parquet"))
+        rows = parquet.read_table(table)
+        parquet.write_table(rows.slice(0, rows.num_rows - 1), table)
+        with pytest.raises(ConfigError, match=r"episode 1: .* has 4 rows of episode 1, 5 are due"):
+            self.job(lifted)
+        assert self.job(lifted, num_episodes=1).num_played == 1
+        assert self.job(lifted, episodes=[0]).num_played == 1
+
+    def test_a_count_that_is_not_that_of_the_episodes_is_told(self, lifted):
+        info = json.loads((lifted / "meta/info.json").read_text())
+        (lifted / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 9}))
+        told, _ = self.job(lifted).doubts
+        assert told == f"{lifted / 'meta/info.json'} says that there are 9 episodes, and 2 are"
+
+
+def test_trajectories_with_gaps_are_replayed_one_after_the_other(dataset, tmp_path):
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    policy = replay(copy, episodes=[2, 0])
+    assert policy.num_episodes() == 2
+    assert not policy.can_play(2)
+    actions, _ = play(policy, 2)
+    assert [int(actions[index][0, 0]) for index in range(2)] == [2, 0]
+    with pytest.raises(ConfigError, match=r"episodes: .* holds no trajectory 7; it holds trajectory 0 to trajectory 2"):
+        replay(copy, episodes=[0, 7])
+    with pytest.raises(ConfigError, match="trajectory_index: is given too"):
+        replay(copy, episodes="present", trajectory_index=0)
 
 
 class TestWithJointFiles:
