@@ -48,6 +48,41 @@ def text_block(width: int, height: int, lines: Sequence[str], *, colour: tuple[i
     return np.asarray(image)
 
 
+def line_chart(
+    width: int,
+    height: int,
+    title: str,
+    lines: Sequence[tuple[np.ndarray, tuple[int, int, int]]],
+    *,
+    colour: tuple[int, int, int] = _TEXT,
+) -> np.ndarray:
+    """Return lines over the same span, below a title, with the lowest and the highest value at the left.
+
+    Args:
+        width: Pixels.
+        height: Pixels.
+        title: What is drawn.
+        lines: Each line's values, finite ones, and its colour; drawn in this order. Shape of the values: (n,), n > 1.
+        colour: The title's.
+
+    Returns:
+        Shape: (height, width, 3), uint8.
+    """
+    picture = Image.fromarray(text_block(width, height, [title], colour=colour))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(_TEXT_SIZE)
+    low = min(float(np.min(values)) for values, _ in lines)
+    high = max(float(np.max(values)) for values, _ in lines)
+    left, top, right, bottom = 52, BAR_HEIGHT + 14, width - 8, height - 12
+    scale = (bottom - top) / (high - low) if high > low else 0.0
+    for value, at in ((high, top), (low, bottom)):
+        draw.text((left - 4, at), f"{value:.3f}", font=font, fill=_TEXT, anchor="rm")
+    for values, line_colour in lines:
+        x = np.linspace(left, right, len(values))
+        y = bottom - scale * (np.asarray(values) - low)
+        draw.line(list(zip(x.tolist(), y.tolist(), strict=True)), fill=line_colour, width=2)
+    return np.asarray(picture)
+
+
 def write_png(path: Path, picture: np.ndarray) -> None:
     """Write a picture, over one of the same name; it is complete or not there. Shape: (height, width, 3), uint8.
 

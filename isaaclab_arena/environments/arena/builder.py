@@ -17,6 +17,7 @@ from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.files import part_files, robot_files
 from isaaclab_arena.environments.robots.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
+from isaaclab_arena.environments.robots.workspace import TABLE
 from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
 from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
 from isaaclab_arena.environments.variations.surfaces import covered, surface_textures
@@ -29,8 +30,6 @@ from isaaclab_arena.registry import Registry
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene.scene import compose_scene
-
-_TABLE = "scenes/table.xml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +248,11 @@ class _TableScene(NamedTuple):
         parts = (self.embodiment.part(), *spec.parts, *self.distractors.parts())
         try:
             return compose_scene(
-                _TABLE,
+                TABLE,
                 parts,
                 spec.contact_sensors,
                 self.embodiment.scene_cameras,
-                surface_textures(_TABLE, self.surfaces),
+                surface_textures(TABLE, self.surfaces),
             )
         except ValueError as error:
             raise EnvironmentBuildError(f"the scene of '{spec.name}' does not compile: {error}") from error

@@ -7,13 +7,14 @@ import numpy as np
 
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, point, upright_pose
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, body_pose_terms, position_term
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.sim.scene.scene import ScenePart
+from isaaclab_arena.sim.scene.scene import ASSETS, ScenePart, part_names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thing:
-    """A thing in a scene. Its file holds one body called ``body``.
+    """A thing in a scene. Its file holds one body called ``body``; the names in it are checked here.
 
     Attributes:
         prefix: Its role in the scene: everything in its file is called ``<prefix>/<its name in the file>``.
@@ -24,6 +25,9 @@ class Thing:
             thing [rad]. None where the task draws it in a way of its own.
         loose: Whether the body hangs on a free joint called ``free``; otherwise it is a mocap body.
         observed_as: Prefix of what is observed of it, empty for nothing. A thing that is observed is a landmark.
+
+    Raises:
+        ConfigError: If its file cannot be read, or lacks the body, or the joint or the mark that it moves by.
     """
 
     prefix: str
@@ -33,6 +37,20 @@ class Thing:
     area: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     loose: bool = False
     observed_as: str = ""
+
+    def __post_init__(self) -> None:
+        names = part_names(self.asset)
+        wrong = None
+        if "body" not in names.bodies:
+            wrong = f"has no body called 'body', which holds all of a thing{did_you_mean('body', names.bodies)}"
+        elif self.loose and names.free_joints.get("free") != "body":
+            wrong = (
+                f"has no free joint called 'free' on 'body', as a loose thing has{did_you_mean('free', names.joints)}"
+            )
+        elif not self.loose and self.area is not None and "body" not in names.mocap_bodies:
+            wrong = "has no mocap=\"true\" on 'body', by which a thing with an area is placed; or declare it loose"
+        if wrong is not None:
+            raise ConfigError(Problem(f"thing '{self.name}' {wrong}", file=str(ASSETS / self.asset)))
 
     @property
     def name(self) -> str:

@@ -95,8 +95,15 @@ class _Checker:
     def check(self, description: RobotDescription) -> None:
         self._named("base.body", _BODY, description.base.body)
         self._named("tool.body", _BODY, description.tool.body)
+        taken = [self.model.camera(index).name for index in range(self.model.ncam)]
         for index, camera in enumerate(description.cameras):
             self._named(f"cameras.{index}.body", _BODY, camera.body)
+            if camera.name in taken:
+                message = (
+                    f"there is a camera called '{camera.name}' already; give this one another name, or leave it out"
+                )
+                self._problem(f"cameras.{index}.name", message)
+            taken.append(camera.name)
         self._arm(description)
         self._gripper(description)
         for axis, low, high in zip("xyz", description.workspace.low, description.workspace.high, strict=True):
@@ -108,6 +115,7 @@ class _Checker:
     def _arm(self, description: RobotDescription) -> None:
         arm = description.arm
         actuators = arm.joints if arm.actuators is None else arm.actuators
+        self._each_once("arm.joints", arm.joints, "joints")
         for key, values in (("arm.actuators", actuators), ("arm.home", arm.home)):
             if len(values) != len(arm.joints):
                 self._problem(key, f"has {len(values)} entries for {len(arm.joints)} joints")
@@ -137,21 +145,34 @@ class _Checker:
         gain, stiffness = self.model.actuator_gainprm[index, 0], self.model.actuator_biasprm[index, 1]
         return bool(gain > 0 and math.isclose(gain, -stiffness))
 
-    def _each_once(self, key: str, joints: Sequence[str]) -> None:
-        for joint in sorted({name for name in joints if joints.count(name) > 1}):
-            self._problem(key, f"'{joint}' moves as two joints at once; name it once")
+    def _each_once(self, key: str, names: Sequence[str], kind: str) -> None:
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self._problem(key, f"'{name}' moves as two {kind} at once; name it once")
 
     def _gripper(self, description: RobotDescription) -> None:
         gripper = description.gripper
         if gripper is None:
             return
-        self._each_once("gripper.joints", (*description.arm.joints, *gripper.joints))
+        arm = description.arm
+        self._each_once("gripper.joints", (*dict.fromkeys(arm.joints), *gripper.joints), "joints")
+        self._each_once(
+            "gripper.actuator", (*dict.fromkeys(arm.actuators or arm.joints), gripper.actuator), "actuators"
+        )
         for index, joint in enumerate(gripper.joints):
             self._named(f"gripper.joints.{index}", _JOINT, joint)
         for index, body in enumerate(gripper.bodies):
             self._named(f"gripper.bodies.{index}", _BODY, body)
         self._named("gripper.palm", _BODY, gripper.palm)
-        self._named("gripper.actuator", _ACTUATOR, gripper.actuator)
+        if self._named("gripper.actuator", _ACTUATOR, gripper.actuator):
+            low, high = self.model.actuator(gripper.actuator).ctrlrange.tolist()
+            slack = 1e-6 * (high - low)
+            for key in ("closed_control", "open_control"):
+                # An actuator without a range has 0 for both ends.
+                if low < high and not low - slack <= getattr(gripper, key) <= high + slack:
+                    message = (
+                        f"{getattr(gripper, key):g} is beyond what '{gripper.actuator}' takes, {low:g} to {high:g}"
+                    )
+                    self._problem(f"gripper.{key}", message)
         if len(gripper.open) != len(gripper.joints):
             self._problem("gripper.open", f"has {len(gripper.open)} entries for {len(gripper.joints)} joints")
         if gripper.closed_control == gripper.open_control:

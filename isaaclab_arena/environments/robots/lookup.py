@@ -1,7 +1,9 @@
-"""Find the robot that an ``embodiment`` option names, and refuse tasks beyond its reach."""
+"""Find the robot that an ``embodiment`` option names, and refuse one that cannot move as it says, or reach a task."""
 
+import logging
 import math
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -11,20 +13,48 @@ from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.sim.scene.mjcf_files import ContentKey, content_key, stamps
+from isaaclab_arena.sim.scene.scene import ASSETS
 
+_LOG = logging.getLogger(__name__)
 _SAMPLES = 16
 _POSITION = ".position"
 
+_known: dict[Path, tuple[Embodiment, tuple[ContentKey, ContentKey]]] = {}
+"""Described robots by the absolute path of the description, with the content of all their files."""
+
 
 def find_embodiment(name: object) -> Embodiment:
-    """Return the robot with that name, or the one that a description file describes.
+    """Return the robot with that name, or the one that a description file describes, once it moved as it should.
+
+    A robot that does not come with this package is simulated for two seconds first, once per process and content.
 
     Args:
         name: A registered name, or the path of a YAML file, relative to the working directory.
 
     Raises:
-        ConfigError: With ``key`` set to ``embodiment``, every problem of a description at once.
+        ConfigError: With ``key`` set to ``embodiment``, every problem of a description at once, or of its motions.
+    """
+    embodiment = known_embodiment(name)
+    asset = (ASSETS / embodiment.asset).resolve()
+    if asset.is_relative_to(ASSETS):
+        return embodiment
+    try:
+        failing = _failing(embodiment, content_key(asset), str(name))
+    except OSError as error:
+        raise ConfigError(Problem(f"cannot read {error.filename}: {error.strerror}", key="embodiment")) from error
+    if failing:
+        raise ConfigError([Problem(message, key="embodiment") for message in failing])
+    return embodiment
+
+
+def known_embodiment(name: object) -> Embodiment:
+    """Return the robot with that name, or the one that a description file describes, however it moves.
+
+    Raises:
+        ConfigError: As `find_embodiment` does for a name or a description.
     """
     try:
         if isinstance(name, str) and name.lower().endswith((".yaml", ".yml")):
@@ -76,6 +106,35 @@ def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
                 )
 
 
-@lru_cache(maxsize=32)
 def _described(path: str) -> Embodiment:
-    return described_embodiment(path)
+    """Return the robot that a description describes; it is read again where it or a file of the robot has changed."""
+    where = Path(path).absolute()
+    if where in _known:
+        embodiment, key = _known[where]
+        if key == (stamps([where]), content_key(Path(embodiment.asset))):
+            return embodiment
+    embodiment = described_embodiment(path)
+    _known[where] = embodiment, (stamps([where]), content_key(Path(embodiment.asset)))
+    return embodiment
+
+
+@lru_cache(maxsize=32)
+def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, ...]:
+    """Return what a robot cannot do of what its description says, and log what is doubtful.
+
+    Args:
+        embodiment: The robot.
+        key: The content of its files.
+        name: What the job calls it.
+    """
+    del key
+    try:
+        found = findings(embodiment, measured_motions(embodiment))
+    except ValueError as error:
+        found = (Finding(key="mjcf", message=f"does not compile in a scene: {error}"),)
+    except KeyError as error:
+        found = (Finding(key="mjcf", message=f"has no part called {error}"),)
+    for each in found:
+        if not each.fails:
+            _LOG.warning("embodiment %s: %s: %s", name, each.key, each.message)
+    return tuple(f"{name}: {each.key}: {each.message}" for each in found if each.fails)

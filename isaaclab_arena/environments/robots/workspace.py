@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
+TABLE = "scenes/table.xml"
+"""The scene that every robot on the table stands in, relative to the package's assets."""
+
 Area: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Lowest and highest corner of a box."""
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from isaaclab_arena.sim.scene.scene import CameraPose
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.sim.scene.scene import ASSETS, CameraPose, part_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,9 @@ class FloorRobot:
         action_bound: Largest absolute value of an action; what is beyond counts as it.
         viewport: From where a person watches it.
         holds_targets: Whether a control is a position that is held, and not a force.
+
+    Raises:
+        ConfigError: If its file cannot be read or lacks a part that is named, or if numbers and parts do not pair up.
     """
 
     name: str
@@ -40,3 +44,31 @@ class FloorRobot:
     action_bound: float
     viewport: CameraPose
     holds_targets: bool = True
+
+    def __post_init__(self) -> None:
+        names, file = part_names(self.asset), str(ASSETS / self.asset)
+        free = () if self.free_joint is None else (self.free_joint,)
+        named = (
+            ("body", (self.root_body,), names.bodies),
+            ("free joint", free, names.free_joints),
+            ("joint", self.joints, names.joints),
+            ("actuator", self.actuators, names.actuators),
+        )
+        problems = []
+        for kind, wanted, own in named:
+            known = [f"robot/{name}" for name in own]
+            problems += [
+                Problem(f"'{self.name}': no {kind} called '{name}'{did_you_mean(name, known)}", file=file)
+                for name in wanted
+                if name not in known
+            ]
+        for key, count, of in (
+            ("default_joint_position", len(self.joints), "joints"),
+            ("default_control", len(self.actuators), "actuators"),
+            ("action_scale", len(self.actuators), "actuators"),
+        ):
+            if len(getattr(self, key)) != count:
+                message = f"'{self.name}': {key} has {len(getattr(self, key))} entries for {count} {of}"
+                problems.append(Problem(message, file=file))
+        if problems:
+            raise ConfigError(problems)

@@ -3,10 +3,16 @@
 import errno
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from isaaclab_arena.plain_files import not_a_plain_file
+
+ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]
+"""Files with their stamps, see `stamps`."""
+
+_known_keys: dict[Path, ContentKey] = {}
 
 # Looked for anywhere in the text and not in parsed elements: MuJoCo's parser takes XML that others refuse, and what
 # this finds beyond what MuJoCo reads does no harm.
@@ -56,6 +62,32 @@ def files_of(mjcf: Path) -> list[Path]:
         known = len(seen)
         seen.update(dict.fromkeys(path for path in list(_named_files(list(seen))) if path.is_file()))
     return sorted(seen)
+
+
+def content_key(mjcf: Path) -> ContentKey:
+    """Return what changes whenever one of the files of an MJCF file does; unchanged files are not read again.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    mjcf = mjcf.resolve()
+    key = _known_keys.get(mjcf)
+    if key is None or key != stamps(path for path, _ in key):
+        key = _known_keys[mjcf] = stamps(files_of(mjcf))
+    return key
+
+
+def stamps(files: Iterable[Path]) -> ContentKey:
+    """Return each file with what every write to it changes: inode, size and times; no numbers where it is gone."""
+    found = []
+    for path in files:
+        try:
+            status = path.stat()
+        except OSError:
+            found.append((path, ()))
+        else:
+            found.append((path, (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)))
+    return tuple(found)
 
 
 def _named_files(files: list[Path]) -> Iterator[Path]:

@@ -1,11 +1,16 @@
 """Scenes put together from parts: one MJCF file each, compiled into one model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import mujoco
 import numpy as np
+
+from isaaclab_arena.errors import ConfigError, Problem, first_line
+from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.sim.scene.mjcf_files import ContentKey, content_key
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
@@ -100,6 +105,58 @@ class ContactSensor:
     body: str
     other: str
     other_is_geom: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartNames:
+    """The names in an MJCF file that is a part of scenes.
+
+    Attributes:
+        bodies: Its bodies.
+        mocap_bodies: Those of them that are moved by hand.
+        joints: Its joints.
+        free_joints: Each free joint, and the body on it.
+        actuators: Its actuators.
+    """
+
+    bodies: tuple[str, ...]
+    mocap_bodies: tuple[str, ...]
+    joints: tuple[str, ...]
+    free_joints: Mapping[str, str]
+    actuators: tuple[str, ...]
+
+
+def part_names(asset: str) -> PartNames:
+    """Return the names in an MJCF file; it is read again only where it has changed.
+
+    Args:
+        asset: Path of the file, relative to the package's assets or absolute.
+
+    Raises:
+        ConfigError: If it cannot be read, with the file.
+    """
+    path = ASSETS / asset
+    wrong = not_a_plain_file(path)
+    if wrong is None:
+        try:
+            return _part_names(path, content_key(path))
+        except (OSError, ValueError) as error:
+            wrong = f"cannot be read: {first_line(error)}"
+    raise ConfigError(Problem(wrong, file=str(path)))
+
+
+@lru_cache(maxsize=256)
+def _part_names(path: Path, key: ContentKey) -> PartNames:
+    del key
+    spec = mujoco.MjSpec.from_file(str(path))
+    free = [joint for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
+    return PartNames(
+        bodies=tuple(body.name for body in spec.bodies[1:]),
+        mocap_bodies=tuple(body.name for body in spec.bodies[1:] if body.mocap),
+        joints=tuple(joint.name for joint in spec.joints),
+        free_joints={joint.name: joint.parent.name for joint in free},
+        actuators=tuple(actuator.name for actuator in spec.actuators),
+    )
 
 
 def compose_scene(

@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import tyro
 
@@ -14,6 +15,9 @@ from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.film_studio import FilmStudio
+from isaaclab_arena.environments.robots.lookup import known_embodiment
+from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.rollout.rollout import rollout
@@ -23,21 +27,26 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.pictures import FilmableLater
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.captions import write_png
+from isaaclab_arena.recording.captions import caption_bar, line_chart, write_png
 from isaaclab_arena.recording.film_threads import FilmThreads
 from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from isaaclab_arena.sim.mujoco.window import Window, has_display
 
 _SOURCE = "command line"
 _SIZE = {"viewport_width": 480, "viewport_height": 360}
+_PICTURE = (360, 270)
+_CHART_HEIGHT = 120
+_FAILS, _DOUBTFUL, _SOUND = (250, 120, 110), (250, 190, 90), (120, 220, 120)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
     """Watch a policy: ENVIRONMENT [options of this command and of the environment].
 
-    Opens MuJoCo's viewer where there is a display, and writes a video of one episode where there is none.
+    Opens MuJoCo's viewer where there is a display, and writes a video of one episode where there is none. With --check,
+    ROBOT in place of ENVIRONMENT: draws whether it moves as its description says.
     """
 
     policy: str = "scripted"
@@ -51,6 +60,9 @@ class ViewOptions:
 
     episode: NotNegative = 0
     """Which episode, from 0."""
+
+    check: bool = False
+    """Draw what the robot ROBOT, a name or a description, does of what was asked of it before its first run."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,6 +78,8 @@ def main(argv: Sequence[str]) -> int:
     if output is not None and output.suffix not in {".mp4", ".png"}:
         raise ConfigError(Problem(f"'{output}' must end in .mp4 or .png", key="--output"))
     refuse_wrong_numbers(options)
+    if options.check:
+        return _check(options, rest)
     environment, policy = _build(options, rest)
     try:
         if output is None and has_display():
@@ -74,6 +88,72 @@ def main(argv: Sequence[str]) -> int:
     finally:
         policy.close()
         environment.close()
+
+
+def _check(options: ViewOptions, rest: Sequence[str]) -> int:
+    """Draw the robot and its motions beside what was asked, and refuse it as a run would."""
+    if len(rest) != 1 or rest[0].startswith("-"):
+        raise ConfigError(Problem(f"name one robot and nothing else; got {' '.join(rest) or 'none'}", key="--check"))
+    embodiment = known_embodiment(rest[0])
+    robot = embodiment.robot
+    output = options.output or Path(f"{Path(robot.name).name}.png")
+    if output.suffix != ".png":
+        raise ConfigError(Problem(f"'{output}' must end in .png for --check", key="--output"))
+    motions = measured_motions(embodiment)
+    found = findings(embodiment, motions)
+
+    # Three pictures above, one chart per joint and one of the gripper below them.
+    backend = MujocoBackend(motions.model, num_envs=len(motions.shown))
+    starts = [
+        StartState(joint_positions={joint: positions[place] for joint, place in backend.names.joint_qpos.items()})
+        for positions in np.nan_to_num(motions.shown)
+    ]
+    backend.reset(torch.arange(len(starts)), starts)
+    studio = FilmStudio(backend, {VIEWPORT: VIEWPORT}, size=_PICTURE, shadows=True)
+    captions = ("home, as described", "after a second at home", "gripper closed")
+    pictures = [
+        np.concatenate([caption_bar(_PICTURE[0], [caption]), studio.film_later(index)()[VIEWPORT]])
+        for index, caption in enumerate(captions[: 3 if motions.tips.size else 2])
+    ]
+    charts = [
+        _chart(
+            f"{joint.removeprefix('robot/')} [rad]",
+            motions.asked[:, index],
+            motions.moved[:, index],
+            [each for each in found if each.key == f"arm.joints.{index}"],
+        )
+        for index, joint in enumerate(robot.arm_joints)
+    ]
+    if motions.tips.size:
+        width = np.linalg.norm(motions.tips[1, :, 0] - motions.tips[1, :, 1], axis=-1)
+        of_gripper = [each for each in found if each.key.startswith("gripper")]
+        charts.append(_chart("between the fingertips [m]", np.array([0.0, robot.gripper_width]), width, of_gripper))
+    blank = np.zeros_like(charts[0])
+    rows = [
+        np.concatenate([*row, *[blank] * (3 - len(row))], axis=1)
+        for row in (charts[first : first + 3] for first in range(0, len(charts), 3))
+    ]
+    above = np.concatenate([*pictures, *[np.zeros_like(pictures[0])] * (3 - len(pictures))], axis=1)
+    write_png(output, np.concatenate([above, *rows]))
+
+    print(plain_text(f"wrote {output}: grey is what was asked, white what the robot did"))
+    for each in found:
+        if not each.fails:
+            print(plain_text(f"doubtful: {each.key}: {each.message}"))
+    failing = [Problem(each.message, file=rest[0], key=each.key) for each in found if each.fails]
+    if failing:
+        raise ConfigError(failing)
+    if not found:
+        print(plain_text(f"'{robot.name}' moves as its description says"))
+    return 0
+
+
+def _chart(title: str, asked: np.ndarray, moved: np.ndarray, found: Sequence[Finding]) -> np.ndarray:
+    """Return what was asked in the two phases and what came of it. Shapes: (2,), (t,) -> (height, width, 3), uint8."""
+    colour = _FAILS if any(each.fails for each in found) else _DOUBTFUL if found else _SOUND
+    moved = np.nan_to_num(moved)
+    lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
+    return line_chart(_PICTURE[0], _CHART_HEIGHT, title, lines, colour=colour)
 
 
 def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment, PolicyBase[Any]]:

@@ -1,0 +1,337 @@
+"""Measure whether a robot moves as its description says, before its success rate is blamed on a policy.
+
+The robot stands alone in the scene of the tasks. Each world asks something else of it, twice for a second: to hold
+still, to move one joint a little to one side and then to the other, to close the gripper and then to open it, to open
+it half.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.robots.workspace import TABLE
+from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.math.rotation import rotate, rotate_inverse
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.scene.scene import compose_scene
+
+PHASE_S = 1.0
+"""How long each thing is asked for."""
+SAMPLE_S = 0.05
+_PHASE = round(PHASE_S / SAMPLE_S)
+# The mean of the last quarter of a second counts, so that a servo that rings is read at its middle.
+_SETTLED = (slice(_PHASE - 5, _PHASE), slice(2 * _PHASE - 5, 2 * _PHASE))
+
+_STEP_RAD, _STEP_OF_RANGE = 0.1, 0.1
+
+# What fails is far from what robots of MuJoCo Menagerie do, and from half of what was asked: that is a gear of 2, an
+# integrator, or one finger of two. What lies between is told as doubtful.
+_HOME_FAILS, _HOME_DOUBTFUL = 1.5, 0.3
+"""Distance from home, in steps."""
+_STEP_FAILS, _STEP_DOUBTFUL = (0.6, 1.5), (0.85, 1.2)
+"""Share of a step that is made."""
+_WIDTH_FAILS, _WIDTH_DOUBTFUL = (0.6, 1.67), (0.8, 1.25)
+"""Share of the described width."""
+_STOOD_STILL = 0.25
+"""Share of a finger's way below which nothing drives it."""
+_ALONG_Y = 0.7
+"""Share of the tool's y axis in the direction from the right finger to the left one."""
+_SLOW_S = 0.6
+_STOOD_STILL_M = 1e-3
+_CONTROL_SLACK = 0.01
+"""Share of a range of controls by which it may differ from the joint's."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Motions:
+    """What a robot did in `PHASE_S` and once more as long, every `SAMPLE_S`.
+
+    Legend: t samples, n joints of the arm, f joints of the fingers, q positions of the model.
+
+    Attributes:
+        model: The compiled scene.
+        held: Joints of the arm that was to stay at home [rad]. Shape: (t, n).
+        asked: Where each joint, alone, was to go first and then [rad]. Shape: (2, n).
+        moved: Where each of them went, in a world of its own [rad]. Shape: (t, n).
+        fingers: Joints of the fingers while the gripper was to stay open. Shape: (t, f).
+        tips: Where the left and the right fingertip were, from where they meet and in the tool's axes, while the
+            gripper was to stay open, to close and then to open, and to be half open [m]; empty without a gripper.
+            Shape: (3, t, 2, 3).
+        base_shift_m: Largest distance of the base from its place.
+        diverged: Whether the physics broke down.
+        shown: All positions: at home as described, after it was to stay there, with the gripper closed. Shape: (3, q).
+    """
+
+    model: mujoco.MjModel
+    held: np.ndarray
+    asked: np.ndarray
+    moved: np.ndarray
+    fingers: np.ndarray
+    tips: np.ndarray
+    base_shift_m: float
+    diverged: bool
+    shown: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A difference between what a description says and what the robot did.
+
+    Attributes:
+        key: The description's key that is at fault.
+        message: What was asked, what was measured, and the likely cause.
+        fails: Whether the robot cannot be used like this; otherwise it is doubtful.
+    """
+
+    key: str
+    message: str
+    fails: bool = True
+
+
+def measured_motions(embodiment: Embodiment) -> Motions:
+    """Simulate a robot alone and return what it did, the same bits each time; an arm of seven joints takes 0.2 s.
+
+    Raises:
+        ValueError: If it does not compile in a scene, with MuJoCo's reason.
+        KeyError: If it names a part that its file lacks.
+    """
+    robot = embodiment.robot
+    model = compose_scene(TABLE, (embodiment.part(),), cameras=embodiment.scene_cameras)
+    # The robot is measured, not the scene: a hand may rest on the table at home.
+    in_scene = [not model.body(int(body)).name.startswith("robot/") for body in model.geom_bodyid]
+    model.geom_contype[in_scene] = model.geom_conaffinity[in_scene] = 0
+
+    # World 0 stays at home, one per joint moves it alone, the last two move the gripper.
+    num_joints = len(robot.arm_joints)
+    has_gripper = robot.gripper_actuator is not None and bool(robot.finger_bodies) and robot.gripper_width > 0
+    num_worlds = 1 + num_joints + 2 * has_gripper
+    closing, half = (num_worlds - 2, num_worlds - 1) if has_gripper else (0, 0)
+    home, low, high = (np.array(values) for values in (robot.home, robot.joint_low, robot.joint_high))
+    step = np.minimum(_STEP_RAD, _STEP_OF_RANGE * (high - low))
+    asked = np.stack([np.minimum(home + step, high), np.maximum(home - step, low)])
+    backend = MujocoBackend(model, num_envs=num_worlds)
+    controls = np.tile(backend.ctrl.numpy(), (2, 1, 1))
+    alone = np.arange(num_joints)
+    actuators = [backend.names.actuators[name] for name in robot.arm_actuators]
+    controls[:, :, actuators] = home
+    controls[:, 1 + alone, actuators] = asked
+    if has_gripper:
+        gripper = backend.names.actuators[str(robot.gripper_actuator)]
+        controls[:, :, gripper] = robot.gripper_open
+        controls[0, closing, gripper] = robot.gripper_closed
+        controls[:, half, gripper] = (robot.gripper_open + robot.gripper_closed) / 2
+
+    start = dict(zip((*robot.arm_joints, *robot.finger_joints), (*robot.home, *robot.finger_open), strict=True))
+    at_start = StartState(joint_positions={joint: (value,) for joint, value in start.items()})
+    backend.reset(torch.arange(num_worlds), [at_start] * num_worlds)
+    everyone = torch.ones(num_worlds, dtype=torch.bool)
+    base = backend.names.bodies[robot.base_body]
+    first_base, first_qpos = backend.xpos[:, base].clone(), backend.qpos[0].clone()
+    samples = []
+    for sample in range(2 * _PHASE):
+        backend.ctrl.copy_(torch.from_numpy(controls[sample // _PHASE]))
+        backend.step(everyone, round(SAMPLE_S / backend.physics_dt))
+        samples.append(tuple(state.clone() for state in (backend.qpos, backend.xpos, backend.xquat, backend.site_xpos)))
+    qpos, xpos, xquat, site_xpos = (torch.stack(states) for states in zip(*samples, strict=True))
+
+    joint_at = {name: place.start for name, place in backend.names.joint_qpos.items()}
+    arm, fingers = ([joint_at[name] for name in names] for names in (robot.arm_joints, robot.finger_joints))
+    return Motions(
+        model=model,
+        held=qpos[:, 0, arm].numpy(),
+        asked=asked,
+        moved=qpos[:, 1 + alone, arm].numpy(),
+        fingers=qpos[:, 0, fingers].numpy(),
+        tips=_tips(backend, robot, xpos, xquat, site_xpos) if has_gripper else np.zeros((3, 0, 2, 3)),
+        base_shift_m=float((xpos[:, :, base] - first_base).norm(dim=-1).max()),
+        diverged=bool(backend.diverged.any()),
+        shown=torch.stack((first_qpos, qpos[_PHASE - 1, 0], qpos[_PHASE - 1, closing])).numpy(),
+    )
+
+
+def _tips(
+    backend: MujocoBackend, robot: Robot, xpos: torch.Tensor, xquat: torch.Tensor, site_xpos: torch.Tensor
+) -> np.ndarray:
+    """Return what `Motions.tips` says; a fingertip is the point of a finger that is at the tool when closed.
+
+    Shapes: (t, num_worlds, number of bodies or sites, 3 or 4) -> (3, t, 2, 3).
+    """
+    worlds, closed = [0, -2, -1], _PHASE - 1
+    hand, site = xquat[:, worlds, backend.names.bodies[robot.hand_body]], backend.names.sites[robot.tcp_site]
+    # Of a gripper with one fixed finger, the tips meet at that one.
+    shift = torch.tensor([0.0, -robot.gripper_width / 2 if robot.right_finger_fixed else 0.0, 0.0], dtype=hand.dtype)
+    meeting = site_xpos[:, worlds, site] + rotate(hand, shift.expand(*hand.shape[:-1], 3))
+    tips = []
+    for name in robot.fingers:
+        position, turn = (states[:, worlds, backend.names.bodies[name]] for states in (xpos, xquat))
+        tip = rotate_inverse(turn[closed, 1], meeting[closed, 1] - position[closed, 1])
+        tips.append(rotate_inverse(hand, position + rotate(turn, tip.expand_as(position)) - meeting))
+    return torch.stack(tips, dim=-2).transpose(0, 1).numpy()
+
+
+def findings(embodiment: Embodiment, motions: Motions) -> tuple[Finding, ...]:
+    """Return what a robot did not do as its description says."""
+    if motions.diverged:
+        message = "the physics breaks down within two seconds at home; look at masses, inertias, gains and contacts"
+        return (Finding(key="mjcf", message=message),)
+    robot = embodiment.robot
+    joints = [found for index in range(len(robot.arm_joints)) for found in _of_joint(robot, motions, index)]
+    return (*_of_base(robot, motions), *joints, *(_of_gripper(robot, motions) if motions.tips.size else ()))
+
+
+def _of_base(robot: Robot, motions: Motions) -> Iterator[Finding]:
+    if motions.base_shift_m <= _STOOD_STILL_M:
+        return
+    model, body, carriers = motions.model, motions.model.body(robot.base_body).id, []
+    while body:
+        first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
+        carriers += [model.joint(index) for index in range(first, first + count)]
+        body = int(model.body_parentid[body])
+    why = ""
+    if carriers:
+        why = f": joint '{_own(carriers[0].name)}' carries it; make that a fixed body"
+    if any(joint.name in robot.arm_joints for joint in carriers):
+        why = ": name the outermost body"
+    is_free = any(int(joint.type[0]) == int(mujoco.mjtJoint.mjJNT_FREE) for joint in carriers)
+    if is_free:
+        why = ": it hangs on a free joint; take that out of the MJCF file"
+    message = f"'{_own(robot.base_body)}' moved by {1000 * motions.base_shift_m:.0f} mm as the arm did{why}"
+    yield Finding(key="base.body", message=message, fails=is_free)
+
+
+def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:
+    """Yield what is wrong with a joint of the arm: it leaves home, does not go where it is sent, or takes long."""
+    home, low, high = robot.home[index], robot.joint_low[index], robot.joint_high[index]
+    held, moved, asked = motions.held[:, index], motions.moved[:, index], motions.asked[:, index].tolist()
+    step = min(_STEP_RAD, _STEP_OF_RANGE * (high - low))
+    key, name = f"arm.joints.{index}", _own(robot.arm_joints[index])
+    causes = _causes(robot, motions.model, index)
+    why = f": {'; '.join(causes)}" if causes else ""
+
+    off = max((float(held[last].mean()) - home for last in _SETTLED), key=abs)
+    if abs(off) > _HOME_DOUBTFUL * step:
+        message = f"'{name}' stands at {home + off:+.3f} rad where {home:+.3f}, its home, was asked{why}"
+        yield Finding(key=key, message=message, fails=abs(off) > _HOME_FAILS * step)
+
+    first, then = (float((moved - held)[last].mean()) for last in _SETTLED)
+    # At an end of its range a joint is asked for nothing on one side.
+    steps = [
+        (made, wanted)
+        for made, wanted in ((first, asked[0] - home), (then - first, asked[1] - asked[0]))
+        if abs(wanted) > _STOOD_STILL * step and not _within(made / wanted, _STEP_DOUBTFUL)
+    ]
+    if steps:
+        made, wanted = max(steps, key=lambda each: not _within(each[0] / each[1], _STEP_FAILS))
+        message = f"'{name}' moved {made + 0.0:+.3f} rad where {wanted:+.3f} was asked{why}"
+        yield Finding(key=key, message=message, fails=not _within(made / wanted, _STEP_FAILS))
+        return
+
+    arrived = np.abs(moved - held)[:_PHASE] >= _STEP_DOUBTFUL[0] * abs(asked[0] - home)
+    if not arrived[round(_SLOW_S / SAMPLE_S)]:
+        message = f"'{name}' took more than {_SLOW_S:g} s for {asked[0] - home:.3f} rad{why}"
+        yield Finding(key=key, message=message, fails=False)
+
+    takes_low, takes_high = motions.model.actuator(robot.arm_actuators[index]).ctrlrange.tolist()
+    slack = _CONTROL_SLACK * (high - low)
+    if takes_low < takes_high and (takes_low > low + slack or takes_high < high - slack):
+        span = f"{takes_low:.3f} to {takes_high:.3f}"
+        message = f"'{name}' can turn from {low:.3f} to {high:.3f} rad, and its actuator takes targets from {span} only"
+        yield Finding(key=key, message=message, fails=False)
+    for other in _others(robot, motions.model, index):
+        message = f"actuator '{other}' drives '{name}' too and stays at control 0; take it out if it brakes"
+        yield Finding(key=key, message=message, fails=False)
+
+
+def _causes(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
+    """Return what in the MJCF file may keep a joint from following its target."""
+    joint, actuator = model.joint(robot.arm_joints[index]), model.actuator(robot.arm_actuators[index])
+    takes, dynamics = actuator.ctrlrange.tolist(), int(actuator.dyntype[0])
+    causes = [f"actuator '{other}' drives it too, at control 0" for other in _others(robot, model, index)]
+    if not np.isclose(actuator.gear[0], 1.0):
+        causes.append(f"the gear of its actuator is {actuator.gear[0]:g}, not 1")
+    if takes[0] < takes[1] and not _within(robot.home[index], (takes[0], takes[1])):
+        causes.append(f"its actuator takes targets from {takes[0]:g} to {takes[1]:g} only")
+    if dynamics == int(mujoco.mjtDyn.mjDYN_INTEGRATOR):
+        causes.append("its actuator integrates what it is told, as a velocity servo does")
+    elif dynamics != int(mujoco.mjtDyn.mjDYN_NONE):
+        causes.append(f"its actuator delays what it is told by {actuator.dynprm[0]:g} s")
+    if actuator.biasprm[0]:
+        causes.append(f"its actuator has a constant bias of {actuator.biasprm[0]:g}")
+    if joint.stiffness[0]:
+        spring = float(model.qpos_spring[joint.qposadr[0]])
+        causes.append(f"a spring of {joint.stiffness[0]:g} Nm/rad pulls it to {spring:g} rad")
+    if not causes and model.actuator_forcelimited[actuator.id]:
+        causes.append(f"its actuator has at most {actuator.forcerange[1]:g} Nm")
+    if not causes and not model.body_gravcomp[joint.bodyid[0]]:
+        causes.append("its weight is not compensated; give it gravity_compensation: true, or a higher kp")
+    return causes
+
+
+def _others(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
+    """Return the actuators of a joint that the description does not name for it."""
+    joint, own = model.joint(robot.arm_joints[index]).id, model.actuator(robot.arm_actuators[index]).id
+    at_joints = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
+    of_joint = np.flatnonzero(at_joints & (model.actuator_trnid[:, 0] == joint)).tolist()
+    return [_own(model.actuator(other).name) for other in of_joint if other != own]
+
+
+def _of_gripper(robot: Robot, motions: Motions) -> Iterator[Finding]:
+    """Yield what is wrong with a gripper: its width, a finger that stands still, units, sides."""
+    actuator, wanted_m = motions.model.actuator(str(robot.gripper_actuator)), robot.gripper_width
+    opened, reopened, half = (tips[_SETTLED[1]].mean(axis=0) for tips in motions.tips)
+    width_m, reopened_m, half_m = (float(np.linalg.norm(tips[0] - tips[1])) for tips in (opened, reopened, half))
+    fails = not _within(width_m / wanted_m, _WIDTH_FAILS)
+
+    # Each finger makes half of the way, or the left one all of it.
+    share = 1.0 if robot.right_finger_fixed else 0.5
+    ways_m, due_m = np.linalg.norm(opened, axis=-1).tolist(), (share * wanted_m, (1.0 - share) * wanted_m)
+    still = [index for index in range(2) if due_m[index] and ways_m[index] < _STOOD_STILL * due_m[index]]
+    if fails and len(still) == 1:
+        message = (
+            f"'{_own(robot.finger_bodies[still[0]])}' moves by {ways_m[still[0]]:.3f} m and not by "
+            f"{due_m[still[0]]:.3f} m as the gripper opens: actuator '{_own(actuator.name)}' does not drive it; couple "
+            "the fingers with an equality or a tendon, or say right_finger_fixed"
+        )
+        yield Finding(key="gripper.bodies", message=message)
+    elif not _within(width_m / wanted_m, _WIDTH_DOUBTFUL):
+        stands = width_m < _STOOD_STILL_M
+        why = f"; its actuator takes {actuator.ctrlrange[0]:g} to {actuator.ctrlrange[1]:g}" if stands else ""
+        why = "; give metres" if _within(1000 * width_m / wanted_m, _WIDTH_FAILS) and not stands else why
+        message = (
+            f"the fingers open by {width_m:.3f} m and not by {wanted_m:g} m between the controls "
+            f"{robot.gripper_closed:g} and {robot.gripper_open:g}{why}"
+        )
+        yield Finding(key="gripper.open_control" if stands else "gripper.width", message=message, fails=fails)
+    if fails:
+        return
+
+    if reopened_m < _WIDTH_FAILS[0] * width_m:
+        message = f"once closed, the fingers open to {reopened_m:.3f} m and not to {width_m:.3f} m within {PHASE_S:g} s"
+        yield Finding(key="gripper.actuator", message=message)
+    if abs(half_m - wanted_m / 2) > _STOOD_STILL * wanted_m:
+        message = f"asked for {wanted_m / 2:.3f} m the fingers stand {half_m:.3f} m apart, so only the ends are true"
+        yield Finding(key="gripper.actuator", message=message, fails=False)
+    along = (opened[0] - opened[1]) / width_m
+    if along[1] < _ALONG_Y:
+        where = " ".join(f"{part + 0.0:+.1f}" for part in along.round(1))
+        message = f"the left finger is to be on the side of the tool's +y, and is towards ({where}) from the right one"
+        yield Finding(key="gripper.bodies", message=message, fails=False)
+    for index, (joint, wanted) in enumerate(zip(robot.finger_joints, robot.finger_open, strict=True)):
+        found, limits = float(motions.fingers[_SETTLED[1], index].mean()), motions.model.joint(joint).range
+        if abs(found - wanted) > _STOOD_STILL * max(abs(found), float(limits[1] - limits[0])):
+            message = f"'{_own(joint)}' starts episodes at {wanted:g} {robot.finger_unit} and is open at {found:.3f}"
+            yield Finding(key=f"gripper.open.{index}", message=message, fails=False)
+
+
+def _within(value: float, span: tuple[float, float]) -> bool:
+    return span[0] <= value <= span[1]
+
+
+def _own(name: str) -> str:
+    """Return what the robot's file calls a part of the scene."""
+    return name.removeprefix("robot/")
