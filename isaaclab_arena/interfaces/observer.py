@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,6 +25,18 @@ class EpisodeStart:
     episode: Episode
     conditions: Conditions
     language_instruction: str
+
+
+class WatchedStart(EpisodeStart):
+    """An `EpisodeStart` that knows whether its instruction was read: a policy that never reads it cannot follow it."""
+
+    instruction_was_read = False
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute, and note that the instruction was read."""
+        if name == "language_instruction":
+            object.__setattr__(self, "instruction_was_read", True)
+        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,14 +177,16 @@ class NamedPolicy(BasePolicy):
     def _get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        entries, words = self._entries(observation), _words(observation)
+        entries = self._entries(observation)
+        words = _words(observation) or [None] * len(entries)
         seeds = (options or {}).get(NOISE_SEEDS) or [None] * len(entries)
         if len(words) != len(entries) or len(seeds) != len(entries):
             raise ObservationRefusedError(
                 f"the request has {len(entries)} pictures or states, {len(words)} instructions and {len(seeds)} seeds"
             )
         begun = [
-            BegunEpisode(episode=self._episode(seed), instruction=text) for seed, text in zip(seeds, words, strict=True)
+            BegunEpisode(episode=self._episode(seed), instruction=self._served.instruction(INSTRUCTION, text))
+            for seed, text in zip(seeds, words, strict=True)
         ]
         num_slots, chunks = self._served.policy.num_slots, []
         for first in range(0, len(entries), num_slots):
@@ -244,6 +246,7 @@ def _arrays(observation: Mapping[str, Any], modality: str) -> dict[str, np.ndarr
 
 
 def _words(observation: Mapping[str, Any]) -> list[str]:
+    """Return the instruction of each entry of a batch; nothing where the request has none."""
     language = observation.get("language", {})
     texts = language.get(INSTRUCTION, []) if isinstance(language, Mapping) else []
     if not isinstance(texts, list) or not all(

@@ -18,7 +18,6 @@ from isaaclab_arena_gr00t.serving.served_job import ServedJob
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
-_UNREADABLE = 1007
 _LONGEST_ERROR = 500
 
 
@@ -43,13 +42,8 @@ class OpenpiTalks:
         """Talk with one client until it closes the connection."""
         connection.send(pack(self.metadata()))
         for data in connection:
-            try:
-                # An error is text, as openpi's own server writes it.
-                connection.send(self._answer(data, session))
-            except WireError as error:
-                connection.send(_error("unreadable message", error))
-                connection.close(_UNREADABLE, "no message of openpi's protocol")
-                return
+            # An error is text, as openpi's own server writes it.
+            connection.send(self._answer(data, session))
 
     def metadata(self) -> dict[str, Any]:
         """Return what the server says of itself."""
@@ -65,15 +59,18 @@ class OpenpiTalks:
 
     def _answer(self, data: str | bytes, session: HostSession) -> str | bytes:
         if isinstance(data, str):
-            raise WireError("this server speaks openpi's protocol, whose clients send no text")
-        request = unpack(data, self.limits)
+            return _error("unreadable message", "this server speaks openpi's protocol, whose clients send no text")
+        try:
+            request = unpack(data, self.limits)
+        except WireError as error:
+            return _error("unreadable message", error)
         began_s = time.perf_counter()
         if not isinstance(request, Mapping):
             return _error("observation refused", f"an observation is a map, this is {in_words(request)}")
         try:
             observation = self.served.mapping.observation(request, request)
-            words = request.get(self._prompt_key)
-            session.start_episode(self.served.episode(next(self._numbers)), words if isinstance(words, str) else None)
+            words = self.served.instruction(self._prompt_key, request.get(self._prompt_key))
+            session.start_episode(self.served.episode(next(self._numbers)), words)
             actions = session.act(observation).planned
         except ObservationRefusedError as error:
             return _error("observation refused", error)

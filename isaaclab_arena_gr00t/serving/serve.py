@@ -69,6 +69,8 @@ def _run(options: ServeOptions, rest: Sequence[str]) -> int:
         raise ArenaError(f"cannot listen on {options.host}, port {listen.port}: {error.strerror}") from error
     if listen.api_token is None and not options.is_local():
         _LOG.warning("everyone who can reach %s may use this server; --api_token_file keeps others out", server.address)
+    if not served.policy.reads_instruction:
+        _LOG.info("the policy reads no instruction, so that of a client changes nothing")
     with watch_for_interruption() as interruption:
         _serve(server, served, interruption)
     return interruption.exit_code

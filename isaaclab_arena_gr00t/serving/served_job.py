@@ -7,7 +7,9 @@ from importlib import metadata
 from typing import Any
 
 from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
+from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena_gr00t.remote.wire.messages import in_words
 from isaaclab_arena_gr00t.serving.observation_mapping import ObservationMapping
 
 _DISTRIBUTION = "isaaclab-arena-mujoco"
@@ -56,6 +58,23 @@ class ServedJob:
     def size_of(self, name: str) -> int:
         """Return how many numbers a term of the group ``policy`` has."""
         return math.prod(self.mapping.shapes[name])
+
+    def instruction(self, key: str, words: object) -> str | None:
+        """Return a client's instruction, None if the policy reads none or the job states it.
+
+        Args:
+            key: The name under which clients send it.
+            words: What a client sent; None for nothing.
+
+        Raises:
+            ObservationRefusedError: If it is no text, or nothing and the policy needs it.
+        """
+        if isinstance(words, str) and words.strip():
+            return words
+        if words is None and (not self.policy.reads_instruction or self.policy.stated_instruction):
+            return None
+        found = "is missing" if words is None else f"must be a text that says something, it is {in_words(words)}"
+        raise ObservationRefusedError(f"'{key}' {found}; the policy reads an instruction")
 
     def episode(self, episode_index: int) -> Episode:
         """Return an episode of the job, with its random streams."""

@@ -29,7 +29,6 @@ from isaaclab_arena_gr00t.serving.served_job import ServedJob
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
-_UNREADABLE = 1007
 _FORMAT = "isaaclab_arena"
 _LONGEST_ERROR = 500
 
@@ -51,14 +50,13 @@ class VlaEvalTalks:
         talk = _Talk(self, session)
         for data in connection:
             if isinstance(data, str):
-                connection.close(_UNREADABLE, "this server speaks vla-eval's protocol, which sends no text")
-                return
+                connection.send(_error("unreadable message", "vla-eval's protocol sends no text", 0))
+                continue
             try:
                 message = unpack(data, self.limits)
             except WireError as error:
                 connection.send(_error("unreadable message", error, 0))
-                connection.close(_UNREADABLE, "no message of vla-eval's protocol")
-                return
+                continue
             for answer in talk.answers(message):
                 connection.send(answer)
 
@@ -142,8 +140,8 @@ class _Talk:
             raise ObservationRefusedError(f"'images' must hold pictures by name, it is {in_words(pictures)}")
         observation = self._talks.served.mapping.observation(pictures, payload)
         if self._begins is not None:
-            words = payload.get("task_description")
-            self._session.start_episode(self._begins, words if isinstance(words, str) else None)
+            words = self._talks.served.instruction("task_description", payload.get("task_description"))
+            self._session.start_episode(self._begins, words)
             self._begins = None
         return self._session.act(observation).action
 

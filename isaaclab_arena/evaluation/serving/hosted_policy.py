@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.serving.served_batch import BuiltTogether, settle
 from isaaclab_arena.evaluation.serving.served_environment import ServedEnvironment
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.observer import WatchedStart
 from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, plans_of
 from isaaclab_arena.interfaces.policy_traits import ActsInSome, SharesNetwork
 from isaaclab_arena.nested import with_leaves
@@ -74,6 +74,8 @@ class HostedPolicy:
         acts_together: Whether there is one policy for all env slots.
         slots_per_call: Env slots of each call; None where others follow from who asks, or make no difference.
         looks_first: Whether it looks at the pictures of an episode's first observation.
+        reads_instruction: Whether it reads an episode's instruction.
+        stated_instruction: The instruction that the job states, for clients that send none; None if it states none.
 
     Raises:
         ConfigError: If ``shown`` refuses the environment, or the policy cannot act in it.
@@ -81,6 +83,7 @@ class HostedPolicy:
 
     def __init__(self, job: Job, num_slots: int, shown: ChooseTerms = lambda _: None) -> None:
         self.job, self.num_slots = job, num_slots
+        self.stated_instruction = job.config.language_instruction or None
         self._policies: dict[int, PolicyBase] = {}
         real = job.with_num_envs(1, policy_num_envs=1).build_environment(device=torch.device("cpu"), num_threads=1)
         try:
@@ -115,8 +118,9 @@ class HostedPolicy:
         policy = self._policy_of(env_id)
         words = begun.instruction or self._instruction or self.environment.task_description
         place = env_id if self.acts_together else 0
-        start = EpisodeStart(env_id=place, episode=begun.episode, conditions={}, language_instruction=words)
+        start = WatchedStart(env_id=place, episode=begun.episode, conditions={}, language_instruction=words)
         policy.start_episodes(self.environment, [start])
+        self._started = start
 
     def end(self, env_id: int) -> None:
         """End the episode in an env slot."""
@@ -156,6 +160,7 @@ class HostedPolicy:
             name = self.job.config.policy_type
             raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
         self.chunk_length = len(answer.planned)
+        self.reads_instruction = self._started.instruction_was_read
 
     def _built_together(
         self, real: Environment, terms: Mapping[str, Collection[str]] | None, num_envs: int

@@ -1,5 +1,6 @@
 """Encode and decode the messages of an openpi policy server: msgpack, with arrays as maps with byte keys."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from isaaclab_arena_gr00t.remote.wire.messages import (
     read_message,
     write_message,
 )
+
+_TEXT_TYPE = re.compile(r"<U(\d{1,6})")
 
 
 def pack(message: Any) -> bytes:
@@ -46,10 +49,24 @@ def _encoded(value: Any) -> Any:
 
 def _decoded(value: dict[Any, Any]) -> Any:
     if b"__ndarray__" in value:
+        # A prompt that went through NumPy, as an array of one text.
+        text = _TEXT_TYPE.fullmatch(str(value.get(b"dtype")))
+        if text is not None:
+            return _words(value.get(b"data"), int(text[1]), value.get(b"shape"))
         return array_of(value.get(b"data"), dtype_of(value.get(b"dtype")), value.get(b"shape"))
     if b"__npgeneric__" in value:
-        return _scalar(value.get(b"data"), dtype_of(value.get(b"dtype")))
+        data = value.get(b"data")
+        return data if isinstance(data, str) else _scalar(data, dtype_of(value.get(b"dtype")))
     return value
+
+
+def _words(data: object, num_characters: int, shape: object) -> str:
+    if not isinstance(data, bytes) or shape not in ([], [1]) or len(data) != 4 * num_characters:
+        raise WireError("an array of text has one text, of as many characters as its type says; this one does not")
+    try:
+        return data.decode("utf-32-le").rstrip("\0")
+    except UnicodeDecodeError as error:
+        raise WireError("an array of text holds what is no character") from error
 
 
 def _scalar(value: object, dtype: np.dtype) -> Any:

@@ -105,6 +105,8 @@ WRONG_WORDS = {**observation(), "language": {INSTRUCTION: ["move"]}}
         (observation(fingers=np.zeros((1, 2))), None, r"'state.fingers' must have entries, steps and values"),
         (observation(nameless=np.full((1, 1, 3), np.nan)), None, "'policy.nameless' holds NaN or infinity"),
         (observation(), {"noise_seeds": [1, 2]}, "1 pictures or states, 1 instructions and 2 seeds"),
+        ({**observation(), "language": {}}, None, "'annotation.human.task_description' is missing; the policy reads"),
+        ({**observation(), "language": {INSTRUCTION: [[""]]}}, None, "must be a text that says something"),
         (WRONG_WORDS, None, "must hold a list of one text for each entry"),
         ([1], None, "."),
     ],

@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 import yaml
-from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
-from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
 from isaaclab_arena_gr00t.serving.listening import ListenOptions
 from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
@@ -134,6 +134,9 @@ def test_nothing_is_left_of_what_was_shown_before(port):
         (shown(**{"observation/state": np.zeros(5)}), "'observation/state' has 5 numbers, 6 are due"),
         (shown(**{"observation/image": None}), "has no picture 'observation/image'; did you mean"),
         (shown(nameless=np.array([0, np.inf, 0])), "'policy.nameless' holds NaN or infinity"),
+        (shown(prompt=None), "'prompt' is missing; the policy reads an instruction"),
+        (shown(prompt=" "), "'prompt' must be a text that says something, it is the str ' '"),
+        (shown(prompt=3), "'prompt' must be a text that says something, it is the int '3'"),
         (["observation"], "an observation is a map, this is a list of length 1"),
     ],
 )
@@ -147,6 +150,19 @@ def test_what_does_not_fit_is_refused_by_name_and_the_next_observation_is_answer
         assert "actions" in unpack(connection.recv(20.0, decode=False))
 
 
+class DeafPolicy(LookPolicy):
+    """Reads no instruction."""
+
+    def start_episodes(self, env, starts):
+        self.words.update({start.env_id: "" for start in starts})
+
+
+def test_a_policy_that_reads_no_instruction_needs_none():
+    with serving(DeafPolicy) as other, connected(other) as (connection, _):
+        connection.send(pack(shown(prompt=None)))
+        assert "actions" in unpack(connection.recv(60.0, decode=False))
+
+
 def test_the_own_client_says_what_the_server_refused(port):
     policy = asking(port, 1, num_terms=1)
     with pytest.raises(PolicyError, match="'observation/state' has 4 numbers, 6 are due"):
@@ -154,9 +170,43 @@ def test_the_own_client_says_what_the_server_refused(port):
 
 
 @pytest.mark.parametrize("data", [b"nonsense", "text"])
-def test_what_is_no_message_ends_the_connection_with_a_reason(port, data):
+def test_what_is_no_message_is_answered_with_a_reason_and_the_next_one_as_ever(port, data):
     with connected(port) as (connection, _):
         connection.send(data)
-        assert "unreadable message" in str(connection.recv(20.0))
-        with pytest.raises(ConnectionClosed, match="1007"):
-            connection.recv(20.0)
+        assert "unreadable message" in str(connection.recv(60.0))
+        connection.send(pack(shown()))
+        assert "actions" in unpack(connection.recv(60.0, decode=False))
+
+
+def text_array(text: str, shape: list[int]) -> dict[bytes, Any]:
+    """Return what openpi's client makes of an array of text."""
+    data, dtype = np.array(text).tobytes(), np.array(text).dtype.str
+    return {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": shape}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        text_array("move \N{RIGHTWARDS ARROW}", []),
+        text_array("move \N{RIGHTWARDS ARROW}", [1]),
+        {b"__npgeneric__": True, b"data": "move \N{RIGHTWARDS ARROW}", b"dtype": "<U6"},
+    ],
+    ids=["array", "array of one", "number's form"],
+)
+def test_words_that_went_through_numpy_are_words(prompt):
+    data = msgpack.packb({"prompt": prompt}) or b""
+    assert unpack(data) == {"prompt": "move \N{RIGHTWARDS ARROW}"}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        text_array("move", [2]),
+        text_array("move", []) | {b"data": b"x"},
+        text_array("move", []) | {b"data": b"\xff" * 16},
+        text_array("move", []) | {b"dtype": "<U100000"},
+    ],
+)
+def test_words_that_are_none_are_refused(prompt):
+    with pytest.raises(WireError, match="an array of text"):
+        unpack(msgpack.packb({"prompt": prompt}) or b"")

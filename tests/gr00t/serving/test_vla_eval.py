@@ -159,13 +159,11 @@ def test_what_does_not_fit_is_refused_by_name_and_the_episode_goes_on(port, mess
         "text",
     ],
 )
-def test_what_is_no_message_ends_the_session_with_a_reason(port, data):
+def test_what_is_no_message_is_answered_with_a_reason_and_the_next_one_as_ever(port, data):
     with connected(port) as connection:
         connection.send(data)
-        if isinstance(data, bytes):
-            assert "unreadable message" in unpacked(connection.recv(60.0, decode=False))["payload"]["error"]
-        with pytest.raises(ConnectionClosed, match="1007"):
-            connection.recv(60.0)
+        assert "unreadable message" in unpacked(connection.recv(60.0, decode=False))["payload"]["error"]
+        assert asked(connection, hello())["type"] == "hello"
 
 
 def test_a_message_beyond_the_limit_ends_the_session_with_a_reason(port):
@@ -173,6 +171,14 @@ def test_a_message_beyond_the_limit_ends_the_session_with_a_reason(port):
         connection.send(b"x" * (LIMITS.max_message_bytes + 1))
         with pytest.raises(ConnectionClosed, match="1009"):
             connection.recv(60.0)
+
+
+@pytest.mark.parametrize("words", [None, "", 3])
+def test_an_episode_without_words_is_refused_and_begins_with_the_observation_that_has_some(port, words):
+    with connected(port) as connection:
+        connection.send(start(1))
+        assert "'task_description' " in asked(connection, shown(2, task_description=words))["payload"]["error"]
+        assert asked(connection, shown(3))["type"] == "action"
 
 
 def test_an_observation_outside_of_an_episode_is_refused(port):

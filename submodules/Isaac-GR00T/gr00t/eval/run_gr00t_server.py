@@ -38,6 +38,8 @@ class ServerConfig:
     """Port to listen on; 0 means a free one, which is printed."""
     strict: bool = True
     """Check observations and actions."""
+    refuse_unknown: bool = False
+    """Refuse entries of an observation that the model does not know; by default they are ignored, and named once."""
     use_sim_policy_wrapper: bool = False
     """Accepted for NVIDIA's command lines: observations with flat keys are understood either way."""
     api_token: str | None = None
@@ -117,6 +119,7 @@ def server_of(config: ServerConfig) -> PolicyServer:
         config.model_path,
         device=config.device or ("cuda" if torch.cuda.is_available() else "cpu"),
         strict=config.strict,
+        refuse_unknown=config.refuse_unknown,
     )
     server = PolicyServer(
         Gr00tSimPolicyWrapper(policy),

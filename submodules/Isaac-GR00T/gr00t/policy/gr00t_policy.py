@@ -1,5 +1,6 @@
 """The policy that serves a checkpoint through ``get_action``."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from gr00t.policy.sim_policy_wrapper import Gr00tSimPolicyWrapper
 
 __all__ = ["Gr00tPolicy", "Gr00tSimPolicyWrapper"]
 
+_LOG = logging.getLogger(__name__)
+_MOST_NAMED = 100
+
 
 class Gr00tPolicy(BasePolicy):
     """Answers a batch of nested observations with a batch of action chunks, in one call of the model.
@@ -28,6 +32,8 @@ class Gr00tPolicy(BasePolicy):
         model_path: A checkpoint's directory.
         device: Device of the model: ``"cpu"``, ``"cuda:1"`` or a CUDA index.
         strict: Whether observations and actions are checked.
+        refuse_unknown: Whether an entry that the model does not know is refused. By default it is ignored, as by
+            NVIDIA's policy, and one line of the log names it.
         dtype: Precision of the weights; float32 on the CPU and bfloat16 elsewhere if not given.
 
     Attributes:
@@ -55,9 +61,12 @@ class Gr00tPolicy(BasePolicy):
         *,
         device: int | str | torch.device,
         strict: bool = True,
+        refuse_unknown: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(strict=strict)
+        self.refuse_unknown = refuse_unknown
+        self._named: set[str] = set()
         self.embodiment_tag = EmbodimentTag.resolve(embodiment_tag)
         self.processor = load_processor(model_path)
         self._embodiment = self.processor.embodiment(self.embodiment_tag)
@@ -88,7 +97,16 @@ class Gr00tPolicy(BasePolicy):
 
     def check_observation(self, observation: dict[str, Any]) -> None:
         """Raise an ``ObservationError`` that names what is wrong with an observation."""
-        check_observation(observation, self._embodiment.modality_configs, self._embodiment.dimensions)
+        configs = self._embodiment.modality_configs
+        ignored = check_observation(observation, configs, self._embodiment.dimensions)
+        if ignored and self.refuse_unknown:
+            known = ", ".join(f"{modality}.{key}" for modality in configs for key in configs[modality].modality_keys)
+            raise ObservationError(f"the model does not know {', '.join(ignored)}; it knows {known}")
+        new = [name for name in ignored if name not in self._named]
+        # A client that sends another name each time is not listened to for ever.
+        if new and len(self._named) < _MOST_NAMED:
+            self._named.update(new)
+            _LOG.warning("the model does not know %s of an observation, and ignores it", ", ".join(new))
 
     def check_action(self, action: dict[str, np.ndarray]) -> None:
         """Raise an ``ActionError`` that names what is wrong with an action."""

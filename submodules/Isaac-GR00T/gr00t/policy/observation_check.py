@@ -15,19 +15,23 @@ _OBSERVED = ("video", "state", "language")
 
 def check_observation(
     observation: Mapping[str, Any], configs: ModalityConfigs, dimensions: Mapping[str, Mapping[str, int]]
-) -> None:
-    """Compare an observation with a robot's modality configuration.
+) -> tuple[str, ...]:
+    """Compare an observation with a robot's modality configuration, and return the entries that the model ignores.
 
     Args:
         observation: Nested as ``Gr00tPolicy.get_action`` takes it.
         configs: One entry for each modality.
         dimensions: ``{"state": {key: dimension}, ...}``.
 
+    Returns:
+        Names such as ``state.gripper``, of entries that the configuration lacks.
+
     Raises:
         ObservationError: At the first problem; the message names the entry, its value and the expected one.
     """
     _check_mapping(observation, "observation")
     batch_sizes: dict[str, int] = {}
+    ignored: list[str] = []
     for modality in _OBSERVED:
         if modality not in observation:
             raise ObservationError(f"the observation lacks '{modality}'; it needs {', '.join(_OBSERVED)}")
@@ -41,12 +45,9 @@ def check_observation(
                     f"{modality} lacks '{key}'; it needs {config.modality_keys} and has {_SHORT.repr(list(entries))}"
                 )
             batch_sizes[f"{modality} '{key}'"] = _check_entry(modality, key, entries[key], config, dimensions)
-        for key in entries:
-            if key not in config.modality_keys:
-                raise ObservationError(
-                    f"{modality} has {_SHORT.repr(key)}, which the model does not know; it knows {config.modality_keys}"
-                )
+        ignored += [f"{modality}.{str(key)[:60]}" for key in entries if key not in config.modality_keys]
     _check_batch_sizes(batch_sizes)
+    return tuple(ignored)
 
 
 def check_action(action: Mapping[str, np.ndarray], config: ModalityConfig, dimensions: Mapping[str, int]) -> None:

@@ -151,6 +151,7 @@ class PolicyServer:
         self.register_endpoint(
             "get_modality_config", getattr(policy, "get_modality_config", dict), requires_input=False
         )
+        self.register_endpoint("get_server_metadata", lambda: dict(self._serves), requires_input=False)
 
     @property
     def num_clients(self) -> int:

@@ -62,6 +62,11 @@ class Gr00tSimPolicyWrapper(BasePolicy):
             modality: {key: _entry(observation, f"{modality}.{key}") for key in configs[modality].modality_keys}
             for modality in ("video", "state")
         }
+        # The policy says what becomes of entries that it does not know.
+        for name, entry in observation.items():
+            modality, _, key = name.partition(".")
+            if modality in nested:
+                nested[modality].setdefault(key, entry)
         # If there are several names for the instruction, the first one is used.
         (key, *others) = configs["language"].modality_keys
         name = _COARSE_ACTION if key == "task" and _COARSE_ACTION in observation else key

@@ -170,7 +170,6 @@ _WRONG: dict[str, tuple[Change, str]] = {
     "no dict": (lambda o: o.update(video=[]), r"observation\['video'\] should be a dict, and is list \[\]"),
     "no state": (lambda o: o.pop("state"), "lacks 'state'; it needs video, state, language"),
     "missing camera": (lambda o: o["video"].pop("wrist"), r"video lacks 'wrist'; .* and has \['head'\]"),
-    "unknown camera": (lambda o: o["video"].update(side=o["video"]["head"]), "video has 'side', which the model does"),
     "float image": (
         lambda o: o["video"].update(head=o["video"]["head"].astype(np.float32)),
         r"video 'head' is float32 of shape \(2, 1, 64, 64, 3\), and should be uint8 of shape \(B, 1, any, any, 3\)",
@@ -201,6 +200,26 @@ def test_a_wrong_observation_is_refused_with_what_is_wrong(
     change(observation)
     with pytest.raises(ObservationError, match=message):
         policy.get_action(observation)
+
+
+def test_an_entry_that_the_model_does_not_know_is_ignored_and_named_once_or_refused_where_asked(
+    checkpoint: Path, observe: Observe, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"noise_seeds": [1, 2]}
+    expected, _ = Gr00tPolicy("new_embodiment", checkpoint, device="cpu").get_action(observe(2), options)
+    seen = observe(2)
+    seen["state"]["base"] = np.zeros((2, 1, 7), np.float32)
+    seen["video"]["side"] = seen["video"]["head"]
+    policy = Gr00tPolicy("new_embodiment", checkpoint, device="cpu")
+    for _ in range(2):
+        action, _ = policy.get_action(seen, options)
+        assert all(np.array_equal(action[key], values) for key, values in expected.items())
+    assert [record.message for record in caplog.records if "does not know" in record.message] == [
+        "the model does not know video.side, state.base of an observation, and ignores it"
+    ]
+    policy.refuse_unknown = True
+    with pytest.raises(ObservationError, match=r"does not know video.side, state.base; it knows video.head, "):
+        policy.get_action(seen, options)
 
 
 def test_an_empty_batch_is_refused(policy: Gr00tPolicy, observe: Observe) -> None:

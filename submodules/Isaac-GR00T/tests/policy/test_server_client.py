@@ -283,6 +283,13 @@ def test_a_client_that_speaks_another_protocol_harms_nobody():
         client.close()
 
 
+def test_a_client_learns_what_is_served():
+    with serving(Echo(), serves={"model": "small"}) as server:
+        client = client_of(server)
+        assert client.call_endpoint("get_server_metadata", requires_input=False) == {"model": "small"}
+        client.close()
+
+
 def test_a_request_that_is_too_large_is_an_error_that_says_so():
     with serving(Echo(), limits=WireLimits(max_message_bytes=10_000)) as server:
         client = client_of(server)
