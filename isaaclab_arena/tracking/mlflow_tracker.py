@@ -19,7 +19,7 @@ from isaaclab_arena.tracking.tracker import (
 _ID_TAG = "isaaclab_arena.run_id"
 _JOB_TAG = "isaaclab_arena.job"
 _LONGEST_VALUE = 500
-_PARAMETERS_AT_ONCE = 100
+_RUNS_OF_A_PAGE = 1_000
 
 
 class MlflowTracker(Tracker):
@@ -47,6 +47,7 @@ class MlflowTracker(Tracker):
         found = self._client.get_experiment_by_name(name)
         location = files.absolute().as_uri() if self._on_this_machine else None
         self._experiment = found.experiment_id if found else self._client.create_experiment(name, location)
+        self._known = self._runs_of_before()
         self._whole = self._begun({_ID_TAG: run.run_id}, run.name, run.settings)
         self._jobs: dict[str, str] = {}
 
@@ -89,12 +90,27 @@ class MlflowTracker(Tracker):
             self._jobs[name] = self._begun(tags, name, self._run.jobs.get(name, {}))
         return self._jobs[name]
 
+    def _runs_of_before(self) -> dict[str | None, str]:
+        """Return the ids of the runs of this evaluation by job, that of the whole under None, from all pages."""
+        found: dict[str | None, str] = {}
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment],
+                filter_string=f"tags.`{_ID_TAG}` = '{self._run.run_id}'",
+                max_results=_RUNS_OF_A_PAGE,
+                page_token=token,
+            )
+            found |= {run.data.tags.get(_JOB_TAG): run.info.run_id for run in page}
+            token = page.token
+            if not token:
+                return found
+
     def _begun(self, tags: Mapping[str, str], name: str, settings: Mapping[str, Any]) -> str:
         """Return the id of the run with these tags, which is made if there is none."""
-        known = self._client.search_runs([self._experiment], filter_string=f"tags.`{_ID_TAG}` = '{tags[_ID_TAG]}'")
-        for run in known:
-            if run.data.tags.get(_JOB_TAG) == tags.get(_JOB_TAG):
-                return run.info.run_id
+        known = self._known.get(tags.get(_JOB_TAG))
+        if known is not None:
+            return known
         run_id = self._client.create_run(self._experiment, tags=dict(tags), run_name=name).info.run_id
         for key, value in settings.items():
             self._client.log_param(run_id, _allowed(key), str(value)[:_LONGEST_VALUE])

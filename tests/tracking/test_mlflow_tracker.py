@@ -87,3 +87,22 @@ def test_a_curve_that_is_told_again_has_each_point_once(tmp_path, monkeypatch):
     whole = runs(client)["watch"].info.run_id
     told = client.get_metric_history(whole, "checkpoints/reach/success_rate")
     assert sorted(each.step for each in told) == [100, 200]
+
+
+def test_an_evaluation_of_more_runs_than_a_page_of_the_store_goes_on_in_the_same_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    asked, search_runs = [], mlflow.MlflowClient.search_runs
+
+    def one_by_one(client, *arguments, max_results=1, **options):
+        asked.append(max_results)
+        return search_runs(client, *arguments, max_results=1, **options)
+
+    finished_run(tmp_path / "run")
+    export_mlflow(tmp_path / "run", tmp_path)
+    monkeypatch.setattr(mlflow.MlflowClient, "search_runs", one_by_one)
+    export_mlflow(tmp_path / "run", tmp_path)
+    monkeypatch.undo()
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("isaaclab_arena")
+    assert len(client.search_runs([experiment.experiment_id])) == 3
+    assert len(asked) == 3, "each page was asked for once, and not for each job"
