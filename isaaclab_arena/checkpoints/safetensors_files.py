@@ -1,4 +1,4 @@
-"""Check by size and header whether a safetensors file is complete, without reading weights."""
+"""Check by size and header whether a safetensors file is complete, and read small ones, without the library."""
 
 import itertools
 import json
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from isaaclab_arena.plain_files import not_a_plain_file
 
@@ -18,7 +20,9 @@ _BITS = {
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
+_NUMPY_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U8": "u1", "I32": "<i4", "I64": "<i8"}
 _LENGTH_BYTES = 8
+_MAX_SMALL_BYTES = 16 << 20
 
 
 def wrong_with_weights(directory: Path) -> str | None:
@@ -51,6 +55,34 @@ def wrong_with_safetensors(file: Path) -> str | None:
     if not isinstance(header, dict):
         return "is damaged: its header is no mapping"
     return next(_lies(header, num_bytes), None)
+
+
+def read_small_file(file: Path) -> dict[str, np.ndarray]:
+    """Return what a file without weights holds, such as the statistics of a processor, by name; floats as float64.
+
+    Raises:
+        ValueError: If it is damaged, or is larger than such files are.
+    """
+    wrong = wrong_with_safetensors(file)
+    if wrong is None and file.stat().st_size > _MAX_SMALL_BYTES:
+        wrong = f"has {file.stat().st_size} bytes, and at most {_MAX_SMALL_BYTES} are read"
+    if wrong is not None:
+        raise ValueError(wrong)
+    header, num_bytes = _header(file)
+    content = file.read_bytes()[-num_bytes:] if num_bytes else b""
+    found = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        part = content[slice(*entry["data_offsets"])]
+        if entry["dtype"] == "BF16":
+            values = (np.frombuffer(part, "<u2").astype(np.uint32) << 16).view(np.float32)
+        elif entry["dtype"] in _NUMPY_TYPES:
+            values = np.frombuffer(part, _NUMPY_TYPES[entry["dtype"]])
+        else:
+            raise ValueError(f"holds '{name}' as {entry['dtype']}")
+        found[name] = values.astype(np.float64).reshape(entry["shape"])
+    return found
 
 
 class _DamagedError(Exception):

@@ -73,6 +73,7 @@ class Connections:
         source: What the policy was made from, for messages.
         control_hz: Control steps per second that the source says it is for, None where it says nothing.
         action_names: What the source calls the numbers that are played, in order, None where it says nothing.
+        notes: What else speaks against them, one sentence each.
     """
 
     pictures: Mapping[str, str] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class Connections:
     source: str = ""
     control_hz: float | None = None
     action_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         shown = [f"{name} <- {entry}" for name, entry in (*self.pictures.items(), *self.states.items())]
@@ -90,6 +92,7 @@ class Connections:
         """Return what names and rates say against these connections, one sentence each."""
         cameras = env.observation_spec.get(CAMERAS, {})
         doubts = [
+            *self.notes,
             *_crossed(self.pictures),
             *_passed_over(self.pictures, cameras if isinstance(cameras, Mapping) else {}),
         ]

@@ -1,6 +1,6 @@
 """Find what a policy of LeRobot is shown in an environment, and what does not fit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -30,18 +30,32 @@ class Inputs:
     cameras: Mapping[str, str]
     terms: Mapping[str, tuple[str, ...]]
 
-    def connections(self, options: LeRobotPolicyCfg, env: Environment) -> Connections:
-        """Return what a policy is shown of an environment, and what its action sets.
+    def connections(
+        self, options: LeRobotPolicyCfg, data: TrainingData, env: Environment, notes: Sequence[str] = ()
+    ) -> Connections:
+        """Return what a policy is shown of an environment, what its action sets, and what its files say against that.
 
         Args:
             options: Options of the job.
+            data: What the dataset of its training says.
             env: The environment.
+            notes: What else they say, one sentence each.
         """
+        names, columns = data.action_names, options.action_columns
+        if names is not None and columns is not None:
+            names = tuple(names[column] for column in columns) if max(columns) < len(names) else None
+        orders = [
+            f"its training's dataset forms {name} of {' + '.join(data.terms[name])}, the job of {' + '.join(terms)}"
+            for name, terms in self.terms.items()
+            if data.terms.get(name, terms) != terms
+        ]
         return Connections(
             pictures=self.cameras,
             states={name: " + ".join(terms) for name, terms in self.terms.items()},
-            actions=set_entries(env, options.action_columns),
+            actions=set_entries(env, columns),
             source=options.pretrained,
+            action_names=names,
+            notes=(*notes, *orders),
         )
 
 

@@ -22,6 +22,7 @@ from isaaclab_arena.policy.lerobot.network import NOTHING, LeRobotNetwork, versi
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.pretrained import (
     KEY,
+    check_statistics,
     policy_directory,
     read_features,
     read_num_actions,
@@ -84,6 +85,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """
         directory = policy_directory(config.pretrained)
         read_features(directory)
+        check_statistics(directory)
         if remembers(directory) and (config.n_action_steps or 1) > 1:
             raise _several_steps_of_one_that_remembers(config)
         read_training_data(directory, config.dataset)
@@ -99,7 +101,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """
         directory = policy_directory(config.pretrained)
         features, data = read_features(directory), read_training_data(directory, config.dataset)
-        return fitted(features, data, config, env).connections(config, env)
+        return fitted(features, data, config, env).connections(config, data, env, check_statistics(directory))
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -134,7 +136,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def connections(self, env: Environment) -> Connections:
         """Return what the policy is shown, and what its action sets; see `StatesConnections`."""
-        return self._inputs_of(env).connections(self._options, env)
+        notes = check_statistics(policy_directory(self._options.pretrained))
+        return self._inputs_of(env).connections(self._options, self._data, env, notes)
 
     def slots_per_call(self, num_envs: int) -> int | None:
         """Return how many env slots every call of the network has, None for as many as need a chunk.

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from isaaclab_arena.checkpoints.safetensors_files import read_small_file
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.nested import value_at
 
@@ -13,6 +16,15 @@ KEY = "pretrained"
 
 _CONFIG = "config.json"
 _NEEDED = ("model.safetensors", "policy_preprocessor.json", "policy_postprocessor.json")
+_UNNORMALISER = "unnormalizer_processor"
+_NORMALISERS = {"policy_preprocessor.json": "normalizer_processor", "policy_postprocessor.json": _UNNORMALISER}
+_ACTION = "ACTION"
+_NEEDED_STATISTICS = {
+    "MEAN_STD": ("mean", "std"),
+    "MIN_MAX": ("min", "max"),
+    "QUANTILES": ("q01", "q99"),
+    "QUANTILE10": ("q10", "q90"),
+}
 _OLD_LEROBOT = "; LeRobot writes them since 0.4, and lerobot.processor.migrate_policy_normalization adds them"
 _OF_A_TRAINING = ("pretrained_model", "checkpoints/last/pretrained_model")
 _PICTURES = "VISUAL"
@@ -46,10 +58,12 @@ class TrainingData:
     Attributes:
         terms: Observations that form each vector, in order, for vectors that this program converted.
         fps: Control steps per second.
+        action_names: What it calls the numbers of an action, in order, None where it does not.
     """
 
     terms: Mapping[str, tuple[str, ...]]
     fps: float | None
+    action_names: tuple[str, ...] | None = None
 
 
 def policy_directory(pretrained: str) -> Path:
@@ -179,10 +193,80 @@ def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
     features = value_at(document, ("features",), otherwise={})
     terms = {name: _terms(value_at(feature, ("names",))) for name, feature in features.items()}
     fps = value_at(document, ("fps",))
+    actions = value_at(features, ("action", "names"))
+    is_named = isinstance(actions, list) and all(isinstance(name, str) for name in actions)
     return TrainingData(
+        action_names=tuple(actions) if is_named else None,
         terms={name: found for name, found in terms.items() if found},
         fps=float(fps) if isinstance(fps, int | float) else None,
     )
+
+
+def check_statistics(directory: Path) -> tuple[str, ...]:
+    """Hold the statistics of a policy's processors against the features that they are to normalise.
+
+    LeRobot leaves a feature as it is that has none.
+
+    Returns:
+        One sentence for each processor that leaves some features as they are.
+
+    Raises:
+        ConfigError: If a processor has statistics, and none of what it is to normalise, or numbers that are not finite.
+    """
+    notes, problems = [], []
+    for name, normaliser in _NORMALISERS.items():
+        path = directory / name
+        steps = value_at(_document(path), ("steps",))
+        for step in steps if isinstance(steps, list) else []:
+            if value_at(step, ("registry_name",)) != normaliser:
+                continue
+            due = _to_normalise(step, is_action=normaliser == _UNNORMALISER)
+            found = _statistics(directory, value_at(step, ("state_file",)))
+            endless = [
+                key for keys in due.values() for key in keys if key in found and not np.isfinite(found[key]).all()
+            ]
+            lacking = ", ".join(feature for feature, keys in due.items() if not {*keys} <= found.keys())
+            if endless:
+                message = f"'{path}' has statistics that are no finite numbers: {', '.join(endless)}"
+                problems.append(Problem(message, key=KEY))
+            elif lacking and found and lacking == ", ".join(due):
+                others = ", ".join(sorted({key.rpartition(".")[0] for key in found}))
+                message = (
+                    f"'{path}' is to normalise {lacking}, and has statistics of {others} alone: nothing would be "
+                    "normalised; save it with the statistics of its own features, or with IDENTITY where none are due"
+                )
+                problems.append(Problem(message, key=KEY))
+            elif lacking:
+                notes.append(f"{path} is to normalise {lacking}, and has no statistics for that: it stays as it is")
+    if problems:
+        raise ConfigError(problems)
+    return tuple(notes)
+
+
+def _to_normalise(step: Any, *, is_action: bool) -> dict[str, tuple[str, ...]]:
+    """Return which statistics a processor's step needs for each feature that it is to normalise."""
+    config = value_at(step, ("config",), otherwise={})
+    modes = value_at(config, ("norm_map",), otherwise={})
+    chosen = value_at(config, ("normalize_observation_keys",))
+    due = {}
+    features = value_at(config, ("features",))
+    for name, feature in features.items() if isinstance(features, Mapping) else ():
+        kind = value_at(feature, ("type",))
+        needed = _NEEDED_STATISTICS.get(str(value_at(modes, (str(kind),))), ())
+        if needed and (kind == _ACTION) is is_action and (chosen is None or name in chosen):
+            due[name] = tuple(f"{name}.{statistic}" for statistic in needed)
+    return due
+
+
+def _statistics(directory: Path, name: object) -> dict[str, np.ndarray]:
+    """Return the statistics that a processor's step was saved with, by feature and statistic."""
+    if not isinstance(name, str):
+        return {}
+    path = directory / name
+    try:
+        return read_small_file(path)
+    except ValueError as error:
+        raise ConfigError(Problem(f"'{path}', the statistics of a processor, {error}", key=KEY)) from error
 
 
 def _document(path: Path) -> Any:

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from tests.preloaded.interpreter import preloaded_python
 
 PICTURE = "observation.images.front"
@@ -47,6 +50,35 @@ def saved(directory: Path, kind: str = "act", **settings: Any) -> Path:
     (directory / "model.safetensors").touch()
     (directory / "policy_preprocessor.json").write_text('{"steps": [{"registry_name": "device_processor"}]}')
     (directory / "policy_postprocessor.json").write_text('{"steps": []}')
+    return directory
+
+
+def normalised(directory: Path, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Path:
+    """Give a policy processors that normalise, as LeRobot saves them.
+
+    Args:
+        directory: That of the policy.
+        before: Statistics of what it is shown, such as ``observation.state.mean``; None for no file of them.
+        after: Those of its action.
+    """
+    features = {
+        PICTURE: {"type": "VISUAL", "shape": [3, 6, 8]},
+        STATE: {"type": "STATE", "shape": [6]},
+        "action": {"type": "ACTION", "shape": [5]},
+    }
+    modes = {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MIN_MAX"}
+    files = {
+        "policy_preprocessor": ("normalizer_processor", before),
+        "policy_postprocessor": ("unnormalizer_processor", after),
+    }
+    for name, (kind, statistics) in files.items():
+        step = {"registry_name": kind, "config": {"eps": 1e-8, "features": features, "norm_map": modes}}
+        if statistics is not None:
+            step["state_file"] = f"{name}_step_1_{kind}.safetensors"
+            arrays = {key: np.asarray(values, np.float32) for key, values in statistics.items()}
+            save_file(arrays, directory / step["state_file"])
+        steps = [{"registry_name": "device_processor"}, step] if name == "policy_preprocessor" else [step]
+        (directory / f"{name}.json").write_text(json.dumps({"steps": steps}))
     return directory
 
 

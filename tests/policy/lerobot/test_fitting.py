@@ -51,10 +51,25 @@ def test_one_line_says_what_a_policy_is_shown_and_which_of_its_numbers_are_playe
     options = LeRobotPolicyCfg(pretrained="policy", states=LIMBS, action_columns=(4, 0, 1, 2, 3))
     environment = LimbEnvironment(1)
     inputs = fitted(features(states={STATE: 6}, action_dim=5), NOTHING, options, environment)
-    assert str(inputs.connections(options, environment)) == (
+    assert str(inputs.connections(options, NOTHING, environment)) == (
         "observation.images.front <- front; observation.state <- robot_joint_pos + fingers; "
         "action[4, 0:4] -> action (wrist to knee)"
     )
+
+
+def test_what_the_dataset_of_the_training_says_otherwise_is_told():
+    environment = LimbEnvironment(1)
+    taken = environment.action_spec.names
+    data = TrainingData(terms={STATE: ("fingers", "robot_joint_pos")}, fps=None, action_names=taken[::-1])
+    options = LeRobotPolicyCfg(pretrained="policy", states=LIMBS)
+    inputs = fitted(features(states={STATE: 6}), data, options, environment)
+    said, order, action = inputs.connections(options, data, environment, ["the files say no"]).doubts(environment)
+    assert said == "the files say no"
+    assert order.startswith("its training's dataset forms observation.state of fingers + robot_joint_pos, the job of ")
+    assert action.startswith(f"policy has its action in the order {', '.join(taken[::-1])}, the environment takes ")
+    columns = LeRobotPolicyCfg(pretrained="policy", action_columns=(4, 3, 2, 1, 0))
+    inputs = fitted(features(states={STATE: 6}), data, columns, environment)
+    assert inputs.connections(columns, data, environment).doubts(environment) == []
 
 
 def test_a_state_of_which_nobody_speaks_is_the_only_observation_of_its_size():

@@ -1,11 +1,18 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.lerobot.pretrained import policy_directory, read_features, read_training_data, remembers
-from tests.policy.lerobot.policies import PICTURE, STATE, dataset, saved
+from isaaclab_arena.policy.lerobot.pretrained import (
+    check_statistics,
+    policy_directory,
+    read_features,
+    read_training_data,
+    remembers,
+)
+from tests.policy.lerobot.policies import PICTURE, STATE, dataset, normalised, saved
 
 
 def refused(pretrained: Path | str) -> str:
@@ -107,3 +114,58 @@ def test_names_of_another_kind_say_nothing(tmp_path, names):
 def test_a_dataset_that_is_named_must_be_there(tmp_path):
     with pytest.raises(ConfigError, match=r"dataset: .*no dataset of LeRobot"):
         read_training_data(saved(tmp_path / "policy"), str(tmp_path))
+
+
+STATES = {f"{STATE}.mean": [0.1] * 6, f"{STATE}.std": [0.7] * 6}
+ACTIONS = {"action.min": [-1.0] * 5, "action.max": [1.0] * 5}
+ALL = {**STATES, **ACTIONS}
+
+
+def of_another_dataset(statistics):
+    """Return statistics that a training kept by its dataset and not by the feature."""
+    return {f"so100.{name}": values for name, values in statistics.items()}
+
+
+def test_statistics_of_what_is_to_be_normalised_raise_no_doubt(tmp_path):
+    assert check_statistics(saved(tmp_path / "none")) == ()
+    assert check_statistics(normalised(saved(tmp_path / "all"), ALL, ALL)) == ()
+    # What is shown is normalised by the one file, what is done by the other.
+    assert check_statistics(normalised(saved(tmp_path / "own"), STATES, ACTIONS)) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (
+            of_another_dataset(ALL),
+            ALL,
+            [f"'.*policy_preprocessor.json' is to normalise {STATE}, .* so100.action, so100"],
+        ),
+        (ALL, of_another_dataset(ALL), ["'.*policy_postprocessor.json' is to normalise action, and has statistics of"]),
+        ({f"{STATE}.mean": [0.1] * 6}, ALL, ["nothing would be normalised"]),
+        (STATES | {f"{STATE}.std": [float("nan")] * 6}, ALL, [f"no finite numbers: {STATE}.std"]),
+        (ALL, {**ACTIONS, "action.max": [float("inf")] * 5}, ["policy_postprocessor.json' .*: action.max"]),
+    ],
+    ids=["others before", "others after", "half", "nan", "inf"],
+)
+def test_statistics_that_do_not_cover_what_is_to_be_normalised_are_refused(tmp_path, before, after, told):
+    directory = normalised(saved(tmp_path), before, after)
+    with pytest.raises(ConfigError) as refused:
+        check_statistics(directory)
+    assert len(refused.value.problems) == len(told)
+    for problem, words in zip(refused.value.problems, told, strict=True):
+        assert problem.key == "pretrained"
+        assert re.search(words, problem.message)
+
+
+def test_features_without_any_statistics_are_told(tmp_path):
+    before, after = check_statistics(normalised(saved(tmp_path), None, {}))
+    assert before.endswith(f"is to normalise {STATE}, and has no statistics for that: it stays as it is")
+    assert "is to normalise action" in after
+
+
+def test_statistics_that_cannot_be_read_are_told(tmp_path):
+    directory = normalised(saved(tmp_path), ALL, ALL)
+    next(directory.glob("policy_post*.safetensors")).write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ConfigError, match="the statistics of a processor, is damaged"):
+        check_statistics(directory)
