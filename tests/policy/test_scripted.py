@@ -1,8 +1,11 @@
 """The scripted policy on every task that it has a plan for."""
 
+import json
+
 import pytest
 import torch
 
+from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
@@ -59,14 +62,14 @@ def test_one_policy_serves_environments_of_different_sizes_in_turn():
 
 
 def test_an_environment_without_a_simulation_is_refused():
-    with pytest.raises(PolicyError, match="drives an arm in a simulation, and CoinEnvironment shows none"):
+    with pytest.raises(PolicyError, match="has no plan for this environment; it has plans for reach, lift_object"):
         ScriptedPolicy().get_action(CoinEnvironment(CoinConfig(), 2), {})
 
 
 def test_an_environment_without_a_plan_is_refused_by_name():
     env = build("reach")
     env.task_name = "reach_twice"
-    with pytest.raises(PolicyError, match="no plan for 'reach_twice'; did you mean 'reach'"):
+    with pytest.raises(PolicyError, match="no plan for 'reach_twice'; it has plans for reach, "):
         ScriptedPolicy().get_action(env, {})
 
 
@@ -93,3 +96,11 @@ def test_the_hand_comes_down_along_the_sides_of_a_box_with_the_smallest_turn():
     quarter_turns = (yaw - turn) / (torch.pi / 2)
     torch.testing.assert_close(quarter_turns, quarter_turns.round())
     assert bool((turn.abs() <= torch.pi / 4 + 1e-9).all())
+
+
+def test_a_task_without_a_plan_is_refused_before_anything_is_built(tmp_path, capsys):
+    job = {"name": "a", "policy_type": "scripted", "arena_env_args": {"environment": "cartpole"}, "num_episodes": 1}
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [job]}))
+    assert main(["validate", str(path)]) == 2
+    assert "the scripted policy has no plan for 'cartpole'; it has plans for reach" in capsys.readouterr().err

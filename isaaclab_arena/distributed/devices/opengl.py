@@ -20,10 +20,12 @@ class OpenglChoice:
     Attributes:
         name: Value of MUJOCO_GL; None if nothing was found, and MuJoCo decides.
         reason: Why, in a few words.
+        lacks_library: Whether the library that it needs is not installed, so that no MuJoCo can be imported.
     """
 
     name: str | None
     reason: str
+    lacks_library: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
@@ -49,7 +51,8 @@ def choose_opengl(
     """
     told = given.get(VARIABLE, environ.get(VARIABLE))
     if told is not None:
-        return OpenglChoice(name=told, reason="as the variable says")
+        lacks = told == "osmesa" and find_library("OSMesa") is None
+        return OpenglChoice(name=told, reason="as the variable says", lacks_library=lacks)
     if device.type == "cuda":
         with suppress(OSError):
             if (device.index or 0) in egl_gpus():

@@ -229,7 +229,8 @@ class GymBuilder(Generic[_Config]):
             return [Problem(str(error), key="environment")]
         except WorkerError as error:
             message = f"'{config.python}' cannot be used: {error}"
-            return [Problem(f"{message}\nname a Python that has the packages of '{self.kind}:'", key="python")]
+            default = f"name a Python that has the packages of '{self.kind}:'"
+            return [Problem(f"{message}\n{self._way_out(config, default)}", key="python")]
         if found["max_episode_length"] is None and config.max_episode_length is None:
             return [Problem(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")]
         return list(config.problems_with(found))
@@ -245,7 +246,12 @@ class GymBuilder(Generic[_Config]):
         except RequestError as error:
             raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
-    def _way_out(self, config: _Config) -> str:
+    def _way_out(self, config: _Config, default: str | None = None) -> str:
+        """Return the advice after an import that failed: for the library that OpenGL lacks, else for the package."""
+        if self.choose_opengl(torch.device("cpu"), config.environment_variables).lacks_library:
+            return f"{VARIABLE}=osmesa needs the library OSMesa: install libosmesa6, or set {VARIABLE} to egl"
+        if default is not None:
+            return default
         if config.python is None:
             return self.install_hint
         return f"for {config.python}: {self.worker_install_hint or self.install_hint}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from isaaclab_arena.errors import PolicyError, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -63,6 +63,18 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         super().__init__(config or ScriptedPolicyCfg())
         self._player: _Player | None = None
 
+    @classmethod
+    def check_fit(cls, config: ScriptedPolicyCfg, env: Environment) -> None:
+        """Refuse an environment for whose task there is no plan.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        del config
+        simulated = env.unwrapped
+        if not isinstance(simulated, Simulated) or simulated.task_name not in SCRIPTS:
+            raise ConfigError(_why_no_plan(simulated))
+
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Begin the plan anew in the env slots that start an episode.
 
@@ -95,16 +107,18 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         return self._player
 
 
+def _why_no_plan(env: Environment) -> str:
+    name = getattr(env, "task_name", None)
+    task = "this environment" if name is None else f"'{name}'"
+    return f"the scripted policy has no plan for {task}; it has plans for {', '.join(SCRIPTS)}"
+
+
 class _Player:
     """Plays a script in all env slots of one environment."""
 
     def __init__(self, env: Environment, *, speed: float) -> None:
-        if not isinstance(env, Simulated):
-            raise PolicyError(f"the scripted policy drives an arm in a simulation, and {type(env).__name__} shows none")
-        if env.task_name not in SCRIPTS:
-            raise PolicyError(
-                f"the scripted policy has no plan for '{env.task_name}'{did_you_mean(env.task_name, SCRIPTS)}"
-            )
+        if not isinstance(env, Simulated) or env.task_name not in SCRIPTS:
+            raise PolicyError(_why_no_plan(env))
         self.env = env
         self.backend = env.backend
         self.script: Script = SCRIPTS[env.task_name](env.sizes)

@@ -41,3 +41,9 @@ def test_where_nothing_draws_the_way_out_is_told():
 def test_what_a_job_gives_its_workers_counts_more_than_what_this_process_has():
     choice = choose_opengl(torch.device("cpu"), {"MUJOCO_GL": "egl"}, {"MUJOCO_GL": "glfw"})
     assert choice.name == "egl"
+
+
+@pytest.mark.parametrize(("file", "lacks"), [(None, True), ("libOSMesa.so.8", False)])
+def test_a_choice_whose_library_is_missing_says_so(file, lacks):
+    choice = choose_opengl(torch.device("cpu"), {}, {"MUJOCO_GL": "osmesa"}, list, lambda wanted: file)
+    assert choice.lacks_library == lacks
