@@ -18,15 +18,15 @@ _MEAN_NOTHING = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What recordings say of themselves, to be held against what a job does with them.
+    """What a policy's files say of themselves, to be held against what a job does with them.
 
     Attributes:
         source: What messages call them.
-        environment: What they say of their environment, as ``env_args`` of a recording has it; empty where they say
-            nothing.
-        seed: Seed of the conditions that their episodes started from, None where they do not say it.
+        environment: What they say of the environment that they were made in, as ``env_args`` of a recording has it;
+            empty where they say nothing.
+        seed: Seed of the conditions that recorded episodes started from, None where they do not say it.
         episodes: Each episode of a job that they hold actions for, with the number under which it was recorded; None
-            for a policy that does the same in every episode.
+            for files that hold no episodes, or of which one is played in every episode.
         holds: Which episodes they hold, in words.
         way_out: What to say in the job where they lack some of its episodes.
         unreadable: What is wrong with episodes that they say they hold, and that cannot be read.
@@ -44,8 +44,8 @@ class Description:
 
 
 @runtime_checkable
-class DescribesRecordings(Protocol):
-    """A policy class that plays recordings, and can tell what they say of themselves before it is built."""
+class DescribesFiles(Protocol):
+    """A policy class that can tell what its files say of themselves before it is built."""
 
     @classmethod
     def description(cls, config: Any) -> Description:

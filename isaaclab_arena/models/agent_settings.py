@@ -16,6 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.models.action_scaling import ActionScaling
 
 AGENT_FILE = Path("params", "agent.yaml")
+ENVIRONMENT_FILE = "env.yaml"
 
 _DEFAULT_GROUP = "policy"
 # Of what the network is the configuration: of students, of actors since rsl_rl 4, and of both before.
@@ -99,6 +100,27 @@ def find_agent_file(checkpoint: Path) -> Path | None:
     """
     directories = checkpoint.absolute().parents[:2]
     return next((path for directory in directories if (path := directory / AGENT_FILE).is_file()), None)
+
+
+def trained_environment(agent_file: Path) -> Mapping[str, Any]:
+    """Return the environment that a training of this package names beside its configuration, empty for any other.
+
+    Args:
+        agent_file: The configuration of the agent.
+
+    Returns:
+        ``env_name`` and ``env_kwargs``, as a recording has them.
+    """
+    path = agent_file.with_name(ENVIRONMENT_FILE)
+    try:
+        document = read_document(path, python_tags=True) if path.is_file() else {}
+    except ConfigError:
+        # Nothing of it decides what the network does, and other programs write there what they like.
+        return {}
+    if not isinstance(document, dict) or not isinstance(document.get("environment"), str):
+        return {}
+    options = {key: value for key, value in document.items() if key not in ("environment", "num_envs")}
+    return {"env_name": document["environment"], "env_kwargs": options}
 
 
 def read_agent_settings(path: str | Path) -> AgentSettings:

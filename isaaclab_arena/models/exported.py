@@ -1,6 +1,7 @@
 """Networks that were exported as programs: TorchScript and ONNX files."""
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ class OnnxNetwork(PolicyNetwork):
         self._sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
         self._one_by_one = _ONE_BY_ONE in _batches(inputs)
         self.num_inputs = shape[1] if isinstance(shape[1], int) else None
+        said = self._session.get_modelmeta().custom_metadata_map
+        self.stated_actions, self.stated_terms = _listed(said, "joint_names"), _listed(said, "observation_names")
 
     def new_memory(self, batch_size: int) -> Memory:
         """Return zeros for each part that the program remembers."""
@@ -108,6 +111,11 @@ class OnnxNetwork(PolicyNetwork):
         values = {name: part.contiguous().numpy() for name, part in zip(self._inputs, fed, strict=True)}
         mean, *parts = self._session.run(self._outputs, values)
         return Answer(mean=torch.from_numpy(mean), memory=tuple(map(torch.from_numpy, parts)))
+
+
+def _listed(said: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    """Return a list in the metadata that mjlab and Isaac Lab write into a file, None where there is none."""
+    return tuple(part.strip() for part in said[name].split(",")) if said.get(name) else None
 
 
 def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:

@@ -33,11 +33,15 @@ class PolicyNetwork(ABC):
         num_inputs: Numbers per batch entry that it takes, None where only trying tells.
         num_outputs: Numbers per batch entry that it gives, likewise.
         knows_std: Whether its answers have a standard deviation.
+        stated_actions: What its file calls the numbers that it gives, in order, None where it does not.
+        stated_terms: The observations that its file says it takes, in order, None where it does not.
     """
 
     num_inputs: int | None = None
     num_outputs: int | None = None
     knows_std: bool = False
+    stated_actions: tuple[str, ...] | None = None
+    stated_terms: tuple[str, ...] | None = None
 
     @abstractmethod
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:

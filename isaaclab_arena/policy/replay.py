@@ -103,7 +103,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
     @classmethod
     def description(cls, config: ReplayPolicyCfg) -> Description:
-        """Return what the recordings say of themselves; see `DescribesRecordings`."""
+        """Return what the recordings say of themselves; see `DescribesFiles`."""
         recordings = _recordings(config)
         file, index = recordings.first
         attributes = read_attributes(file, index)

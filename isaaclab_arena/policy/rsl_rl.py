@@ -13,7 +13,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem
-from isaaclab_arena.interfaces.connections import Connections, set_entries
+from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -21,7 +21,7 @@ from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.models.action_scaling import ActionScaler
-from isaaclab_arena.models.agent_settings import find_agent_file
+from isaaclab_arena.models.agent_settings import find_agent_file, trained_environment
 from isaaclab_arena.models.exported import is_torchscript
 from isaaclab_arena.models.network import Memory, forgotten, remembered
 from isaaclab_arena.models.run_directory import checkpoint_file
@@ -106,6 +106,14 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             raise ConfigError([Problem(str(problem), key=FILE_KEY) for problem in error.problems]) from error
 
     @classmethod
+    def description(cls, config: RslRlPolicyCfg) -> Description:
+        """Return which environment the network was trained in, where its training says it; see `DescribesFiles`."""
+        file = checkpoint_file(config.checkpoint_path, config.checkpoint)
+        agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else find_agent_file(file)
+        environment = {} if agent_file is None else trained_environment(agent_file)
+        return Description(source=str(file), environment=environment)
+
+    @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the checkpoint that is meant and the training's configuration; see `PolicyBase.content_sources`."""
         file = checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
@@ -152,7 +160,12 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             for group in inputs.groups
             for term in group.terms
         ]
+        stated, shown = self._trained.network.stated_terms, [term for group in inputs.groups for term in group.terms]
+        is_other = stated is not None and list(stated) != shown and sorted(stated) == sorted(shown)
+        order = f"{self._trained.file} takes {', '.join(stated or ())} in this order, and is shown {', '.join(shown)}"
         return Connections(
+            action_names=self._trained.network.stated_actions,
+            notes=(order,) if is_other else (),
             states={f"input of {inputs.size} numbers": " + ".join(terms) or "nothing"},
             actions=set_entries(env),
             source=str(self._trained.file),

@@ -90,7 +90,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
 
     @classmethod
     def description(cls, config: ReplayLerobotPolicyArgs) -> Description:
-        """Return what the dataset says of itself; see `DescribesRecordings`.
+        """Return what the dataset says of itself; see `DescribesFiles`.
 
         Raises:
             ConfigError: If the one trajectory that is replayed cannot be read.

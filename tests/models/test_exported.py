@@ -108,6 +108,20 @@ def test_an_onnx_file_that_wants_something_else_is_refused(tmp_path):
         OnnxNetwork(eight)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_the_joints_and_observations_that_an_onnx_file_names_are_known(tmp_path):
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    path = onnx_file(tmp_path / "policy.onnx", torch.nn.Linear(4, 2), torch.zeros(1, 4))
+    assert OnnxNetwork(path).stated_actions is None
+    model = onnx.load(path)
+    # As mjlab and Isaac Lab write it.
+    onnx.helper.set_model_props(model, {"joint_names": "hip,knee", "observation_names": "joint_pos, command"})
+    onnx.save(model, path)
+    network = OnnxNetwork(path)
+    assert (network.stated_actions, network.stated_terms) == (("hip", "knee"), ("joint_pos", "command"))
+
+
 class Remembering(torch.nn.Module):
     def forward(self, seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return seen + memory[0], memory + 1.0

@@ -1,5 +1,6 @@
 """A trained checkpoint acts as it learned to, in env slots that start and finish at different times."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,19 @@ def test_one_line_says_what_the_network_is_shown(tmp_path):
     )
     said = str(RslRlPolicy.check_fit(groups, wide))
     assert said == "input of 7 numbers <- goal.place + position + clock; action -> action"
+
+
+def test_another_order_than_the_file_says_is_doubted(tmp_path):
+    wide = Wide()
+    wide.action_spec = dataclasses.replace(wide.action_spec, names=("x", "y", "z"))
+    policy = policy_of(write_checkpoint(tmp_path, num_inputs=4))
+    network = policy._trained.network
+    network.stated_terms, network.stated_actions = ("position", "clock"), ("x", "y", "z")
+    assert policy.connections(wide).doubts(wide) == []
+    network.stated_terms, network.stated_actions = ("clock", "position"), ("y", "x", "z")
+    terms, actions = policy.connections(wide).doubts(wide)
+    assert "takes clock, position in this order, and is shown position, clock" in terms
+    assert "in the order y, x, z, the environment takes x, y, z" in actions
 
 
 def test_groups_are_shown_one_behind_the_other(tmp_path):

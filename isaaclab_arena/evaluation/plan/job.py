@@ -47,7 +47,7 @@ class Job:
             where there is nothing to settle.
         saved_conditions: What each episode starts from, by index, where the job takes that from a file.
         latency: How late the policy's answers are, None where the world waits for them.
-        described: What the recordings say of themselves that its policy plays, None for one that plays none.
+        described: What the files of its policy say of themselves, None for one without such files.
         num_played: How many episodes they decide that it has, None where they decide nothing.
         connections: What the policy is shown and sets, None where that is known only when it is built.
         doubts: What files that it uses say against what it does with them, one sentence each.

@@ -5,8 +5,8 @@ from typing import Any
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.plan.described_files import ENV_CAMERAS, ENV_NAME, ENV_OPTIONS, ENV_VARIATIONS
 from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.played_recordings import ENV_CAMERAS, ENV_NAME, ENV_OPTIONS, ENV_VARIATIONS
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.variation import spelled
 

@@ -21,12 +21,12 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_policy_batch
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency, job_latency
+from isaaclab_arena.evaluation.plan.described_files import held_against_files
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
-from isaaclab_arena.evaluation.plan.played_recordings import played
 from isaaclab_arena.evaluation.plan.suite_problems import told_once
 from isaaclab_arena.evaluation.policy_server.sharing import DEVICE_OPTION, refuse_unshareable
-from isaaclab_arena.interfaces.connections import Connections, DescribesRecordings, Description
+from isaaclab_arena.interfaces.connections import Connections, DescribesFiles, Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
@@ -178,7 +178,7 @@ class _Resolver:
             described=fit.described,
         )
         try:
-            return played(resolved), []
+            return held_against_files(resolved), []
         except ConfigError as error:
             return None, list(error.problems)
 
@@ -187,7 +187,7 @@ class _Resolver:
         policy_class, options = policy
         connections, doubts = _checked_fit(environment, policy)
         described = None
-        if issubclass(policy_class, DescribesRecordings):
+        if issubclass(policy_class, DescribesFiles):
             config = declared_options(policy_class).read(options, owner="policy")
             described = _keyed("policy_config_dict", lambda: policy_class.description(config))
         latency = job_latency(job.latency, self._directory, environment, policy)

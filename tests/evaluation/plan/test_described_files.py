@@ -1,6 +1,7 @@
 """What recordings say of themselves is held against the job that plays them."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,10 @@ def test_a_recording_that_is_played_as_it_was_made_raises_no_doubt(tmp_path):
 @pytest.mark.parametrize(
     ("change", "doubt"),
     [
-        ({"environment": "reach"}, "was recorded in 'lift_object', and is played in 'reach'"),
-        ({"environment_args": {"object": "mug"}}, "was recorded otherwise: object was 'cube', and is 'mug'"),
+        ({"environment": "reach"}, "was made in 'lift_object', and is used in 'reach'"),
+        ({"environment_args": {"object": "mug"}}, "was made otherwise: object was 'cube', and is 'mug'"),
         ({"environment_args": {"camera_size": 32}}, None),
-        ({"variations": {"cube.mass.enabled": True}}, "was recorded otherwise: other variations were on"),
+        ({"variations": {"cube.mass.enabled": True}}, "was made otherwise: other variations were on"),
         ({"seed": 8}, "episodes started from other conditions, with seed 7 and not 8"),
         ({"seed": 8, "placement_seed": 7}, None),
         ({"seed": 7, "placement_seed": 8}, "with seed 7 and not 8"),
@@ -82,7 +83,7 @@ def test_another_robot_is_told(tmp_path):
 
 def test_a_recording_of_another_program_is_told_by_the_environment_that_it_names(tmp_path):
     path = recording(tmp_path, env_args={"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"]}}, seed=None)
-    assert played(path).doubts == (f"{path} was recorded in 'Lift', and is played in 'lift_object'",)
+    assert played(path).doubts == (f"{path} was made in 'Lift', and is used in 'lift_object'",)
 
 
 def test_a_recording_that_says_nothing_is_played(tmp_path):
@@ -105,6 +106,36 @@ def test_a_start_that_is_not_the_recorded_episodes_is_told(tmp_path):
     assert "episode 1 starts from other conditions than the recorded episode 2" in doubt
 
 
+@pytest.mark.parametrize(
+    ("trained", "doubts"),
+    [
+        ({"environment": "reach", "num_envs": 128, "action_mode": "ee_delta"}, []),
+        (
+            {"environment": "reach", "embodiment": "so101"},
+            ["was made otherwise: embodiment was 'so101', and is 'panda'"],
+        ),
+        ({"environment": "lift_object"}, ["was made in 'lift_object', and is used in 'reach'"]),
+        # As another program writes it.
+        ({"scene": {"num_envs": 4}, "decimation": 4}, []),
+        ("- no mapping", []),
+    ],
+)
+def test_a_checkpoint_that_was_trained_in_another_environment_is_told(tmp_path, trained, doubts):
+    directory = shutil.copytree("models/reach", tmp_path / "reach")
+    (directory / "params/env.yaml").write_text(trained if isinstance(trained, str) else json.dumps(trained))
+    config = JobConfig(
+        index=0,
+        name="trained",
+        environment="reach",
+        environment_args={"action_mode": "ee_delta"},
+        policy_type="rsl_rl",
+        policy_config_dict={"checkpoint_path": str(directory)},
+        num_episodes=1,
+    )
+    (job,) = resolve_jobs([config])
+    assert [doubt.split("model_250.pt ")[1].split("; ")[0] for doubt in job.doubts] == doubts
+
+
 def test_validate_says_how_many_recorded_episodes_there_are_and_what_speaks_against_them(tmp_path, capsys):
     demos = recording(tmp_path, (1, 2, 3))
     options = {"replay_file_path": str(demos), "episodes": "present"}
@@ -117,7 +148,7 @@ def test_validate_says_how_many_recorded_episodes_there_are_and_what_speaks_agai
     assert told == [
         "  job 'one' and 1 more: action -> action (panda_joint1 to gripper_width)",
         f"  job 'one' and 1 more: plays 3 episodes of {demos}, which holds 3 episodes, demo_1 to demo_3",
-        f"  job 'one' and 1 more: warning: {demos} was recorded in 'lift_object', and is played in 'reach'",
+        f"  job 'one' and 1 more: warning: {demos} was made in 'lift_object', and is used in 'reach'",
     ]
     assert main(["validate", str(path), "--json"]) == 0
     (file,) = json.loads(capsys.readouterr().out)["files"]

@@ -1,4 +1,4 @@
-"""Hold what recordings say of themselves against the job that plays them."""
+"""Hold what a policy's files say of themselves against the job that uses them."""
 
 import dataclasses
 import json
@@ -15,15 +15,15 @@ from isaaclab_arena.interfaces.variation import spelled
 ENV_NAME, ENV_OPTIONS, ENV_CAMERAS, ENV_VARIATIONS = "env_name", "env_kwargs", "enable_cameras", "variations"
 """Keys of a recording's ``env_args``."""
 
-_SAY_NOTHING = ("camera_", ENV_CAMERAS, "backend")
+_SAY_NOTHING = ("camera_", "viewport_", ENV_CAMERAS, "backend")
 """Options of an environment, or beginnings of them, that leave the same actions the same."""
 
 
-def played(job: Job) -> Job:
-    """Return a job with what its recordings decide: how many episodes it plays, and in what they differ from it.
+def held_against_files(job: Job) -> Job:
+    """Return a job with what its policy's files decide: how many episodes there are, and in what they differ from it.
 
     Args:
-        job: The job, as it is for one that plays none.
+        job: The job as it is without that.
 
     Raises:
         ConfigError: If they lack one of its episodes.
@@ -46,12 +46,13 @@ def played(job: Job) -> Job:
 
 
 def _doubts(job: Job, described: Description) -> list[str]:
-    """Return in what a job differs from what its recordings were made in, in one sentence if in anything."""
+    """Return in what a job differs from what its policy's files were made in, in one sentence if in anything."""
     config, source, name = job.config, described.source, described.environment.get(ENV_NAME)
     if name and name != config.environment:
-        return [f"{source} was recorded in '{name}', and is played in '{config.environment}'"]
+        return [f"{source} was made in '{name}', and is used in '{config.environment}'"]
     differences = _differences(described.environment, job) if name else []
-    if name and _plain(described.environment.get(ENV_VARIATIONS) or {}) != _plain(spelled(job.variations)):
+    varied = described.environment.get(ENV_VARIATIONS)
+    if name and varied is not None and _plain(varied) != _plain(spelled(job.variations)):
         differences.append("other variations were on")
     seed = config.seed if config.placement_seed is None else config.placement_seed
     moved = next(((index, number) for index, number in (described.episodes or {}).items() if index != number), None)
@@ -59,11 +60,11 @@ def _doubts(job: Job, described: Description) -> list[str]:
         differences.append(f"episodes started from other conditions, with seed {described.seed} and not {seed}")
     elif described.seed is not None and job.saved_conditions is None and moved is not None:
         differences.append(f"episode {moved[0]} starts from other conditions than the recorded episode {moved[1]}")
-    return [f"{source} was recorded otherwise: {'; '.join(differences)}"] if differences else []
+    return [f"{source} was made otherwise: {'; '.join(differences)}"] if differences else []
 
 
 def _differences(recorded: Mapping[str, Any], job: Job) -> list[str]:
-    """Return the options of an environment that differ from the recorded ones."""
+    """Return the options of an environment that differ from those it had."""
     told, config_class = recorded.get(ENV_OPTIONS), job.builder.config_class
     if not isinstance(told, Mapping) or not dataclasses.is_dataclass(config_class):
         return []
