@@ -10,7 +10,6 @@ from typing import Any, Unpack, overload
 
 from isaaclab_arena.api.arguments import JobFileKeywords, JobKeywords, PolicyLike
 from isaaclab_arena.api.asked import Asked, asked_for
-from isaaclab_arena.api.left_alone import left_alone
 from isaaclab_arena.api.ranks import ranks_here, run_on_ranks
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
@@ -18,6 +17,7 @@ from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.process.interruption import watch_as_guest
+from isaaclab_arena.evaluation.process.left_alone import left_alone
 from isaaclab_arena.evaluation.run import RunConduct, execute_among
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
 from isaaclab_arena.logs import set_up_console_logging

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from isaaclab_arena.evaluation.process.left_alone import put_back
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -56,6 +58,7 @@ class BuildCache(Generic[Built]):
             if any(built is each for each in self._lent):
                 continue
             try:
-                built.close()
+                with put_back(f"closing {type(built).__name__}"):
+                    built.close()
             except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
                 _LOG.warning("closing %s failed", type(built).__name__, exc_info=True)

@@ -29,6 +29,7 @@ from isaaclab_arena.evaluation.plan.episode_plan import (
 from isaaclab_arena.evaluation.plan.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import environment_args
+from isaaclab_arena.evaluation.process.left_alone import setting
 from isaaclab_arena.evaluation.process.watchdog import Watchdog, allowed_silence_s
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
@@ -275,7 +276,9 @@ class JobRun:
         eager = [Observer()] if self._settings.eager_pictures else []
         single = groups[0] if len(groups) == 1 else None
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
-        with self._watchdog.watch(job.config.name, silence_s=silence_s), self._counting(groups):
+        key = job.environment_key + job.policy_key
+        watched = self._watchdog.watch(job.config.name, silence_s=silence_s)
+        with watched, self._counting(groups), setting(" or ".join(job.foreign_parts), key):
             result = play(
                 beginning(job, indices, self._turn.supply),
                 [self._start_up, *self._files.observers(), self._env_steps, *self._observers, *eager],

@@ -17,6 +17,7 @@ from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.plan.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.process.left_alone import put_back
 from isaaclab_arena.evaluation.process.watchdog import Watchdog
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.logs import plain_text
@@ -143,7 +144,8 @@ class JobRunner:
     def _failure(self, act: Callable[[], object], name: str) -> tuple[str, str] | None:
         """Do something for a job; return what went wrong, in one line, and the file with the traceback, or None."""
         try:
-            act()
+            with put_back():
+                act()
         except DiskUnusableError:
             raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down

@@ -12,6 +12,7 @@ from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
+from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import (
     EnvironmentBuilder,
@@ -97,6 +98,16 @@ class Job:
         """Equal for two jobs whose policies can ask the same network, for any number of env slots."""
         decisive = {name: value for name, value in self.policy_options.items() if name != "num_envs"}
         return json.dumps([self.config.policy_type, decisive], sort_keys=True)
+
+    @property
+    def foreign_parts(self) -> tuple[str, ...]:
+        """What of the job runs code that is not this package's, in words; both parts if none is known to."""
+        environment, policy = f"environment '{self.config.environment}'", f"policy '{self.config.policy_type}'"
+        is_foreign = {
+            policy: not _is_own(self.policy_class),
+            environment: isinstance(self.builder, LoadsCode) or not _is_own(type(self.builder)),
+        }
+        return tuple(part for part, foreign in is_foreign.items() if foreign) or tuple(is_foreign)
 
     @property
     def asked_backend(self) -> str | None:
@@ -196,3 +207,7 @@ class Job:
         """Return an option of the environment as text, such as ``object``, None where it has no such option."""
         value = getattr(self.environment_config, name, None)
         return None if value is None else str(value)
+
+
+def _is_own(found: type) -> bool:
+    return found.__module__.partition(".")[0] in {"isaaclab_arena", "isaaclab_arena_gr00t"}

@@ -26,6 +26,7 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.evaluation.plan.suite_problems import told_once
 from isaaclab_arena.evaluation.policy_server.sharing import DEVICE_OPTION, refuse_unshareable
+from isaaclab_arena.evaluation.process.left_alone import Imports
 from isaaclab_arena.interfaces.connections import Connections, DescribesFiles, Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
@@ -115,6 +116,7 @@ class _Resolver:
         self._overrides = overrides
         self._directory = directory
         self._known: dict[str, Any] = {}
+        self._imports = Imports()
         # Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
         self._overruled: dict[str, str] = {}
 
@@ -202,6 +204,9 @@ class _Resolver:
                 self._known[index] = resolve(job)
             except ConfigError as error:
                 self._known[index] = error
+            named = {"environment": job.environment, "policy": job.policy_type}
+            if what in named:
+                self._imports.settle(f"{what} '{named[what]}'")
         return self._known[index]
 
     def _lacks_length(self, conditions: JobConditions, policy_class: type[PolicyBase], environment: Any) -> bool:

@@ -15,9 +15,10 @@ from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.policy_server.orders import NetworkOrder, ServerOrders
 from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
+from isaaclab_arena.evaluation.process.left_alone import has_set, put_back, setting
 from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.storage.json_values import adapter
+from isaaclab_arena.storage.json_values import adapter, json_line
 
 
 def main() -> None:
@@ -41,23 +42,34 @@ def load(order: NetworkOrder) -> Network:
     Raises:
         ConfigError: If there is no such policy, or its options are wrong.
     """
-    policy = resolve_policy_class(order.policy_type).from_dict(order.options)
-    if not isinstance(policy, AsksNetwork):
-        raise ConfigError(f"policy '{order.policy_type}' has no network that ranks can share")
-    return WithoutGradients(policy.network())
+    by, key = f"policy '{order.policy_type}'", json_line(order)
+    with put_back(), setting(by, key):
+        policy = resolve_policy_class(order.policy_type).from_dict(order.options)
+        if not isinstance(policy, AsksNetwork):
+            raise ConfigError(f"policy '{order.policy_type}' has no network that ranks can share")
+        return AskedNetwork(policy.network(), by, key)
 
 
-class WithoutGradients:
-    """A network that is asked in any thread without recording gradients; see `Network`."""
+class AskedNetwork:
+    """A network that is asked in any thread without recording gradients; see `Network`.
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    Args:
+        network: It.
+        by: See `setting`. What the network has set for the process while it was loaded is set while it is asked.
+        key: The same.
+    """
+
+    def __init__(self, network: Network, by: str, key: str) -> None:
+        self._network, self._by, self._key = network, by, key
         self.about = network.about
 
     @torch.no_grad()
     def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the answers; see `Network.answer`."""
-        return self._network.answer(entries)
+        if not has_set(self._key):
+            return self._network.answer(entries)
+        with put_back(), setting(self._by, self._key):
+            return self._network.answer(entries)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Handle signals, and end processes whose steps hang."""
+"""Handle signals, end processes whose steps hang, and put back what jobs change of the process."""

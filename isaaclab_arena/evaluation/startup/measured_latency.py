@@ -22,6 +22,7 @@ from isaaclab_arena.evaluation.latency.continuing import continuation
 from isaaclab_arena.evaluation.latency.delays import in_time
 from isaaclab_arena.evaluation.latency.refusals import refusals
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.process.left_alone import put_back
 from isaaclab_arena.evaluation.startup.settled_backends import Machinery
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
@@ -127,7 +128,8 @@ def _is_to_measure(job: Job) -> bool:
 def _tried(job: Job, machinery: Machinery, asked: Asked) -> _Measured | None:
     """Measure a job; None where its policy raises, because then the job will fail by itself, and say so."""
     try:
-        return _measured(job, machinery, asked)
+        with put_back(f"job '{job.config.name}'"):
+            return _measured(job, machinery, asked)
     except Exception as error:  # noqa: BLE001  what one policy raises must not stop the others
         _LOG.debug("job '%s' cannot be measured: %s", job.config.name, error)
         return None

@@ -13,6 +13,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
+from isaaclab_arena.evaluation.process.left_alone import put_back
 from isaaclab_arena.evaluation.provenance.rank_provenance import provenance_on
 from isaaclab_arena.evaluation.startup.contents import ContentReader
 from isaaclab_arena.evaluation.verify.episode_comparison import (
@@ -108,7 +109,8 @@ def replay(
     key_of = {file: json.dumps(env_args, sort_keys=True) for file, env_args in told.items()}
     ordered = sorted(files, key=lambda index: (key_of[files[index]], index))
     for _, group in groupby(ordered, key=lambda index: key_of[files[index]]):
-        _replay_together({index: files[index] for index in group}, settings, tell, observers)
+        with put_back("an environment"):
+            _replay_together({index: files[index] for index in group}, settings, tell, observers)
 
 
 def _replay_together(

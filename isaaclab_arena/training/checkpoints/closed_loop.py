@@ -3,8 +3,7 @@
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from isaaclab_arena.evaluation.plan.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.process.left_alone import generators_put_back, put_back
 from isaaclab_arena.evaluation.run import execute_among
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -157,7 +157,8 @@ class ClosedLoopEvaluation:
             options=options,
         )
         _LOG.info("evaluating %s", checkpoint)
-        with _training_left_alone(self._torch_threads):
+        with generators_put_back(), put_back():
+            torch.set_num_threads(self._torch_threads or torch.get_num_threads())
             exit_code = execute_among(ranks, request).exit_code
         return replace(self.results(num_steps), exit_code=exit_code)
 
@@ -182,16 +183,3 @@ class ClosedLoopEvaluation:
         jobs = json.loads((directory / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
         names = [each.name for each in fields(EvaluatedJob)]
         return {job["name"]: EvaluatedJob(**{name: job[name] for name in names}) for job in jobs}
-
-
-@contextmanager
-def _training_left_alone(torch_threads: int | None) -> Iterator[None]:
-    """Restore torch's random numbers and number of threads, which training goes on with."""
-    before = torch.get_num_threads()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.set_num_threads(torch_threads or before)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)

@@ -1,0 +1,371 @@
+"""What a process shares is afterwards as it was, whatever a policy, an environment or the runner does to it."""
+
+import gc
+import locale
+import logging
+import logging.config
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.policy_server.__main__ import AskedNetwork
+from isaaclab_arena.evaluation.process.left_alone import left_alone, put_back, setting
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
+
+SHARED: dict[str, Callable[[], Any]] = {
+    "threads": torch.get_num_threads,
+    "default dtype": torch.get_default_dtype,
+    "default device": torch.get_default_device,
+    "determinism": torch.are_deterministic_algorithms_enabled,
+    "cudnn": lambda: (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
+    "precision": torch.get_float32_matmul_precision,
+    "gradients": torch.is_grad_enabled,
+    "anomalies": torch.is_anomaly_enabled,
+    "autocast": lambda: torch.is_autocast_enabled("cpu"),
+    "attention": torch.backends.cuda.math_sdp_enabled,
+    "denormals": lambda: sys.float_info.min / 2,
+    "printing": lambda: (str(torch.tensor(1 / 3)), str(np.float64(1) / 3 * np.ones(1))),
+    "errors of NumPy": np.geterr,
+    "locale": lambda: locale.setlocale(locale.LC_ALL),
+    "directory": os.getcwd,
+    "environment variables": lambda: dict(os.environ),
+    "path": lambda: list(sys.path),
+    "warnings": lambda: [each for each in warnings.filters if each[0] == "error"],
+    "garbage": lambda: (gc.isenabled(), gc.get_threshold()),
+    "processors": lambda: os.sched_getaffinity(0),
+    "sockets": socket.getdefaulttimeout,
+    "recursion": sys.getrecursionlimit,
+    "hooks": lambda: (sys.excepthook, threading.excepthook),
+    "signals": lambda: [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
+    "standard output": lambda: os.fstat(1).st_ino,
+    "disabled loggers": lambda: (logging.root.manager.disable, logging.getLogger("isaaclab_arena.some.room").disabled),
+    "root logger": lambda: (list(logging.getLogger().handlers), logging.getLogger().level),
+    "logger": lambda: (list(logging.getLogger("isaaclab_arena").handlers), logging.getLogger("isaaclab_arena").level),
+    "propagation": lambda: logging.getLogger("isaaclab_arena").propagate,
+}
+
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "random": random.getstate,
+    "numpy": lambda: str(np.random.get_state()),
+    "torch": lambda: torch.get_rng_state().tolist(),
+}
+
+
+def shared() -> dict[str, Any]:
+    return {name: look() for name, look in SHARED.items()}
+
+
+def meddle(tmp_path: Path) -> None:
+    """Change everything that is shared, but for random numbers."""
+    torch.set_num_threads(3)
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(mode=True)
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("medium")
+    torch.set_grad_enabled(mode=False)
+    torch.autograd.set_detect_anomaly(mode=True)
+    torch.set_autocast_enabled("cpu", True)
+    torch.backends.cuda.enable_math_sdp(enabled=False)
+    torch.set_flush_denormal(True)
+    torch.set_printoptions(precision=1)
+    np.set_printoptions(precision=1)
+    np.seterr(all="raise")
+    locale.setlocale(locale.LC_ALL, "C" if locale.setlocale(locale.LC_ALL) != "C" else "C.UTF-8")
+    os.chdir(tmp_path)
+    os.environ["OMP_NUM_THREADS"] = "7"
+    os.environ.pop("PATH", None)
+    sys.path.append("nowhere")
+    warnings.simplefilter("error")
+    gc.disable()
+    gc.set_threshold(1)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    socket.setdefaulttimeout(0.001)
+    sys.setrecursionlimit(400)
+    sys.excepthook = threading.excepthook = lambda *_: None
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.umask(0o077)
+    logging.getLogger("isaaclab_arena.some.room")
+    logging.getLogger("isaaclab_arena").addHandler(logging.NullHandler())
+    logging.config.dictConfig({"version": 1, "root": {"level": "ERROR", "handlers": []}})
+    logging.disable(logging.CRITICAL)
+    # Last, as it can be set on the CPU alone.
+    torch.set_default_device("meta")
+
+
+def mask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
+
+
+def test_what_a_block_changes_is_put_back(tmp_path):
+    before, mask_before = shared(), mask()
+    with put_back():
+        meddle(tmp_path)
+    assert (shared(), mask()) == (before, mask_before)
+
+
+def test_an_error_puts_it_back_too(tmp_path):
+    before = shared()
+
+    def meddle_and_fail() -> None:
+        with put_back():
+            meddle(tmp_path)
+            raise ValueError("on the way")
+
+    with pytest.raises(ValueError, match="on the way"):
+        meddle_and_fail()
+    assert shared() == before
+
+
+def test_a_caller_finds_its_random_numbers_and_types_again_and_a_block_finds_those_of_a_program_of_its_own():
+    before = {name: look() for name, look in GENERATORS.items()}
+    torch.set_default_dtype(torch.float64)
+    try:
+        with left_alone():
+            assert torch.get_default_dtype() == torch.float32
+            random.random()
+            np.random.rand()
+            torch.rand(1)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {name: look() for name, look in GENERATORS.items()} == before
+
+
+def test_warnings_reach_those_who_listened_and_debugging_reaches_no_other(caplog):
+    logger = logging.getLogger("isaaclab_arena.some.room")
+    with left_alone():
+        logger.debug("a detail")
+        logger.warning("a doubt")
+    assert caplog.messages == ["a doubt"]
+
+
+class Meddling(ShrugPolicy):
+    """Does to the process what its job asks for, when it is made."""
+
+    act: ClassVar[Any]
+    found: ClassVar[list[dict[str, Any]]]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        type(self).act()
+
+    def get_action(self, env, observation):
+        self.found.append({"dtype": torch.get_default_dtype(), "path": list(sys.path), "mark": os.environ.get("MARK")})
+        return super().get_action(env, observation)
+
+
+def meddling(name: str, act: Callable[[], object]) -> type[Meddling]:
+    return type(
+        name, (Meddling,), {"act": staticmethod(act), "found": [], "__module__": __name__, "__qualname__": name}
+    )
+
+
+def test_the_next_job_finds_the_process_as_it_was(tmp_path):
+    before = shared()
+    runner = JobRunner(settings(tmp_path))
+    runner.run(coin_job("first", policy_class=meddling("Everything", lambda: meddle(tmp_path))))
+    assert shared() == before
+    assert runner.run(coin_job("next")).status is ReportedStatus.COMPLETED
+
+
+def test_one_line_names_what_was_changed_and_by_which_class_once(tmp_path, caplog):
+    def act() -> None:
+        torch.set_default_dtype(torch.float64)
+        os.environ["MARK"] = "here"
+
+    runner = JobRunner(settings(tmp_path))
+    for name in ("first", "second"):
+        runner.run(coin_job(name, policy_class=meddling("Doubling", act)))
+    said = [line for line in caplog.messages if "whole process" in line]
+    what = "torch's default type (torch.float32 to torch.float64), environment variables (MARK)"
+    assert said == [f"policy 'Doubling' has set for the whole process: {what}; other jobs do not see it"]
+
+
+def test_a_job_that_hides_the_log_is_named_in_it(tmp_path, caplog):
+    runner = JobRunner(settings(tmp_path))
+    runner.run(coin_job(policy_class=meddling("Hiding", lambda: logging.disable(logging.CRITICAL))))
+    assert "policy 'Hiding' has set for the whole process: logging; other jobs do not see it" in caplog.messages
+
+
+def test_a_job_that_closes_the_output_leaves_it_open(tmp_path, capfd, caplog):
+    before = os.fstat(1).st_ino
+    JobRunner(settings(tmp_path)).run(coin_job(policy_class=meddling("Closing", lambda: os.close(1))))
+    assert os.fstat(1).st_ino == before
+    assert "policy 'Closing' has set for the whole process: the standard output; other jobs do not see it" in (
+        caplog.messages
+    )
+
+
+def test_a_policy_that_is_kept_finds_again_what_it_has_set(tmp_path):
+    """It is made once for all jobs that ask for the same, and what it set is part of what it is."""
+
+    def act() -> None:
+        torch.set_default_dtype(torch.float64)
+        sys.path.insert(0, "beside the policy")
+        os.environ["MARK"] = "here"
+
+    kept = meddling("Kept", act)
+    runner = JobRunner(settings(tmp_path))
+    for name in ("first", "second"):
+        runner.run(coin_job(name, policy_class=kept))
+        assert torch.get_default_dtype() == torch.float32
+    sys.path.append("added meanwhile")
+    try:
+        runner.run(coin_job("third", policy_class=kept))
+    finally:
+        sys.path.remove("added meanwhile")
+    assert {(found["dtype"], found["path"][0], found["mark"]) for found in kept.found} == {
+        (torch.float64, "beside the policy", "here")
+    }
+    assert kept.found[-1]["path"][-1] == "added meanwhile"
+
+
+def test_jobs_that_take_turns_do_not_see_what_the_others_set(tmp_path):
+    double = meddling("DoubleInTurn", lambda: torch.set_default_dtype(torch.float64))
+    single = meddling("SingleInTurn", lambda: None)
+    names = ("double", "single")
+    runner = JobRunner(settings(tmp_path, turns=dict.fromkeys(names, names)))
+    for _ in range(2):
+        runner.run(coin_job("double", policy_class=double))
+        runner.run(coin_job("single", policy_class=single, index=1))
+    runner.close()
+    assert {found["dtype"] for found in double.found} == {torch.float64}
+    assert {found["dtype"] for found in single.found} == {torch.float32}
+
+
+class RaisingEnvironment(CoinEnvironment):
+    """Makes NumPy raise what it otherwise passes over, in each step."""
+
+    def step(self, action):
+        np.seterr(all="raise")
+        return super().step(action)
+
+
+class RaisingBuilder(CoinBuilder):
+    """Builds `RaisingEnvironment`."""
+
+    def build(self, config, *, num_envs, device, num_threads):
+        del device, num_threads
+        return RaisingEnvironment(config, num_envs)
+
+
+def test_what_is_set_while_a_job_runs_is_put_back_and_names_those_whose_code_ran(tmp_path, caplog):
+    before = np.geterr()
+    JobRunner(settings(tmp_path)).run(coin_job(builder=RaisingBuilder()))
+    assert np.geterr() == before
+    assert (
+        "policy 'ShrugPolicy' or environment 'coins' has set for the whole process: NumPy's handling of errors; "
+        "other jobs do not see it"
+    ) in caplog.messages
+
+
+class Repeatable(ShrugPolicy):
+    """Says that its episodes can be repeated, so that its environment is probed."""
+
+    traits = PolicyTraits(reproducible=True)
+
+
+def test_what_an_environment_sets_in_a_step_is_its_own_where_it_was_tried_alone(tmp_path, caplog):
+    job = coin_job(builder=RaisingBuilder(), policy_class=Repeatable)
+    JobRunner(settings(tmp_path)).run(job)
+    said = [line for line in caplog.messages if "whole process" in line]
+    assert said == [
+        "environment 'coins' has set for the whole process: NumPy's handling of errors; other jobs do not see it"
+    ]
+
+
+class Untidy(ShrugPolicy):
+    """Changes the process when it is closed."""
+
+    def close(self):
+        torch.set_default_dtype(torch.float64)
+
+
+def test_what_closing_a_policy_sets_does_not_reach_the_job_for_which_it_makes_room(tmp_path, caplog):
+    runner = JobRunner(settings(tmp_path))
+    runner.run(coin_job("untidy", policy_class=Untidy))
+    after = meddling("After", lambda: None)
+    runner.run(coin_job("after", policy_class=after))
+    assert {found["dtype"] for found in after.found} == {torch.float32}
+    assert any(line.startswith("closing Untidy has set for the whole process") for line in caplog.messages)
+
+
+MODULE = """
+import torch
+from isaaclab_arena.interfaces.policy import PolicyBase
+from tests.fakes import ShrugPolicy
+
+torch.set_default_dtype(torch.float64)
+seen = []
+
+
+class Imported(ShrugPolicy):
+    def get_action(self, env, observation):
+        seen.append(torch.get_default_dtype())
+        return super().get_action(env, observation)
+"""
+
+
+def test_what_a_module_sets_when_it_is_imported_reaches_the_jobs_of_its_policy_alone(tmp_path, monkeypatch, caplog):
+    (tmp_path / "sets_on_import.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = JobConfig(
+        index=0,
+        name="imported",
+        environment="cartpole",
+        num_envs=1,
+        num_episodes=1,
+        policy_type="sets_on_import.Imported",
+    )
+    [job] = resolve_jobs([config])
+    assert torch.get_default_dtype() == torch.float32
+    assert any(
+        line.startswith("policy 'sets_on_import.Imported' has set for the whole process: torch's default type")
+        for line in caplog.messages
+    )
+    same = coin_job(policy_class=job.policy_class)
+    same = type(same)(**{**vars(same), "config": config})
+    assert JobRunner(settings(tmp_path)).run(same).status is ReportedStatus.COMPLETED
+    assert set(sys.modules["sets_on_import"].seen) == {torch.float64}
+    assert torch.get_default_dtype() == torch.float32
+
+
+class Doubles:
+    """A network that relies on the default type that it has set."""
+
+    about = MappingProxyType[str, str]({})
+
+    def answer(self, entries):
+        if torch.get_default_dtype() != torch.float64:
+            raise PolicyError("made of float64")
+        return entries
+
+
+def test_a_network_in_a_policy_server_is_asked_with_what_it_has_set_and_others_are_not():
+    with put_back(), setting("policy 'served'", "a network"):
+        torch.set_default_dtype(torch.float64)
+    assert AskedNetwork(Doubles(), "policy 'served'", "a network").answer({}) == {}
+    assert torch.get_default_dtype() == torch.float32
+    with pytest.raises(PolicyError, match="made of float64"):
+        AskedNetwork(Doubles(), "policy 'other'", "another network").answer({})
