@@ -124,6 +124,10 @@ class EpisodeEvents:
     seen: Mapping[str, tuple[int, int]]
 
 
+SOLVED_AT_START = "solved_at_start"
+"""Termination of an episode whose goal was met before its policy had done anything."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRecord:
     """A finished episode.

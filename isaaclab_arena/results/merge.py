@@ -4,7 +4,7 @@ Whoever merges needs no memory of the run: every rank's commit lines and reports
 but no file holds is named as missing. Merging again gives the same tables.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class MergedResults:
         sources: The files that were read, and how long each was [bytes].
         answers: How far the questions are answered that were asked of the jobs, in order of the plan.
         suites: One row per suite, in order of the plan, with the columns of `suite_columns`.
+        remarks: What ranks have noticed of jobs that the tables do not show, in a line each.
     """
 
     plan: RunPlan
@@ -95,6 +96,7 @@ class MergedResults:
     complete: bool
     sources: Mapping[str, int]
     answers: tuple[Answer, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def merge_results(output_directory: Path) -> MergedResults:
@@ -146,7 +148,13 @@ def _merged(output_directory: Path) -> MergedResults:
         complete=not missing,
         sources=sources,
         answers=answers,
+        remarks=tuple(dict.fromkeys(_remarks(evidence))),
     )
+
+
+def _remarks(evidence: Sequence[JobEvidence]) -> Iterator[str]:
+    for each in evidence:
+        yield from (f"job '{each.job.name}': {remark}" for report in each.reports for remark in report.remarks)
 
 
 def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ...]:

@@ -1,5 +1,6 @@
 """Print the end of a run: the table, what failed, what is missing, and where the files are."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isaaclab_arena.config.loading import limit_in_words
+from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.stopping.wording import in_words, what_does_not_count
@@ -15,6 +17,9 @@ from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain, suites_table
 
 _MAX_INDICES_SHOWN = 8
+
+MANY_EARLY_ENDS = 0.2
+"""Share of a job's episodes that end in their first step from which on it is said."""
 
 
 def print_summary(
@@ -56,8 +61,13 @@ def print_summary(
 
 
 def caveats(merged: MergedResults) -> list[str]:
-    """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
+    """Return what is to be known of rates before they are read, in a line each.
+
+    They are what jobs leave out of their rates, with bounds; what episodes show that end before a policy can do much;
+    and what ranks have noticed.
+    """
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
+    lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
     lines += _caveats_of_suites(merged)
     for known in records(merged.jobs):
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
@@ -90,6 +100,43 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"if they are counted as failures, {100 * high:.1f} % as successes"
             )
     return lines
+
+
+def _early_ends(merged: MergedResults) -> Iterator[str]:
+    """Yield for which jobs many episodes are over before, or as soon as, their policy has acted."""
+    ended, solved, first = Counter[str](), Counter[str](), Counter[str]()
+    episodes = merged.episodes
+    # An episode whose success is not measured has no outcome.
+    columns = episodes["job"], episodes["termination"], episodes["outcome"].fillna(""), episodes["length"]
+    for job, termination, outcome, length in zip(*columns, strict=True):
+        ended[job] += 1
+        solved[job] += termination == SOLVED_AT_START
+        first[job] += outcome != Outcome.ERROR and length <= 1
+    for job, number in ended.items():
+        if solved[job]:
+            yield (
+                f"job '{plain(job)}': {solved[job]} of {number} episodes were solved where they started; "
+                "these are errors of the task, and say nothing of the policy"
+            )
+        if first[job] >= MANY_EARLY_ENDS * number:
+            yield f"job '{plain(job)}': {first[job]} of {number} episodes ended in their first step"
+
+
+def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
+    """Yield in which environments a policy that does nothing succeeds, where one was run."""
+    configs = [entry.config for entry in merged.plan.jobs]
+    rows = {row["name"]: row for row in records(merged.jobs)}
+    for config in configs:
+        row = rows[config.name]
+        if not config.policy_type.endswith(("zero_action", "ZeroActionPolicy")) or not row["successes"]:
+            continue
+        asked = config.environment, config.environment_args
+        others = [
+            each.name for each in configs if each is not config and (each.environment, each.environment_args) == asked
+        ]
+        beside = f"; read the rates of {', '.join(map(plain, others))} beside that" if others else ""
+        successes = f"{row['successes']} of {row['episodes']} episodes of its environment"
+        yield f"job '{plain(config.name)}': a policy that does nothing succeeds in {successes}{beside}"
 
 
 def _simulations(merged: MergedResults) -> Iterator[str]:

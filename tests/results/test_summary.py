@@ -3,6 +3,7 @@ import io
 import os
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from isaaclab_arena.results.columns import PICTURE_COLUMNS
@@ -68,8 +69,50 @@ def test_episodes_that_count_in_place_of_an_error_are_told_of(tmp_path):
     assert "2 episodes count that had ended in an error before and were run again (--retry_errors)" in shown(tmp_path)
 
 
-def test_a_complete_job_needs_no_caveat(tmp_path):
+def test_episodes_that_were_solved_where_they_started_are_counted_apart(tmp_path):
     write_plan(tmp_path, planned())
+    solved = [dataclasses.replace(each, termination="solved_at_start") for each in commit_lines("eee")]
+    write_lines(tmp_path, [*solved, *commit_lines("fffffff", first=3)])
+    write_report(tmp_path, report())
+    assert "job 'lift': 3 of 10 episodes were solved where they started" in shown(tmp_path)
+
+
+@pytest.mark.parametrize(("outcomes", "is_said"), [("ff", True), ("uu", True), ("f", False), ("ee", False)])
+def test_a_job_says_when_a_fifth_of_its_episodes_end_in_their_first_step(tmp_path, outcomes, is_said):
+    write_plan(tmp_path, planned())
+    short = [dataclasses.replace(each, episode_length=1) for each in commit_lines(outcomes)]
+    write_lines(tmp_path, [*short, *commit_lines("s" * (10 - len(short)), first=len(short))])
+    write_report(tmp_path, report())
+    assert ("job 'lift': 2 of 10 episodes ended in their first step" in shown(tmp_path)) is is_said
+
+
+def test_where_doing_nothing_succeeds_the_rates_of_that_environment_are_to_be_read_beside_it(tmp_path):
+    alike = {"environment_args": {"object": "mug"}}
+    write_plan(
+        tmp_path,
+        planned("nothing", policy_type="zero_action", **alike),
+        planned("mine", index=1, policy_type="scripted", **alike),
+        planned("other", index=2, policy_type="scripted"),
+    )
+    for name in ("nothing", "mine", "other"):
+        write_lines(tmp_path, commit_lines("ssffffffff", job=name))
+        write_report(tmp_path, report(job=name))
+    line = (
+        "job 'nothing': a policy that does nothing succeeds in 2 of 10 episodes of its environment; read the rates of"
+    )
+    assert f"{line} mine beside that\n" in shown(tmp_path)
+
+
+def test_what_ranks_have_noticed_of_a_job_is_said_once(tmp_path):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("ffffffffff"))
+    for rank in (0, 1):
+        write_report(tmp_path, report(rank=rank, remarks=("it was told something else",)))
+    assert shown(tmp_path).count("* job 'lift': it was told something else\n") == 1
+
+
+def test_a_complete_job_needs_no_caveat(tmp_path):
+    write_plan(tmp_path, planned(policy_type="scripted"))
     write_lines(tmp_path, commit_lines("ssssssssff"))
     write_report(tmp_path, report())
     assert "*" not in shown(tmp_path)

@@ -56,15 +56,15 @@ class GymConfig(WorkerOptions):
 
     Attributes:
         make_kwargs: Keyword arguments for the environment's maker.
-        success_key: Entry of ``info`` that is true when the task is solved.
+        success_key: Entry of ``info`` that is true when the task is solved; ``episode.success`` for a nested one.
         success_reward_threshold: Return from which on an episode is a success, instead of a key.
         end_on_success: Whether an episode ends at the first step whose ``success_key`` is true; otherwise its last step
             counts.
         max_episode_length: Control steps until truncation; needed where the environment's registration has none.
         metric_keys: Entries of ``info`` that are kept as metrics.
         task_description: What a policy is told; the environment's name by default.
-        instruction_key: Entry of the ``info`` of a reset, or else attribute of the environment, that holds what a
-            policy is told in this episode, instead of ``task_description``.
+        instruction_key: Entry of the ``info`` of a reset, or else text that it observes, or else attribute of the
+            environment, that holds what a policy is told in this episode, instead of ``task_description``.
         tell_episode: Whether ``reset`` is given ``options`` with the episode's index and conditions.
         control_dt: Time between two control steps [s], whatever the environment says; by default what it says.
         seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.

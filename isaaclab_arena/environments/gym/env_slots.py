@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,6 +74,16 @@ class SlotReset:
 
     seed: int
     options: Mapping[str, Any] | None = None
+
+
+class SlotWords(NamedTuple):
+    """What a reset said beside what it showed: the instruction, None where no key for it was given, and numbers.
+
+    ``info`` holds the entries that are asked for in steps, as far as they are there already.
+    """
+
+    instruction: str | None
+    info: Mapping[str, float]
 
 
 def reset_request(slots: Sequence[int], starting: Sequence[tuple[SlotReset, bool]]) -> dict[str, Any]:
@@ -198,7 +208,7 @@ class EnvSlots(ABC):
         results = np.zeros((self.num_envs, num_results(self.description)))
         return SlotSteps(results=results, info_keys=self.description["info_keys"])
 
-    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, str | None]:
+    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotWords]:
         """Start episodes; see `begin_reset` and `finish_reset`."""
         self.begin_reset(resets, seen)
         return self.finish_reset(list(resets))
@@ -213,8 +223,8 @@ class EnvSlots(ABC):
         """
 
     @abstractmethod
-    def finish_reset(self, indices: Sequence[int]) -> dict[int, str | None]:
-        """Wait for episodes that were to start, and return their instructions, None where no key for them was given.
+    def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
+        """Wait for episodes that were to start, and return what their resets said.
 
         Args:
             indices: Their env slots.
@@ -293,9 +303,9 @@ class LocalSlots(EnvSlots):
         self._starting.update({index: (reset, index in seen) for index, reset in resets.items()})
 
     @others_kept()
-    def finish_reset(self, indices: Sequence[int]) -> dict[int, str | None]:
+    def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
         """Start episodes; what an environment raises fails the job. See `EnvSlots.finish_reset`."""
-        instructions = {}
+        words = {}
         for index in indices:
             reset, pictures = self._starting.pop(index)
             if index not in self._slots:
@@ -303,9 +313,9 @@ class LocalSlots(EnvSlots):
             options = None if reset.options is None else dict(reset.options)
             start = self._slots[index].reset(reset.seed, pictures=pictures, options=options)
             self._shown.put(index, start.observation)
-            instructions[index] = start.instruction
+            words[index] = SlotWords(start.instruction, start.info)
         self._take_numbers()
-        return instructions
+        return words
 
     @others_kept()
     def finish_step(self, moves: SlotMoves) -> SlotSteps:

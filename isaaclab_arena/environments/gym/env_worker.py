@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.environments.gym.env_slots import PlayedEpisode, SlotReset, SlotSource, SlotSteps, reset_request
+from isaaclab_arena.environments.gym.env_slots import (
+    PlayedEpisode,
+    SlotReset,
+    SlotSource,
+    SlotSteps,
+    SlotWords,
+    reset_request,
+)
 from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, NOBODY, REST, SharedArrays, num_bytes
 from isaaclab_arena.environments.gym.worker.steps_ahead import StepsAhead
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
@@ -105,8 +112,8 @@ class EnvWorker:
         self.starting = {index: (reset, index in seen) for index, reset in resets.items()}
         self._ask_resets(self.starting)
 
-    def finish_resets(self) -> dict[int, str | None]:
-        """Return the instructions of the episodes that were asked for.
+    def finish_resets(self) -> dict[int, SlotWords]:
+        """Return what the resets of the episodes that were asked for said.
 
         Raises:
             RequestError: If an environment raises.
@@ -126,7 +133,7 @@ class EnvWorker:
         self._take_numbers()
         if len(self.indices) > 1 or self._most_ahead:
             self._played.update((index, PlayedEpisode(reset=reset)) for index, (reset, _) in starting.items())
-        return dict(zip(starting, message["instructions"], strict=True))
+        return {index: SlotWords(*said) for index, said in zip(starting, message["starts"], strict=True)}
 
     def steps_left(self) -> list[int]:
         """Return how many steps of each of its env slots are made already; none where none are made ahead."""

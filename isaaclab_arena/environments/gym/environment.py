@@ -103,6 +103,7 @@ class GymEnvironment(Environment):
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
         self._instructions: dict[int, tuple[Conditions, str | None]] = {}
+        self._solved_starts: set[int] = set()
         self._starting: dict[int, tuple[Conditions, bool]] = {}
         self._slots = slots
         self._moves: SlotMoves | None = None
@@ -162,17 +163,23 @@ class GymEnvironment(Environment):
 
     def finish_reset(self, env_ids: Sequence[int]) -> Observation:
         """Return what env slots show where their episodes start; see `BeginsResets`."""
-        instructions = self._slots.finish_reset(env_ids)
+        words = self._slots.finish_reset(env_ids)
         slots = list(env_ids)
         self._running[slots] = True
         for slot in slots:
             conditions, is_seen = self._starting.pop(slot)
             self._look([slot], {slot} if is_seen else ())
-            self._instructions[slot] = (conditions, instructions[slot])
+            self._instructions[slot] = (conditions, words[slot].instruction)
+        solved = {slot for slot in slots if self._traits.success.is_met_by(words[slot].info)}
+        self._solved_starts = (self._solved_starts - set(slots)) | solved
         self._return[slots] = 0.0
         for values in self._metrics.values():
             values[slots] = np.nan
         return self._observation()
+
+    def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
+        """Return where the ``info`` of the reset says that the task is solved; see `JudgesStarts`."""
+        return [slot in self._solved_starts for slot in env_ids]
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
@@ -347,7 +354,13 @@ def _hold_action(declared: Sequence[float | None] | str | None) -> HoldAction:
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:
     low, high = (tuple(description[f"action_{side}"]) for side in ("low", "high"))
     bounded = bool(np.isfinite([*low, *high]).all())
-    return ArraySpec(shape=(len(low),), low=low if bounded else None, high=high if bounded else None)
+    names = description["action_names"]
+    return ArraySpec(
+        shape=(len(low),),
+        low=low if bounded else None,
+        high=high if bounded else None,
+        names=None if names is None else tuple(names),
+    )
 
 
 def _spec(term: Mapping[str, Any]) -> ArraySpec:

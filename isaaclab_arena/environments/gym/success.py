@@ -1,5 +1,6 @@
 """Judge success in an environment that has only rewards and an ``info``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ class SuccessRule:
     """Reads success from a step; with neither attribute, success is not measured.
 
     Attributes:
-        key: Entry of ``info`` that is true when the task is solved.
+        key: Entry of ``info`` that is true when the task is solved; names of nested ones are joined with dots.
         return_threshold: Return from which on an episode is a success.
         end_on_success: Whether an episode ends at the first step whose ``key`` is true; otherwise its last step counts.
     """
@@ -31,6 +32,10 @@ class SuccessRule:
     def ends_episode(self) -> bool:
         """Whether success ends an episode. A return may still fall again, so its threshold does not."""
         return self.key is not None and self.end_on_success
+
+    def is_met_by(self, info: Mapping[str, float]) -> bool:
+        """Return whether the task is solved where an episode starts, given what the ``info`` of its reset says."""
+        return self.ends_episode and self.key is not None and info.get(self.key) == 1.0
 
     def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
         """Return in which env slots the task is solved as of a step. Shape: (num_envs,), bool.

@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSource, SlotSteps
+from isaaclab_arena.environments.gym.env_slots import (
+    EnvSlots,
+    SlotMoves,
+    SlotReset,
+    SlotSource,
+    SlotSteps,
+    SlotWords,
+)
 from isaaclab_arena.environments.gym.env_worker import ANSWERS, EnvWorker
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker
@@ -69,21 +76,21 @@ class WorkerSlots(EnvSlots):
         for worker, part in asked:
             worker.begin_resets(part, seen)
 
-    def finish_reset(self, indices: Sequence[int]) -> dict[int, str | None]:
+    def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
         """Wait for episodes that were to start. See `EnvSlots.finish_reset`.
 
         Raises:
             ArenaError: If an environment raises, or its worker dies twice or does not answer.
         """
-        instructions: dict[int, str | None] = {}
+        words: dict[int, SlotWords] = {}
         try:
             for worker, _ in self._divided(indices):
-                instructions.update(worker.finish_resets())
+                words.update(worker.finish_resets())
         except RequestError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}\n{error.traceback}") from error
         except WorkerError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}") from error
-        return instructions
+        return words
 
     def begin_step(self, moves: SlotMoves) -> None:
         """Begin a step in all workers at once. See `EnvSlots.begin_step`."""

@@ -1,1 +1,1 @@
-"""Choose the batch size for a policy's network, so that results do not depend on an env slot's place in the batch."""
+"""Measure whether the same bits can be promised, and choose the batch size for a policy's network so that they can."""

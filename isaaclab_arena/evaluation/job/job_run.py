@@ -15,6 +15,7 @@ import torch
 from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import JobTimeoutError
+from isaaclab_arena.evaluation.batching.policy_wrapper import PolicyWrapper
 from isaaclab_arena.evaluation.job.group_building import BuiltGroups, GroupBuilder
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
@@ -36,9 +37,11 @@ from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_roll
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.pictures import PicturesOnDemand
+from isaaclab_arena.interfaces.policy import PolicyBase, overrides
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.provenance import SERVED_MODEL
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, ServerUsage
@@ -86,6 +89,7 @@ class JobRun:
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
         self._env_steps = _EnvStepCounter()
+        self._instructions = _InstructionWatch(job.config)
         self._pictures_drawn = 0
         self._server_usage: ServerUsage | None = None
         self._query_times = QueryTimes()
@@ -178,6 +182,7 @@ class JobRun:
             cut_episodes=sum(result.cut_episodes for result in self._results),
             reproducible=self._promise(),
             plan_because=None if self._built is None else self._built.plan_because,
+            remarks=self._instructions.remarks,
             policy_batch=None if self._built is None else self._built.policy_batch,
             policy_server=self._server_usage,
             query_s=None if self._job.latency is None else self._query_times.sample_s(),
@@ -274,6 +279,7 @@ class JobRun:
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
         # An observer without hooks has every picture drawn.
         eager = [Observer()] if self._settings.eager_pictures else []
+        self._instructions.policy = policy
         single = groups[0] if len(groups) == 1 else None
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
         key = job.environment_key + job.policy_key
@@ -281,7 +287,14 @@ class JobRun:
         with watched, self._counting(groups), setting(" or ".join(job.foreign_parts), key):
             result = play(
                 beginning(job, indices, self._turn.supply),
-                [self._start_up, *self._files.observers(), self._env_steps, *self._observers, *eager],
+                [
+                    self._start_up,
+                    *self._files.observers(),
+                    self._env_steps,
+                    self._instructions,
+                    *self._observers,
+                    *eager,
+                ],
                 language_instruction=job.config.language_instruction,
                 limits=self._limits(config),
                 stop_requested=self._must_stop,
@@ -387,6 +400,49 @@ class _EnvStepCounter(Observer):
     def on_step(self, environment: Environment, transition: Transition) -> None:
         del environment
         self.total += transition.num_running
+
+
+class _InstructionWatch(Observer):
+    """Notices that episodes ask for different things of a policy that never hears what they ask for.
+
+    Isaac Lab Arena's policies read ``task_description``, which they are told once for all env slots.
+
+    Attributes:
+        policy: The policy that acts.
+        remarks: What is to be said of it, which the log says when it is noticed.
+    """
+
+    sees_pictures = False
+
+    def __init__(self, config: JobConfig) -> None:
+        self._config = config
+        self._told: str | None = None
+        self.policy: PolicyBase | None = None
+        self.remarks: tuple[str, ...] = ()
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        del observation
+        policy = self.policy
+        while isinstance(policy, PolicyWrapper):
+            policy = policy.asked
+        if self.remarks or policy is None or isinstance(policy, ZeroActionPolicy):
+            return
+        if self._config.language_instruction or overrides(type(policy), "start_episodes"):
+            return
+        if self._told is None:
+            # One that answers with words of its own is told these in every episode.
+            answers = overrides(type(policy), "set_task_description")
+            self._told = starts[0].language_instruction if answers else environment.task_description
+        other = next((each for start in starts if (each := start.language_instruction) != self._told), None)
+        if other is None:
+            return
+        asked = f"one asks '{other:.80}', and set_task_description said '{self._told:.80}' for all"
+        name = self._config.policy_type
+        remark = f"policy '{name}' has no start_episodes, so it never hears what an episode asks for: {asked}"
+        self.remarks = (remark,)
+        _LOG.warning("job '%s': %s", self._config.name, remark)
 
 
 def seed_global_generators(seed: int) -> None:

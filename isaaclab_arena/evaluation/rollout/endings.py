@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 
 OUT_OF_TIME = "episode_timeout"
 """Termination of an episode that took longer than its wall time allowed."""
@@ -18,10 +18,7 @@ POLICY_LOST = "policy_lost"
 RANKS_LOST = "ranks_lost"
 """Termination of an episode over which ranks died, one after the other."""
 
-SOLVED = "solved_at_start"
-"""Termination of an episode whose goal was met before its policy had done anything."""
-
-BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED})
+BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED_AT_START})
 """Terminations that do not follow from an episode's actions, so that to play these again does not repeat them."""
 
 
@@ -71,7 +68,7 @@ def solved_before(task: str) -> Ending:
         f"the task '{task}' was solved at the start, before the policy had done anything; "
         "that is an error of the task, and says nothing of the policy"
     )
-    return Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED, error=error)
+    return Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED_AT_START, error=error)
 
 
 def policy_lost(reason: str) -> Ending:

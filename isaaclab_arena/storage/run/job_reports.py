@@ -143,6 +143,7 @@ class JobReport:
         cut_episodes: Episodes under way that a step limit or an interruption ended.
         reproducible: What running it again gives, None where the job was never built.
         plan_because: Why that is ``plan`` and not ``bitwise``, in one line; None where it is not.
+        remarks: What else the rank has noticed that its numbers do not show, in a line each.
         policy_batch: Env slots that the policy was asked on together, None where that makes no difference.
         policy_server: What the job's queries took of the run's policy server; None without one.
         query_s: How long queries of the policy took, a sample of at most `MAX_QUERY_TIMES` [s]; None for a job without
@@ -178,6 +179,7 @@ class JobReport:
     cut_episodes: int = 0
     reproducible: Reproducible | None = None
     plan_because: str | None = None
+    remarks: tuple[str, ...] = ()
     policy_batch: int | None = None
     policy_server: ServerUsage | None = None
     query_s: tuple[float, ...] | None = None

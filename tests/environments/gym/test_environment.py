@@ -20,6 +20,7 @@ from isaaclab_arena.recording.video_options import VideoOptions
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
+from tests.environments.gym.gym_telling import NAME as TELLING
 from tests.environments.gym.looking import PERIOD, LooksNowAndThen
 
 PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
@@ -145,6 +146,46 @@ def test_the_task_has_words_before_an_episode_starts():
 def test_an_instruction_that_is_missing_or_no_text_is_told(place, options, message):
     with pytest.raises((ArenaError, ValueError), match=message):
         build(TASK_SET, **options, **place)
+
+
+TOLD = {"success_key": "episode.success", "metric_keys": ("episode.r.mean",), "instruction_key": "told.task"}
+
+
+@PLACES
+def test_an_episode_that_is_solved_where_it_starts_is_an_error_of_the_task(place):
+    records = run(TELLING, num_envs=2, num_episodes=8, **TOLD, **place).values()
+    ends = {(str(record.conditions["gym.seed"] % 2), record.termination, record.length) for record in records}
+    assert ends == {("0", "solved_at_start", 0), ("1", "terminated", 3)}
+    assert {record.success for record in records if record.length} == {True}
+
+
+def test_a_start_that_is_solved_counts_for_nothing_where_the_last_step_decides():
+    records = run(TELLING, num_episodes=4, end_on_success=False, **TOLD).values()
+    assert {(record.termination, record.success) for record in records} == {("time_limit", False)}
+
+
+def test_nested_entries_of_info_and_text_that_is_observed_are_found_by_their_names():
+    for record in run(TELLING, num_episodes=4, **TOLD).values():
+        assert record.language_instruction == f"sort {record.conditions['gym.seed']}"
+        assert record.metrics == ({"episode.r.mean": 0.5} if record.length else {})
+
+
+def test_the_names_of_nested_entries_are_told_where_a_key_does_not_exist():
+    with pytest.raises(ArenaError, match=r"no 'succes'.*episode\.success"):
+        run(TELLING, num_episodes=2, **{**TOLD, "success_key": "succes"})
+
+
+def test_text_that_nobody_is_told_is_refused_with_the_way_out():
+    with pytest.raises(ArenaError, match="observation 'note' is text; with instruction_key: note policies are told it"):
+        build(TELLING)
+
+
+def test_a_dict_of_actions_is_one_vector_whose_numbers_have_names():
+    environment = build(TELLING, **TOLD)
+    assert environment.action_spec.names == ("arm.0", "arm.1", "gripper")
+    started(environment, 1)
+    step = environment.step(torch.tensor([[0.25, -2.0, 0.9]]))
+    assert step.observation["policy"]["number"].tolist() == [[1.25, 0.0]]
 
 
 def test_an_env_slot_that_has_finished_rests_until_it_is_reset():

@@ -29,6 +29,7 @@ DESCRIPTION = {
     "observation": {"robot0_eef_pos": {"shape": [3], "image": False}},
     "action_low": [-1.0] * 7,
     "action_high": [1.0] * 7,
+    "action_names": None,
     "info_keys": ["success"],
     "renders": False,
     "hold_action": None,

@@ -58,7 +58,7 @@ class Answers:
             return plain[request](message), {}
         if request == "reset":
             told = zip(message["slots"], message["starts"], message["pictures"])  # noqa: B905  Python 3.9 has none
-            return {"instructions": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
+            return {"starts": [self._reset(slot, start, pictures=seen) for slot, start, seen in told]}, {}
         if request == "expert":
             experts = sources.source_of("metaworld")
             return {}, {"actions": experts.expert_actions(message["task"], arrays["observations"])}
@@ -106,7 +106,7 @@ class Answers:
         told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
         return env_slot.EnvSlot(environment, *told, generators)
 
-    def _reset(self, slot: int, start: dict, *, pictures: bool) -> str | None:
+    def _reset(self, slot: int, start: dict, *, pictures: bool) -> tuple:
         if self._raised.pop(slot, None):
             self._slots[slot] = self._made(self._made_by)
         began_s = time.perf_counter()
@@ -116,7 +116,7 @@ class Answers:
             # A scene that was made anew leaves the one before as garbage, robosuite's some hundred megabytes of it, and
             # Python looks for garbage by the number of objects, not by their size.
             gc.collect()
-        return started.instruction
+        return started.instruction, started.info
 
     def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show what it gave, and return what else is to be said of it."""

@@ -12,8 +12,10 @@ from .own_generators import OwnGenerators  # noqa: TID252  beside this file, wha
 if typing.TYPE_CHECKING:
     import gymnasium
 
-_SPACES = frozenset({"Box", "Dict", "Discrete", "MultiDiscrete", "MultiBinary"})
+_SPACES = frozenset({"Box", "Dict", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Tuple"})
+_CONTAINERS = frozenset({"Dict", "Tuple"})
 _NUMBER_KINDS = frozenset("biuf")
+_MISSING = object()
 _NOTHING_TOLD = contextlib.nullcontext()
 
 RATES = ("control_hz", "control_freq", "control_timestep", "dt")
@@ -23,11 +25,13 @@ RATES = ("control_hz", "control_freq", "control_timestep", "dt")
 class SlotStart(typing.NamedTuple):
     """What the reset of one environment gave.
 
-    ``observation`` lacks pictures that were not wanted. ``instruction`` is None where no key for it was given.
+    ``observation`` lacks pictures that were not wanted. ``instruction`` is None where no key for it was given. ``info``
+    holds the numbers that are asked for in steps, as far as they are there already.
     """
 
     observation: dict[str, np.ndarray]
     instruction: str | None
+    info: dict[str, float]
 
 
 class SlotStep(typing.NamedTuple):
@@ -56,10 +60,11 @@ class EnvSlot:
 
     Args:
         environment: What is stepped.
-        info_keys: Which entries of ``info`` are wanted.
+        info_keys: Which entries of ``info`` are wanted; ``episode.success`` is entry ``success`` of entry ``episode``,
+            unless there is one of that whole name.
         drawing: Tells the environment whether its pictures are wanted, None if it always draws them.
-        instruction_key: Entry of the ``info`` of a reset, or else attribute of the environment, that holds the
-            instruction of the episode.
+        instruction_key: Entry of the ``info`` of a reset, or else text that it observes, or else attribute of the
+            environment, that holds the instruction of the episode.
         generators: Those that it was made with.
 
     Raises:
@@ -82,7 +87,12 @@ class EnvSlot:
         self._info_keys = tuple(dict.fromkeys((*info_keys, *self._metric_keys)))
         self._action_space = environment.action_space
         self._native_action = native_action(environment.action_space)
-        self._terms = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
+        leaves = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
+        self._terms = {name: leaf for name, leaf in leaves.items() if kind_of(leaf[1]) != "Text"}
+        self._texts = {name: path for name, (path, _) in leaves.items() if name not in self._terms}
+        if self._texts and instruction_key is None:
+            text = next(iter(self._texts))
+            raise TypeError(f"observation '{text}' is text; with instruction_key: {text} policies are told it")
         self._pictures = {name for name, (_, space) in self._terms.items() if is_image(space)}
         self._read = [
             (name, path, space.shape or (), name in self._pictures) for name, (path, space) in self._terms.items()
@@ -100,6 +110,7 @@ class EnvSlot:
             },
             "action_low": low.tolist(),
             "action_high": high.tolist(),
+            "action_names": action_names(self._action_space),
             "max_episode_length": spec.max_episode_steps if spec is not None else None,
             "nondeterministic": spec is not None and spec.nondeterministic,
             "rates": _rates(environment),
@@ -120,21 +131,27 @@ class EnvSlot:
         with self._told(pictures), self._generators:
             self._generators.seed(seed)
             observation, info = self.environment.reset(seed=seed, options=options)
-        return SlotStart(self._arrays(observation, pictures=pictures), self._instruction(info))
+        numbers = {key: _plain_number(_entry(info, key)) for key in self._info_keys}
+        return SlotStart(
+            observation=self._arrays(observation, pictures=pictures),
+            instruction=self._instruction(info, observation),
+            info={key: number for key, number in numbers.items() if number is not None},
+        )
 
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
         """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32."""
         with self._told(pictures), self._generators:
             answer = self.environment.step(self._native_action(action))
         observation, reward, terminated, truncated, info = answer
-        entries = {key: _number(info[key], f"info['{key}']") for key in self._info_keys if key in info}
+        found = {key: _entry(info, key) for key in self._info_keys}
+        entries = {key: _number(value, f"info['{key}']") for key, value in found.items() if value is not _MISSING}
         return SlotStep(
             observation=self._arrays(observation, pictures=pictures),
             reward=_number(reward, "the reward"),
             terminated=bool(terminated),
             truncated=bool(truncated),
             info=entries,
-            info_names=() if len(entries) == len(self._info_keys) else tuple(sorted(map(str, info))),
+            info_names=() if len(entries) == len(self._info_keys) else tuple(sorted(_names(info))),
         )
 
     def render(self) -> np.ndarray:
@@ -146,14 +163,18 @@ class EnvSlot:
         """Close the environment."""
         self.environment.close()
 
-    def _instruction(self, info: dict) -> str | None:
+    def _instruction(self, info: dict, observation: typing.Any) -> str | None:
         key = self._instruction_key
         if key is None:
             return None
-        try:
-            words = info[key] if key in info else self.environment.get_wrapper_attr(key)
-        except AttributeError as error:
-            raise ValueError(f"instruction_key: neither reset's info nor the environment has '{key}'") from error
+        words = _entry(info, key)
+        if words is _MISSING and key in self._texts:
+            words = _part(observation, self._texts[key])
+        if words is _MISSING:
+            try:
+                words = self.environment.get_wrapper_attr(key)
+            except AttributeError as error:
+                raise ValueError(f"instruction_key: neither reset's info nor the environment has '{key}'") from error
         if not isinstance(words, str) or not words:
             raise ValueError(f"instruction_key: '{key}' is {words!r}, not an instruction in words")
         return words
@@ -166,10 +187,7 @@ class EnvSlot:
         for name, path, shape, is_picture in self._read:
             if is_picture and not pictures:
                 continue
-            value = observation
-            for key in path:
-                value = value[key]
-            array = np.array(value, np.uint8 if is_picture else np.float32)
+            array = np.array(_part(observation, path), np.uint8 if is_picture else np.float32)
             if array.shape != shape:
                 raise ValueError(f"observation '{name}' has shape {array.shape}, its space says {shape}")
             arrays[name] = array
@@ -197,14 +215,44 @@ def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         TypeError: If actions of this kind are not supported.
     """
+    if kind_of(space) in _CONTAINERS:
+        bounds = [action_bounds(part) for _, part in _parts(space)]
+        return np.concatenate([low for low, _ in bounds]), np.concatenate([high for _, high in bounds])
     if kind_of(space) == "Box":
         return space.low.astype(np.float64).reshape(-1), space.high.astype(np.float64).reshape(-1)
     low, high = _whole_bounds(space)
     return low - 0.5, high + 0.5
 
 
+def action_names(space: typing.Any, name: str = "") -> list[str] | None:
+    """Return the names of the elements of the flat action, None for a space whose parts have none.
+
+    A dict's parts follow each other in the space's own order, which Gymnasium makes the alphabetical one of their keys:
+    ``arm.0``, ``arm.1``, ``gripper``. The parts of a tuple are called by their numbers.
+    """
+    if kind_of(space) in _CONTAINERS:
+        parts = [action_names(part, f"{name}.{key}" if name else str(key)) for key, part in _parts(space)]
+        return [each for part in parts for each in part or ()]
+    size = len(action_bounds(space)[0])
+    if not name:
+        return None
+    return [name] if size == 1 else [f"{name}.{number}" for number in range(size)]
+
+
 def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any]:
     """Return what turns a flat float32 action into one of a space: clipped to the bounds, whole numbers rounded."""
+    if kind_of(space) in _CONTAINERS:
+        parts = [(key, native_action(part), len(action_bounds(part)[0])) for key, part in _parts(space)]
+        is_dict = kind_of(space) == "Dict"
+
+        def put_together(action: np.ndarray) -> typing.Any:
+            values, start = {}, 0
+            for key, native, size in parts:
+                values[key] = native(action[start : start + size])
+                start += size
+            return values if is_dict else tuple(values.values())
+
+        return put_together
     if kind_of(space) == "Box":
         is_whole, dtype = np.issubdtype(space.dtype, np.integer), space.dtype
         low, high = (each.astype(np.float64 if is_whole else dtype) for each in (space.low, space.high))
@@ -234,17 +282,55 @@ def _whole_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     if kind_of(space) == "MultiBinary":
         size = int(np.prod(space.shape))
         return np.zeros(size), np.ones(size)
-    raise TypeError(f"actions in {space} are not supported; Box, Discrete, MultiDiscrete and MultiBinary are")
+    known = "Box, Discrete, MultiDiscrete and MultiBinary are, and dicts and tuples of them"
+    raise TypeError(f"actions in {space} are not supported; {known}")
+
+
+def _parts(space: typing.Any) -> typing.Iterator[tuple[typing.Any, typing.Any]]:
+    """Yield the parts of a dict by their keys, those of a tuple by their numbers."""
+    return iter(space.spaces.items() if kind_of(space) == "Dict" else enumerate(space.spaces))
 
 
 def _leaves(space: typing.Any, path: tuple[str, ...] = ()) -> typing.Iterator[tuple[tuple[str, ...], typing.Any]]:
     if kind_of(space) == "Dict":
         for key, part in space.spaces.items():
             yield from _leaves(part, (*path, key))
-    elif kind_of(space) is not None:
+    elif kind_of(space) not in (None, "Tuple"):
         yield path, space
     else:
         raise TypeError(f"observations in {space} are not supported; numbers, arrays and dicts of them are")
+
+
+def _part(observation: typing.Any, path: tuple[str, ...]) -> typing.Any:
+    for key in path:
+        observation = observation[key]
+    return observation
+
+
+def _entry(info: dict, key: str) -> typing.Any:
+    """Return an entry of ``info`` by its name, or by the names on the way to it, joined with dots."""
+    if key in info or "." not in key:
+        return info.get(key, _MISSING)
+    found: typing.Any = info
+    for name in key.split("."):
+        found = found.get(name, _MISSING) if isinstance(found, dict) else _MISSING
+    return found
+
+
+def _names(info: dict, prefix: str = "") -> typing.Iterator[str]:
+    """Yield the names by which entries of ``info`` are asked for."""
+    for key, value in info.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _names(value, f"{prefix}{key}.")
+
+
+def _plain_number(value: typing.Any) -> float | None:
+    """Return a number, None for whatever is none, which a reset may well have to say."""
+    try:
+        return _number(value, "")
+    except (TypeError, ValueError):
+        return None
 
 
 def _number(value: typing.Any, what: str) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from isaaclab_arena.environments.gym.worker.env_slot import action_bounds, is_image, native_action
+from isaaclab_arena.environments.gym.worker.env_slot import action_bounds, action_names, is_image, native_action
 
 
 def flat(*values: float) -> np.ndarray:
@@ -39,9 +39,24 @@ def test_a_uniform_draw_takes_every_whole_number_equally_often():
     assert counts.min() > 900
 
 
+ARM_AND_GRIPPER = spaces.Dict(
+    {"gripper": spaces.Discrete(3), "arm": spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.MultiBinary(1)))}
+)
+
+
+def test_the_parts_of_an_action_follow_each_other_in_the_order_of_the_space_and_have_its_names():
+    low, high = action_bounds(ARM_AND_GRIPPER)
+    assert (low.tolist(), high.tolist()) == ([-1.0, -1.0, -0.5, -0.5], [1.0, 1.0, 1.5, 2.5])
+    assert action_names(ARM_AND_GRIPPER) == ["arm.0.0", "arm.0.1", "arm.1", "gripper"]
+    assert action_names(spaces.Box(-1.0, 1.0, (2,))) is None
+    native = native_action(ARM_AND_GRIPPER)(flat(0.5, 3.0, 0.9, 1.6))
+    assert ARM_AND_GRIPPER.contains(native)
+    assert (native["arm"][0].tolist(), native["arm"][1].tolist(), native["gripper"]) == ([0.5, 1.0], [1], 2)
+
+
 def test_actions_that_have_no_flat_form_are_refused():
     with pytest.raises(TypeError, match="are not supported"):
-        action_bounds(spaces.Dict({"a": spaces.Discrete(2)}))
+        action_bounds(spaces.Dict({"a": spaces.Text(5)}))
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ class LiberoTask(gymnasium.Env):
         for number in range(waits):
             self._draw_next(last=number == waits - 1)
             observation = self.task.step(list(HOLD))[0]
-        return self._shown(observation), {}
+        return self._shown(observation), {"success": bool(self.task.check_success())}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""

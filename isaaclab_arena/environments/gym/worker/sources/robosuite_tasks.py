@@ -109,7 +109,7 @@ class RobosuiteTask(gymnasium.Env):
         if seed is not None:
             # robosuite hands its generator on to what it makes, so that very object is set.
             self.task.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-        return self._shown(self.task.reset()), {}
+        return self._shown(self.task.reset()), {"success": bool(self.task._check_success())}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""

@@ -1,0 +1,65 @@
+"""A policy that never hears what its episodes ask for is named, where they ask for different things."""
+
+import pytest
+
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policy.function_policy import function_policy_class
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
+
+
+class Speaking(CoinEnvironment):
+    """Asks in each episode for a number of its own."""
+
+    def instruction(self, conditions):
+        return f"call {conditions['coin.number']}"
+
+
+class SpeakingBuilder(CoinBuilder):
+    def build(self, config, *, num_envs, device, num_threads):
+        return Speaking(config, num_envs)
+
+
+class ReadsTask(ShrugPolicy):
+    """Reads ``task_description``, as Isaac Lab Arena's policies do."""
+
+    start_episodes = PolicyBase.start_episodes
+
+
+class Insists(ReadsTask):
+    """Follows words of its own."""
+
+    def set_task_description(self, task_description):
+        return "do as I say"
+
+
+def act(observation):
+    return observation["policy"]["clock"].expand(-1, 2)
+
+
+def remarks(tmp_path, policy_class, builder=None, **config) -> tuple[str, ...]:
+    job = coin_job(builder=builder or SpeakingBuilder(), policy_class=policy_class, **config)
+    report = JobRunner(settings(tmp_path)).run(job)
+    assert report.error is None
+    return report.remarks
+
+
+@pytest.mark.parametrize("policy_class", [ReadsTask, function_policy_class(act)])
+def test_a_policy_that_hears_of_no_episode_is_named_with_what_it_missed(tmp_path, caplog, policy_class):
+    [remark] = remarks(tmp_path, policy_class)
+    assert remark.startswith(f"policy '{policy_class.__qualname__}' has no start_episodes")
+    assert "one asks 'call " in remark
+    assert "set_task_description said 'call the coin' for all" in remark
+    assert caplog.text.count(remark) == 1
+
+
+@pytest.mark.parametrize("policy_class", [ShrugPolicy, Insists, ZeroActionPolicy])
+def test_a_policy_that_hears_of_episodes_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
+    assert remarks(tmp_path, policy_class) == ()
+
+
+def test_nor_is_one_whose_episodes_all_ask_for_the_same(tmp_path):
+    assert remarks(tmp_path, ReadsTask, language_instruction="toss it") == ()
+    assert remarks(tmp_path / "coins", ReadsTask, builder=CoinBuilder()) == ()
