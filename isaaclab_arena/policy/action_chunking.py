@@ -12,6 +12,7 @@ from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -137,6 +138,25 @@ class ActionChunks:
             next_step=self.next_step.index_fill(0, env_ids, 0),
         )
 
+    def refilled_by(self, env_ids: torch.Tensor, chunks: Sequence[torch.Tensor]) -> Self:
+        """Return the chunks with new ones in some env slots, each as long as it is.
+
+        A shorter one stands at the end of its env slot's row, so that all rows end together.
+
+        Args:
+            env_ids: Env slots. Shape: (n,), int64.
+            chunks: Their next actions. Shape of each: (length, action_dim).
+        """
+        old = self.actions.shape[1]
+        length = max(old, *map(len, chunks))
+        rows = torch.stack([pad(chunk, (0, 0, length - len(chunk), 0)) for chunk in chunks])
+        first = torch.tensor([length - len(chunk) for chunk in chunks], device=self.next_step.device)
+        return replace(
+            self,
+            actions=pad(self.actions, (0, 0, length - old, 0)).index_copy(0, env_ids, rows),
+            next_step=(self.next_step + length - old).index_copy(0, env_ids, first),
+        )
+
     def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
         """Return the next action of every env slot, zeros where it has none, and the rest; see `ActionSource`."""
         has_one = self.active & (self.next_step < self.actions.shape[1])
@@ -236,10 +256,16 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         self.look(env, observation, _numbers(source.looked_at_next(self._shown_steps(env)) & acting))
         used_up = _numbers(source.needs_chunk() & acting)
         if used_up:
-            chunks = self.chunks(env, observation, used_up)[:, : self._num_played]
-            source = source.refilled(_indices(used_up), chunks)
+            source = self._refilled(source, env, observation, used_up)
         action, self._source = source.popped(acting)
         return action.to(env.device, non_blocking=True)
+
+    def _refilled(
+        self, source: ActionSource, env: Environment, observation: Observation, env_ids: Sequence[int]
+    ) -> ActionSource:
+        """Return the source with the next chunks of env slots that have used theirs up."""
+        chunks = self.chunks(env, observation, env_ids)[:, : self._num_played]
+        return source.refilled(_indices(env_ids), chunks)
 
     def planned(self, env_id: int) -> torch.Tensor:
         """Return what is left of an env slot's chunk; see `PlaysChunks`."""

@@ -58,7 +58,8 @@ class StoredDataset(ABC):
     Attributes:
         root: Its directory.
         fps: Control steps per second.
-        features: Entry of each column or video feature in ``info.json``.
+        features: Entry of each column or video feature in ``info.json``. Where openpi's name of the actions stands in
+            place of LeRobot's, they are here under both.
         video_features: Features that are videos.
         picture_features: Features that are videos or pictures in tables.
         episodes: Location of each episode, in ascending order of its number.
@@ -74,6 +75,10 @@ class StoredDataset(ABC):
         self.features: dict[str, dict[str, Any]] = {
             name: {**info["features"][name], **_feature(fields)} for name, fields in described.items()
         }
+        self._named_there: dict[str, str] = {}
+        if layout.ACTION not in self.features and layout.ACTIONS in self.features:
+            self.features[layout.ACTION] = self.features[layout.ACTIONS]
+            self._named_there[layout.ACTION] = layout.ACTIONS
         self.video_features = self._features_of("video")
         self.picture_features = (*self.video_features, *self._features_of("image"))
         found: dict[int, StoredEpisode] = {}
@@ -107,7 +112,9 @@ class StoredDataset(ABC):
         table = self._table_of(episode)
         sizes = {name: self.size(name) for name in names}
         extent = _rows_of(episode, max_size=max(sizes.values()))
-        columns = read_columns(regular_file(table, self.root), names, extent)
+        there = [self._named_there.get(name, name) for name in names]
+        found = read_columns(regular_file(table, self.root), there, extent)
+        columns = {name: found[each] for name, each in zip(names, there, strict=True)}
         for name, values in columns.items():
             if values.shape != (episode.num_steps, sizes[name]):
                 raise StorageError(
@@ -208,7 +215,10 @@ class StoredDataset(ABC):
             StorageError: If ``info.json`` knows no such column.
         """
         if name not in self.features:
-            raise StorageError(f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'")
+            hint = plain_text(did_you_mean(name, self.features))
+            raise StorageError(
+                f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'{hint}"
+            )
         return math.prod(self.features[name]["shape"])
 
     def frames(self, episode_index: int, feature: str) -> Iterator[np.ndarray]:

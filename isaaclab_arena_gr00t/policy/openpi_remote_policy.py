@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -20,6 +20,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     missing_inputs,
     mistaken_columns,
     named_connections,
+    played_length,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
@@ -39,6 +40,7 @@ class OpenpiRemotePolicyCfg(ServerOptions, PolicyCfg):
         prompt_key: The policy's key of the instruction.
         image_size: Height and width of the images that are sent, padded with black if the aspect ratio differs.
         action_chunk_length: Control steps that are played before the policy is asked again.
+        execute: ``all`` to play every action of an answer, however many, instead of ``action_chunk_length`` of them.
         action_columns: Indices into the policy's action for each number of the environment's; None if both are the
             same.
         server_metadata: What the server has to say of itself when a connection opens, by name; other names do not
@@ -54,6 +56,7 @@ class OpenpiRemotePolicyCfg(ServerOptions, PolicyCfg):
     prompt_key: str = "prompt"
     image_size: tuple[int, int] = (224, 224)
     action_chunk_length: int = 8
+    execute: Literal["all"] | None = None
     action_columns: tuple[int, ...] | None = None
     server_metadata: Mapping[str, Any] = field(default_factory=dict)
     connection_per_episode: bool = False
@@ -84,7 +87,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         self.check_options(config)
         address, remembers = server_address(config), config.connection_per_episode
         connections = SlotConnections(address, lambda: OpenpiWire(remembers=remembers))
-        super().__init__(config, connections, chunk_length=config.action_chunk_length)
+        super().__init__(config, connections, chunk_length=played_length(config))
         self._options = config
         self._server = connections.wire
 
@@ -137,7 +140,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
                 self._server.metadata,
                 expected=options.server_metadata,
                 image_size=options.image_size if options.images else None,
-                num_steps=options.action_chunk_length,
+                num_steps=played_length(options) or 1,
                 action_dim=action_dim,
                 columns=options.action_columns,
             ),
@@ -161,7 +164,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         return [
             checked_actions(
                 answer.get("actions"),
-                length=options.action_chunk_length,
+                length=played_length(options),
                 action_dim=action_dim,
                 columns=options.action_columns,
                 policy="openpi policy",

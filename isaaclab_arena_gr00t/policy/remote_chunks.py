@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from isaaclab_arena.device_reads import on_cpu
-from isaaclab_arena.errors import PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
-from isaaclab_arena.policy.action_chunking import ChunkPolicy
+from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource, ChunkPolicy
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
 
@@ -26,17 +26,17 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     Args:
         config: Options of the job.
         connections: The server's, for each env slot.
-        chunk_length: Control steps that are played before the server is asked again.
+        chunk_length: Control steps that are played before the server is asked again, None for all of each answer.
     """
 
-    def __init__(self, config: OptionsT, connections: SlotConnections[Any], *, chunk_length: int) -> None:
+    def __init__(self, config: OptionsT, connections: SlotConnections[Any], *, chunk_length: int | None) -> None:
         super().__init__(config)
         self._connections = connections
         self._chunk_length = chunk_length
 
     @abstractmethod
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return the next chunk of each of some env slots. Shape of each: (chunk_length, action_dim).
+        """Return the next chunk of each of some env slots. Shape of each: (chunk_length, action_dim), or any length.
 
         Raises:
             PolicyLostError: If the server is gone, or takes too long.
@@ -58,12 +58,20 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
-        """Return how many actions of an answer are played; see `StatesChunks`."""
-        return ChunkTraits(played=config.action_chunk_length, predicted=config.action_chunk_length)
+        """Return how many actions of an answer are played; see `StatesChunks`.
+
+        Raises:
+            ConfigError: If all of them are, however many.
+        """
+        return _traits_of(played_length(config))
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return how many actions of an answer are played; see `AnswersChunks`."""
-        return ChunkTraits(played=self._chunk_length, predicted=self._chunk_length)
+        """Return how many actions of an answer are played; see `AnswersChunks`.
+
+        Raises:
+            ConfigError: If all of them are, however many.
+        """
+        return _traits_of(self._chunk_length)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Do nothing: a server is shown what an env slot shows when it is asked."""
@@ -77,7 +85,26 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
 
     @property
     def _num_played(self) -> int:
-        return self._chunk_length
+        return self._chunk_length or 1
+
+    def _refilled(
+        self, source: ActionSource, env: Environment, observation: Observation, env_ids: Sequence[int]
+    ) -> ActionSource:
+        if self._chunk_length is not None or not isinstance(source, ActionChunks):
+            return super()._refilled(source, env, observation, env_ids)
+        return source.refilled_by(torch.tensor(list(env_ids)), self.asked(env, observation, env_ids))
+
+
+def played_length(config: Any) -> int | None:
+    """Return how many actions of each answer a job plays, None for all of them."""
+    return None if config.execute == "all" else config.action_chunk_length
+
+
+def _traits_of(chunk_length: int | None) -> ChunkTraits:
+    if chunk_length is None:
+        message = "all leaves open how long a chunk is, so its answers cannot be late; give action_chunk_length instead"
+        raise ConfigError(Problem(message, key="execute"))
+    return ChunkTraits(played=chunk_length, predicted=chunk_length)
 
 
 def named_connections(
@@ -155,13 +182,13 @@ def shown_inputs(
 
 
 def checked_actions(
-    actions: object, *, length: int, action_dim: int, columns: Sequence[int] | None, policy: str
+    actions: object, *, length: int | None, action_dim: int, columns: Sequence[int] | None, policy: str
 ) -> torch.Tensor:
-    """Return what an environment plays of a server's answer. Shape: (length, action_dim).
+    """Return what an environment plays of a server's answer. Shape: (length, action_dim), or as long as it is.
 
     Args:
         actions: What the server calls its actions.
-        length: How many control steps are played.
+        length: How many control steps are played, None for all that there are.
         action_dim: Numbers of the environment's action.
         columns: Which numbers of the server's action they are, None if both are the same.
         policy: What the policy is called in messages.
@@ -169,9 +196,11 @@ def checked_actions(
     Raises:
         PolicyError: If it is no array of enough steps, its actions have another size, or are not finite.
     """
-    if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < length:
+    if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < (length or 1):
         got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
-        raise PolicyError(f"the {policy} must answer with 'actions' of at least {length} steps, got {got}")
+        is_short = isinstance(actions, np.ndarray) and actions.ndim == 2 and len(actions) > 0
+        hint = "; with execute: all every answer is played to its end" if is_short else ""
+        raise PolicyError(f"the {policy} must answer with 'actions' of at least {length or 1} steps, got {got}{hint}")
     if columns is None and actions.shape[1] != action_dim:
         raise PolicyError(
             f"the {policy}'s action has {actions.shape[1]} numbers, the environment's {action_dim}; "

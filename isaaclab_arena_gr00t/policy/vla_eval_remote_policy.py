@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -25,6 +25,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     missing_inputs,
     mistaken_columns,
     named_connections,
+    played_length,
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
@@ -55,6 +56,7 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
             ``{"suite": "libero_spatial"}``.
         action_chunk_length: Control steps that are played of an answer; more than 1 only for a server that answers with
             chunks and does not play them itself.
+        execute: ``all`` to play every action of an answer, however many, instead of ``action_chunk_length`` of them.
         action_columns: Indices into the server's action for each number of the environment's; None if both are the
             same.
         remote_port: Port of the server.
@@ -68,6 +70,7 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
     picture_format: PictureFormat = "raw"
     task: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     action_chunk_length: int = 1
+    execute: Literal["all"] | None = None
     action_columns: tuple[int, ...] | None = None
     remote_port: int = 8000
     timeout_s: float = 120.0
@@ -97,7 +100,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         self.check_options(config)
         address, picture_format = server_address(_addressed(config)), config.picture_format
         connections = SlotConnections(address, lambda: VlaEvalWire(picture_format))
-        super().__init__(config, connections, chunk_length=config.action_chunk_length)
+        super().__init__(config, connections, chunk_length=played_length(config))
         self._options = config
         self._hello = connections.wire.hello
         # Env slots whose session was told of an episode.
@@ -204,7 +207,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         is_single = isinstance(actions, np.ndarray) and actions.ndim == 1
         return checked_actions(
             np.asarray(actions)[None] if is_single else actions,
-            length=self._options.action_chunk_length,
+            length=played_length(self._options),
             action_dim=action_dim,
             columns=self._options.action_columns,
             policy="vla-eval model server",

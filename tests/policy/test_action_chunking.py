@@ -51,10 +51,29 @@ def test_an_env_slot_at_rest_needs_nothing_and_does_nothing():
     assert chunks.needs_chunk().tolist() == [True, True, False]
 
 
+def test_env_slots_may_have_chunks_of_different_lengths():
+    def counting(*firsts_and_lengths: tuple[float, int]) -> list[torch.Tensor]:
+        return [torch.arange(first, first + length)[:, None] for first, length in firsts_and_lengths]
+
+    chunks = fresh().restarted(torch.tensor([0, 1, 2])).refilled_by(
+        torch.tensor([0, 1, 2]), counting((10.0, 1), (20.0, 3), (30.0, 2))
+    )  # fmt: skip
+    assert [chunks.planned(slot).flatten().tolist() for slot in range(3)] == [[10.0], [20, 21, 22], [30, 31]]
+    played = []
+    for _ in range(5):
+        needing = chunks.needs_chunk().nonzero().flatten()
+        if len(needing):
+            chunks = chunks.refilled_by(needing, counting(*[(100.0 * (len(played) + 1), 4)] * len(needing)))
+        action, chunks = chunks.popped()
+        played.append(action.flatten().tolist())
+    assert played == [[10, 20, 30], [200, 21, 31], [201, 22, 300], [202, 400, 301], [203, 401, 302]]
+
+
 def test_chunks_are_values_that_nothing_changes():
     before = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10)
     copies = [before.actions.clone(), before.next_step.clone(), before.active.clone()]
     filled(before.popped()[1].restarted(torch.tensor([0])), 20).rested(torch.tensor([1]))
+    before.refilled_by(torch.tensor([1]), [torch.ones(5, WIDTH)])
     assert all(map(torch.equal, copies, [before.actions, before.next_step, before.active]))
 
 

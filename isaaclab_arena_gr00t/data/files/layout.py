@@ -27,6 +27,7 @@ ARENA_SCHEMA_VERSION = 1
 STATE = "observation.state"
 ENVIRONMENT_STATE = "observation.environment_state"
 ACTION = "action"
+ACTIONS = "actions"
 REWARD = "next.reward"
 DONE = "next.done"
 SUCCESS = "next.success"

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
@@ -68,6 +69,32 @@ def test_a_dataset_without_a_modality_file_is_taken_as_it_is(dataset, tmp_path):
     found = read_episode(recording, 0).arrays
     assert sorted(found) == ["actions", "camera_obs/head", "camera_obs/wrist", "dones", "obs/state", "rewards"]
     assert found["obs/state"].shape == (4, 9)
+
+
+def in_the_plural(dataset):
+    changed(dataset, "meta/info.json", lambda info: info["features"].update(actions=info["features"].pop("action")))
+    for path in (dataset / "data").glob("*/*.parquet"):
+        table = parquet.read_table(path)
+        names = ["actions" if name == "action" else name for name in table.column_names]
+        parquet.write_table(table.rename_columns(names), path)
+
+
+@VERSIONS
+def test_actions_in_a_column_of_openpis_name_are_the_actions(dataset, tmp_path):
+    without_our_files(dataset)
+    in_the_plural(dataset)
+    (recording,) = write_recordings(dataset, tmp_path / "back")
+    assert np.array_equal(
+        read_episode(recording, 1).arrays["actions"], recorded_episode(1, 6, "lift").arrays["actions"]
+    )
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+def test_a_dataset_without_actions_is_refused_with_the_columns_that_it_has(dataset):
+    without_our_files(dataset)
+    changed(dataset, "meta/info.json", lambda info: info["features"].update(acts=info["features"].pop("action")))
+    with pytest.raises(StorageError, match=r"there is no column 'action'; .*acts"):
+        write_recordings(dataset, dataset / "back")
 
 
 @pytest.mark.parametrize("version", [DatasetVersion.V21])

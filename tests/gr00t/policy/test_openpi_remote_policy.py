@@ -157,6 +157,34 @@ def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
     assert pi.keys == [None, None]
 
 
+class PiOfAnyLength(Pi):
+    """Answers with chunks of other lengths each time."""
+
+    lengths = (1, 3, 2, 6)
+
+    def infer(self, request: dict[str, Any]) -> Any:
+        answer = super().infer(request)
+        return {"actions": answer["actions"][: self.lengths[(len(self.requests) - 1) % 4]]}
+
+
+def test_chunks_of_any_length_are_played_to_their_ends():
+    log = ActionLog()
+    with talking(conversation(PiOfAnyLength())) as port:
+        policy = policy_at(port, execute="all")
+        rollout(LimbEnvironment(1), policy, episodes(1), [log])
+        policy.close()
+    expected = [10.0, 20, 21, 22, 30, 31, 40, 41]
+    assert log.actions[0][: len(expected), 0].tolist() == expected[: len(log.actions[0])]
+
+
+def test_chunks_of_any_length_cannot_be_late():
+    with talking(conversation(Pi())) as port:
+        policy = policy_at(port, execute="all")
+        with pytest.raises(ConfigError, match="execute: all leaves open how long a chunk is"):
+            LatePolicy(policy, Delays(steps=((2, 1),)), Meanwhile.CHUNK, QueryTimes())
+        policy.close()
+
+
 def test_late_answers_go_on_where_the_chunk_before_is_used_up():
     log = ActionLog()
     with talking(conversation(Pi())) as port:

@@ -108,6 +108,21 @@ def test_a_chunk_is_played_as_far_as_the_job_says():
     assert [actions[0, 0].item() for actions in environment.actions[:4]] == [107.0, 117.0, 207.0, 217.0]
 
 
+def test_every_action_of_an_answer_is_played_where_the_job_says_all():
+    model, environment = Model(), LimbEnvironment(1)
+
+    def answers(message, asked):
+        steps = 100 * asked + np.arange(asked)[:, None] + np.zeros(5)
+        return [packed("action", {"actions": array(steps)}, message["seq"])]
+
+    model.answers = answers
+    with serving(model.talk) as port:
+        policy = policy_at(port, execute="all")
+        rollout(environment, policy, episodes(1), [])
+        policy.close()
+    assert [actions[0, 0].item() for actions in environment.actions[:4]] == [100.0, 200.0, 201.0, 300.0]
+
+
 SIX_NUMBERS = {"action_spec": {"a": {"dims": 3}, "b": {"dims": 3}}}
 THREE_PICTURES = {"observation_spec": dict.fromkeys("abc", PICTURE)}
 STATE = {"observation_spec": {"state": {"dims": 8, "format": "raw"}}}
