@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from pyarrow.parquet import read_schema
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.results.merge import MergedResults, merge_results
+from isaaclab_arena.results.stored import read_table
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
 from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
+from isaaclab_arena.storage.videos import videos_of_job
 
 _COLUMNS = ["job", "episode_index", "episode_seed", "success", "length", "return", "conditions", "metrics"]
 
@@ -110,10 +110,8 @@ class Arm:
     def videos(self) -> Mapping[int, tuple[Path, ...]]:
         """The films of each episode that has any, by its index."""
         found: dict[int, tuple[Path, ...]] = {}
-        for path in sorted((job_directory(self.directory, self.entry.name) / VIDEOS_DIRECTORY).glob("*.mp4")):
-            name = parse_video_file_name(path.name)
-            if name is not None:
-                found[name.episode_index] = (*found.get(name.episode_index, ()), path)
+        for name, path in videos_of_job(self.directory, self.entry.name):
+            found[name.episode_index] = (*found.get(name.episode_index, ()), path)
         return found
 
 
@@ -252,11 +250,10 @@ def _stored_tables(directory: Path, *, asks: bool) -> tuple[pd.DataFrame, pd.Dat
     of_jobs = ["name", "planned", *(["episodes", "missing", "decision"] if asks else [])]
     of_episodes = [*_COLUMNS, *(["beyond_decision"] if asks else [])]
     try:
-        of_episodes += {"events"} & {*read_schema(directory / "episodes.parquet").names}
         return (
-            pd.read_parquet(directory / "results.parquet", columns=of_jobs),
-            pd.read_parquet(directory / "episodes.parquet", columns=of_episodes),
+            read_table(directory / "results.parquet", of_jobs),
+            read_table(directory / "episodes.parquet", of_episodes, optional=["events"]),
         )
-    except (OSError, ValueError, KeyError):
+    except StorageError:
         # Tables can be rebuilt, so a damaged one is no reason to give up.
         return None

@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from isaaclab_arena.storage.layout import (
-    VIDEOS_DIRECTORY,
-    VIEWPORT_VIDEO,
-    job_directory,
-    parse_video_file_name,
-    poster_file,
-)
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import read_whole
+from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
+from isaaclab_arena.storage.videos import videos_of_job
 
 MOST_POSTERS = 2_000
 """Episodes whose poster goes into the page; at 6 kB each, more would make it too large to mail."""
 
 _POSTER_LIMIT_BYTES = 20_000
+_FILM_LIMIT_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,7 @@ class Film:
 
     def content(self) -> str:
         """Return the file in base64; nothing where it cannot be read any more."""
-        return _base64(self.path) or ""
+        return _base64(self.path, most_bytes=_FILM_LIMIT_BYTES) or ""
 
     def address(self, page_directory: Path) -> str:
         """Return where a page in a directory finds the file."""
@@ -65,24 +63,16 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
         name: The job's name.
         job: Position of the job on the page.
     """
-    found = []
-    try:
-        with os.scandir(job_directory(output_directory, name) / VIDEOS_DIRECTORY) as entries:
-            for entry in entries:
-                said = parse_video_file_name(entry.name)
-                if said is not None and entry.is_file(follow_symlinks=False):
-                    found.append(
-                        Film(
-                            job=job,
-                            episode_index=said.episode_index,
-                            camera=said.camera or VIEWPORT_VIDEO,
-                            path=Path(entry.path),
-                            size_bytes=entry.stat().st_size,
-                        )
-                    )
-    except OSError:
-        # Most jobs are not filmed.
-        return []
+    found = [
+        Film(
+            job=job,
+            episode_index=said.episode_index,
+            camera=said.camera or VIEWPORT_VIDEO,
+            path=path,
+            size_bytes=path.stat().st_size,
+        )
+        for said, path in videos_of_job(output_directory, name)
+    ]
     return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
 
 
@@ -138,10 +128,8 @@ def _within(films: Iterable[Film], budget_bytes: int) -> frozenset[str]:
     return frozenset(names)
 
 
-def _base64(path: Path, *, most_bytes: int | None = None) -> str | None:
+def _base64(path: Path, *, most_bytes: int) -> str | None:
     try:
-        if most_bytes is not None and path.stat().st_size > most_bytes:
-            return None
-        return base64.b64encode(path.read_bytes()).decode("ascii")
-    except OSError:
+        return base64.b64encode(read_whole(path, max_bytes=most_bytes)).decode("ascii")
+    except StorageError:
         return None

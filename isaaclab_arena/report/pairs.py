@@ -1,6 +1,5 @@
 """Jobs of one task side by side: how they differ over the same episodes, and which episodes came out differently."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,13 @@ from isaaclab_arena.analysis.arms import Arm, ReadRun
 from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.evidence import EvidenceCurve, evidence_curve
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.storage.json_values import read_json
 
 MOST_PAIRS = 16
 
@@ -147,12 +148,12 @@ def _compared(
     numbers = {directory.resolve(): number for number, directory in enumerate(directories)}
     for directory in directories:
         try:
-            document = json.loads((directory / f"{NAME}.json").read_bytes())
+            document = read_json(directory / f"{NAME}.json")
             for task in document["tasks"]:
                 sides = [_side(task[name], numbers, positions) for name in ("candidate", "baseline")]
                 if sides[0] is not None and sides[1] is not None:
                     yield (sides[0], sides[1]), str(task["verdict"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (StorageError, ValueError, KeyError, TypeError, IndexError):
             continue
 
 

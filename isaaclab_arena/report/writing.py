@@ -10,13 +10,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.conditions import MEASURE
 from isaaclab_arena.report.groups import MOST_JOBS_IN_DETAIL
 from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.stored import stored_results
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.json_values import plain
 
 REPORT_FILE = "report.html"
@@ -65,9 +66,17 @@ def write_page(
     """
     path = runs[0].directory / REPORT_FILE if output is None else output
     html = html_of(page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
-    if not (path.is_file() and _without_its_time(path.read_bytes()) == _without_its_time(html.encode())):
+    if _without_its_time(_found(path)) != _without_its_time(html.encode()):
         write_text(path, html, overwrite=True)
     return path
+
+
+def _found(path: Path) -> bytes:
+    """Return the page that is there already, nothing if none can be read."""
+    try:
+        return read_whole(path)
+    except StorageError:
+        return b""
 
 
 def _without_its_time(html: bytes) -> bytes:

@@ -1,11 +1,12 @@
 """Check whether the tables of a run are up to date with its ranks' files."""
 
-import json
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.json_values import read_json
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN
 
 TABLE = "results.json"
@@ -22,9 +23,9 @@ def sizes_of_sources(output_directory: Path) -> dict[str, int]:
     """
     sizes = {}
     for directory in _entries(output_directory):
-        for file in _entries(directory) if directory.is_dir() else ():
+        for file in _entries(directory) if _is_directory(directory) else ():
             if fnmatchcase(file.name, COMMIT_FILE_PATTERN) or fnmatchcase(file.name, JOB_REPORT_PATTERN):
-                sizes[f"{directory.name}/{file.name}"] = file.stat().st_size
+                sizes[f"{directory.name}/{file.name}"] = file.stat(follow_symlinks=False).st_size
     return dict(sorted(sizes.items()))
 
 
@@ -35,6 +36,14 @@ def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link in a loop leads nowhere.
+        return False
 
 
 def tables_are_current(output_directory: Path) -> bool:
@@ -48,7 +57,7 @@ def tables_are_current(output_directory: Path) -> bool:
 
 def _sizes_in_table(table: Path) -> Mapping[str, int] | None:
     try:
-        document = json.loads(table.read_bytes())
-    except (OSError, ValueError):
+        document = read_json(table)
+    except StorageError:
         return None
     return document.get("sources") if isinstance(document, dict) else None

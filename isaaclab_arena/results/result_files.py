@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import (
     BENCHMARK_COLUMNS,
@@ -34,7 +35,7 @@ from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.results.stopping.wording import in_words
 from isaaclab_arena.results.swept import PREFIX
-from isaaclab_arena.storage.atomic import storage_errors, write_bytes
+from isaaclab_arena.storage.atomic import read_whole, write_bytes
 from isaaclab_arena.storage.json_values import json_text
 
 SCHEMA_VERSION = 1
@@ -141,10 +142,10 @@ def _present(columns: Mapping[str, str], table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    if not path.is_file():
+    try:
+        found = read_whole(path)
+    except StorageError:
         return False
-    with storage_errors("read", path):
-        found = path.read_bytes()
     if path.name == RESULTS_FILE:
         return found.replace(_OF_EARLIER_VERSIONS, b"", 1) == content
     # Another version of the library writes the same table in other bytes.

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from isaaclab_arena.errors import DamagedFileError, DiskUnusableError, StorageError
 from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 # EFBIG: a limit on the size of files (RLIMIT_FSIZE), which the next file meets too.
+_LARGEST_FILE_BYTES = 2**63 - 1
+_LARGEST_READ_BYTES = 2**30
 _UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
@@ -33,27 +36,49 @@ def storage_errors(doing: str, path: Path) -> Iterator[None]:
         raise storage_error(doing, path, error) from error
 
 
-def check_plain(path: Path) -> None:
+def check_plain(path: Path, *, max_bytes: int = _LARGEST_FILE_BYTES) -> None:
     """Return if a path names a plain file, before anything opens it: a pipe in its place would never end.
 
+    A run may come from anybody. Of its files none leads out of its directory, which holds ``run.json``: a link to
+    another file would put that into a page that is sent on.
+
+    Args:
+        path: The file.
+        max_bytes: How large it may be [bytes].
+
     Raises:
-        DamagedFileError: If something else lies there, such as a link to nothing.
+        DamagedFileError: If something else lies there, such as a link to nothing or out of the run's directory, or it
+            is too large.
         StorageError: If nothing does, or the system cannot tell.
     """
     with storage_errors("read", path):
         try:
-            is_plain = stat.S_ISREG(path.stat().st_mode)
+            found = path.stat()
         except FileNotFoundError:
             if not path.is_symlink():
                 raise
-            is_plain = False
-    if not is_plain:
+            found = None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            found = None
+    if found is None or not stat.S_ISREG(found.st_mode):
         raise DamagedFileError(f"cannot read {path}: {not_a_plain_file(path)}")
+    if found.st_size > max_bytes:
+        raise DamagedFileError(f"cannot read {path}: it has {found.st_size} bytes, at most {max_bytes} are read")
+    if leads_out_of_its_run(path):
+        raise DamagedFileError(f"cannot read {path}: it leads out of the run's directory, to {os.path.realpath(path)}")
 
 
-def read_whole(path: Path) -> bytes:
+def leads_out_of_its_run(path: Path) -> bool:
+    """Return whether links lead from a path below a directory with ``run.json`` to a place outside of it."""
+    run = next((parent for parent in path.parents if (parent / RUN_PLAN_FILE).exists()), None)
+    return run is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(run))
+
+
+def read_whole(path: Path, *, max_bytes: int = _LARGEST_READ_BYTES) -> bytes:
     """Return what a file of a run holds; see `check_plain`."""
-    check_plain(path)
+    check_plain(path, max_bytes=max_bytes)
     with storage_errors("read", path):
         return path.read_bytes()
 

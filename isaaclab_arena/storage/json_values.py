@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem
 from isaaclab_arena.storage.atomic import read_whole
 
 Value = TypeVar("Value")
@@ -107,6 +107,20 @@ def _cached_adapter(value_type: Any) -> TypeAdapter[Any]:
     return TypeAdapter(value_type)
 
 
+def read_json(path: Path) -> Any:
+    """Return the value that a JSON file of a run holds; see `read_whole`.
+
+    Raises:
+        DamagedFileError: If it is no JSON, or nested too deep.
+        StorageError: If the file is absent or cannot be read.
+    """
+    content = read_whole(path)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"cannot read {path}: is not valid JSON: {error}") from error
+
+
 def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> Value:
     """Read a dataclass from a JSON file.
 
@@ -116,14 +130,13 @@ def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> 
         schema_version: The version that this program writes and reads.
 
     Raises:
-        ConfigError: If the file is no JSON, is of another program or version, or a field is missing or wrong.
+        ConfigError: If it is no plain file, no JSON, of another program or version, or a field is missing or wrong.
         StorageError: If the file is absent or cannot be read.
     """
-    content = read_whole(path)
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(Problem(f"is not valid JSON: {error}", file=str(path))) from error
+        document = read_json(path)
+    except DamagedFileError as error:
+        raise ConfigError(Problem(str(error).removeprefix(f"cannot read {path}: "), file=str(path))) from error
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found is None:
         raise ConfigError(Problem("was not written by this program: it has no schema_version", file=str(path)))

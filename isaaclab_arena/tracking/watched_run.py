@@ -14,10 +14,11 @@ from isaaclab_arena.results.grouping import job_settings
 from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, answer_cells, job_row
 from isaaclab_arena.results.stopping.answers import Answer
-from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
+from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts, times_rerun
 from isaaclab_arena.storage.run.commits import CommitLog, read_commits
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.storage.videos import videos_of_job
 from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_name
 from isaaclab_arena.tracking.tracker import CheckpointMeasures, FailureFilm, JobMeasures, TrackedRun, Tracker
 
@@ -183,11 +184,8 @@ class WatchedRun:
 
     def _tell_films(self, job: str) -> None:
         filmed, failed = self._filmed.setdefault(job, set()), self._failed[job]
-        videos = job_directory(self._output_directory, job) / VIDEOS_DIRECTORY
-        for path in sorted(videos.glob("*.mp4")) if failed else ():
-            said = parse_video_file_name(path.name)
-            wanted = said is not None and said.episode_index in failed and path not in filmed
-            if said is None or not wanted or len(filmed) >= MAX_FILMS_OF_A_JOB or not path.is_file():
+        for said, path in videos_of_job(self._output_directory, job) if failed else ():
+            if said.episode_index not in failed or path in filmed or len(filmed) >= MAX_FILMS_OF_A_JOB:
                 continue
             filmed.add(path)
             outcome = str(failed[said.episode_index])

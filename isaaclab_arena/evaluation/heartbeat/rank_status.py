@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from isaaclab_arena.distributed.process import machine_identity, process_start_ticks
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import read_whole
 
 _LOG = logging.getLogger(__name__)
 _SPEED_WINDOW = 10
@@ -146,8 +148,8 @@ def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = 
         run_id: Ignore what belongs to another start of the program; None accepts any.
     """
     try:
-        text = status_path(output_directory, rank).read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        text = read_whole(status_path(output_directory, rank)).decode()
+    except (StorageError, ValueError):
         return None
     return parse_rank_status(text, run_id=run_id)
 
@@ -157,6 +159,6 @@ def parse_rank_status(text: str, *, run_id: str | None = None) -> RankStatus | N
     try:
         fields: dict[str, Any] = json.loads(text)
         status = RankStatus(**{**fields, "state": RankState(fields["state"])})
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return status if run_id is None or status.run_id == run_id else None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.clock import now
+from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankReport, RankWatch
 from isaaclab_arena.evaluation.scheduling.claim import Claim, claim_name, is_taken_over, job_name, piece_name
 from isaaclab_arena.evaluation.scheduling.cost import (
@@ -28,6 +29,7 @@ from isaaclab_arena.evaluation.scheduling.cost import (
 )
 from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
+from isaaclab_arena.storage.json_values import read_json
 
 _NAME = re.compile(r"j([0-9]+)(?:_p([0-9]+)\.(?:g([1-9][0-9]*)|(done))|\.failed)")
 _REFRESH_INTERVAL_S = 1.0
@@ -379,10 +381,8 @@ class ClaimTable:
     def _read(self, name: str) -> dict[str, Any]:
         """Return the content of a file, empty if there is none that makes sense: its maker may have died over it."""
         path = self._directory / name
-        with storage_errors("read", path):
-            text = path.read_bytes()
         try:
-            content = json.loads(text)
-        except ValueError:
+            content = read_json(path)
+        except DamagedFileError:
             return {}
         return content if isinstance(content, dict) else {}

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.provenance import provenance
 from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
 from isaaclab_arena.evaluation.verify.sample import another_num_envs
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter, json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
@@ -119,7 +119,7 @@ def write_contents(directory: Path, jobs: Sequence[Job]) -> None:
 def read_contents(directory: Path) -> dict[str, Contents]:
     """Return what `write_contents` wrote, by the name of the job; nothing where it wrote nothing."""
     path = directory / _CONTENTS_FILE
-    return adapter(dict[str, Contents]).validate_json(path.read_bytes()) if path.is_file() else {}
+    return adapter(dict[str, Contents]).validate_json(read_whole(path)) if path.is_file() else {}
 
 
 def options_of_plan(plan: RunPlan) -> RunOptions:

@@ -13,9 +13,10 @@ from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
-from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
+from isaaclab_arena.storage.layout import job_directory, parse_video_file_name
 from isaaclab_arena.storage.run.commits import CommitLine, read_commits
 from isaaclab_arena.storage.run.run_plan import PlanEntry
+from isaaclab_arena.storage.videos import videos_of_job
 
 RESULT_FILE = "arena_experiment_result.json"
 MANIFEST_FILE = "experiment_manifest.json"
@@ -138,10 +139,8 @@ def video_name(name: str, *, rebuild: int, fields: Mapping[str, Any]) -> str:
 def _videos_by_episode(directory: Path) -> dict[tuple[int, int], list[Path]]:
     """Return a job's videos by the environment and the index of their episode."""
     found: dict[tuple[int, int], list[Path]] = {}
-    for path in sorted((directory / VIDEOS_DIRECTORY).glob("*.mp4")):
-        said = parse_video_file_name(path.name)
-        if said is not None and path.is_file() and not path.is_symlink():
-            found.setdefault((said.env_id, said.episode_index), []).append(path)
+    for said, path in videos_of_job(directory.parent, directory.name):
+        found.setdefault((said.env_id, said.episode_index), []).append(path)
     return found
 
 

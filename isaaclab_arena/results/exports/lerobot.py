@@ -13,9 +13,10 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.hdf5.episodes import read_array
-from isaaclab_arena.storage.layout import REWARDS, VIDEOS_DIRECTORY, job_directory
+from isaaclab_arena.storage.layout import REWARDS, job_directory
 from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.run.commits import CommitLine, read_commits
+from isaaclab_arena.storage.videos import videos_of_job
 
 EVAL_INFO_FILE = "eval_info.json"
 
@@ -192,7 +193,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _videos(directory: Path) -> list[Path]:
-    return sorted(path.absolute() for path in (directory / VIDEOS_DIRECTORY).glob("*.mp4"))
+    return [path.absolute() for _, path in videos_of_job(directory.parent, directory.name)]
 
 
 def _write(path: Path, info: Mapping[str, Any]) -> None:

@@ -16,13 +16,12 @@ from isaaclab_arena.storage.layout import (
     OBSERVATIONS,
     REWARDS,
     STATES,
-    VIDEOS_DIRECTORY,
     job_directory,
-    parse_video_file_name,
 )
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.run.run_plan import read_run_plan
+from isaaclab_arena.storage.videos import videos_of_job
 
 _STEP, _TIME = "step", "time"
 _NUMBERS = (OBSERVATIONS, STATES, ACTIONS, REWARDS)
@@ -54,7 +53,7 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
             raise ConfigError(Problem(f"the run has no job '{name}'{did_you_mean(name, names)}", key="--job"))
     for name in jobs or names:
         found, problems = locate_episodes(job_directory(run, name), name)
-        films = _films(job_directory(run, name) / VIDEOS_DIRECTORY)
+        films = _films(run, name)
         for index, files in sorted(found.items()):
             path = output / name / f"episode_{index:06d}.rrd"
             recording_id = f"{plan.run_id}_{name}_{index}"
@@ -161,11 +160,9 @@ def _indexes(library: Any, steps: np.ndarray, dt_s: float) -> list[Any]:
     return [*indexes, library.TimeColumn(_TIME, duration=steps * dt_s)] if dt_s else indexes
 
 
-def _films(directory: Path) -> dict[int, dict[str, Path]]:
+def _films(run: Path, job: str) -> dict[int, dict[str, Path]]:
     """Return the videos of a job by episode and camera."""
     found: dict[int, dict[str, Path]] = {}
-    for path in sorted(directory.glob("*.mp4")):
-        said = parse_video_file_name(path.name)
-        if said is not None and path.is_file():
-            found.setdefault(said.episode_index, {})[said.camera or "viewport"] = path
+    for said, path in videos_of_job(run, job):
+        found.setdefault(said.episode_index, {})[said.camera or "viewport"] = path
     return found

@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.stopping.answers import Answer, Answering, FinishedEpisode, needed_episodes
 from isaaclab_arena.results.stopping.wording import in_words
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.atomic import check_plain, storage_errors
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, job_directory
 from isaaclab_arena.storage.run.commits import CommitLine, counts_before, parse_line
 
@@ -111,6 +111,7 @@ class _Tail:
     def new_lines(self) -> Iterator[CommitLine]:
         for path in sorted(self._directory.glob(COMMIT_FILE_PATTERN)):
             begin = self._read_bytes.get(path, 0)
+            check_plain(path)
             with storage_errors("read", path), path.open("rb") as file:
                 file.seek(begin)
                 content = file.read()

@@ -14,6 +14,7 @@ from isaaclab_arena.results.grouping import group_by, groups_table, write_groups
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from isaaclab_arena.results.summary import print_summary
+from isaaclab_arena.storage.atomic import read_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     with stdout_for_json(wanted=options.json):
         is_complete = _merge(options)
     if options.json:
-        print((options.output_directory / TABLE).read_text(encoding="utf-8"), end="")
+        print(read_whole(options.output_directory / TABLE).decode(), end="")
     return 0 if is_complete else 1
 
 

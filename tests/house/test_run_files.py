@@ -1,0 +1,32 @@
+"""Files of a run are read by `isaaclab_arena.storage` alone, which takes no pipe for a file and follows no link out."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "isaaclab_arena"
+ROOMS = ("results", "report", "analysis", "tracking", "cli/commands/compare", "cli/commands/files", "evaluation/verify")
+READS = {"open", "read_bytes", "read_text", "read_parquet", "read_csv", "read_schema"}
+# These check the file before, read no file, or read one of the package or of this process.
+ALLOWED = {
+    "evaluation/verify/verification.py",
+    "cli/commands/compare/compare.py",
+    "report/writing.py",
+    "results/result_files.py",
+    "results/stopping/watch.py",
+    "results/stored.py",
+    "tracking/live.py",
+    "tracking/tensorboard_tracker.py",
+}
+
+
+def raw_reads() -> Iterator[str]:
+    for path in (file for room in ROOMS for file in sorted((PACKAGE / room).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+            if name in READS:
+                yield path.relative_to(PACKAGE).as_posix()
+
+
+def test_commands_read_files_of_a_run_through_its_reader_alone():
+    assert set(raw_reads()) == ALLOWED

@@ -1,0 +1,119 @@
+"""A finished run that somebody else sent: whatever lies in its directory, commands end, and no other file leaks."""
+
+import base64
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.cli.main import main
+from tests.tracking.runs import finished_run
+
+SECRET = b"-----BEGIN PRIVATE KEY----- not for you"
+COMMANDS = (("report",), ("compare", "--baseline", "early"))
+MORE_COMMANDS = (
+    ("leaderboard",),
+    ("robustness",),
+    ("replay-decision", "--jobs", "late.v2,early"),
+    ("export", "--arena"),
+    ("export", "--lerobot"),
+    ("export", "--tensorboard"),
+    ("merge",),
+)
+NEVER_READ = {".csv", ".md", ".tex", ".html"}
+ENDINGS = range(5)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+def deep_object(path: Path) -> None:
+    path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def elsewhere(path: Path) -> None:
+    path.symlink_to(secret_beside(path))
+
+
+def secret_beside(path: Path) -> Path:
+    run = next(parent for parent in path.parents if parent.name == "run")
+    return run.parent / "secret"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run with tables, a comparison, a page, and a film with its poster."""
+    directory = tmp_path_factory.mktemp("sent") / "run"
+    finished_run(directory)
+    film = next(directory.rglob("*.mp4"))
+    film.with_suffix(".webp").write_bytes(b"RIFF poster")
+    for command, *options in (("merge",), *COMMANDS):
+        assert main([command, str(directory), *options]) in ENDINGS
+    return directory
+
+
+def names(run: Path) -> list[str]:
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+
+
+def check(run: Path, place: Path, damage: Callable[[Path], None], files: Sequence[str], commands: Sequence) -> None:
+    (place / "secret").write_bytes(SECRET)
+    for name in files:
+        copy = place / "run"
+        shutil.copytree(run, copy)
+        (copy / name).unlink()
+        damage(copy / name)
+        for command, *options in commands:
+            assert main([command, str(copy), *options]) in ENDINGS, (name, command)
+        for file in place.rglob("*"):
+            if file.is_file() and not file.is_symlink() and file.name != "secret" and file.stat().st_size < 10**8:
+                content = file.read_bytes()
+                assert SECRET not in content, (name, file)
+                assert base64.b64encode(SECRET) not in content, (name, file)
+        for each in place.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each)
+
+
+@pytest.mark.parametrize("damage", [pipe, deep, elsewhere])
+def test_commands_end_without_a_traceback_and_leak_no_other_file(run, tmp_path, damage, capsys):
+    files = [name for name in names(run) if Path(name).suffix not in NEVER_READ]
+    check(run, tmp_path, damage, files, COMMANDS)
+    assert SECRET.decode() not in str(capsys.readouterr())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [pipe, loop, directory, deep, deep_object, huge, elsewhere])
+def test_every_command_ends_without_a_traceback_and_leaks_no_other_file(run, tmp_path, damage, capsys):
+    check(run, tmp_path, damage, names(run), (*COMMANDS, *MORE_COMMANDS))
+    assert SECRET.decode() not in str(capsys.readouterr())
+
+
+def test_a_directory_of_films_that_lies_elsewhere_is_not_shown(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    elsewhere_videos = tmp_path / "videos"
+    (copy / "early" / "videos").rename(elsewhere_videos)
+    (copy / "early" / "videos").symlink_to(elsewhere_videos)
+    assert main(["report", str(copy)]) == 0
+    assert b"film-0" not in (copy / "report.html").read_bytes()
