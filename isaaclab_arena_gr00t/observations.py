@@ -10,7 +10,7 @@ import torch
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import SomePictures
+from isaaclab_arena.interfaces.pictures import SomePictures, in_colours
 from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.joints import from_groups, to_groups
@@ -34,10 +34,11 @@ class Shown:
 def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> dict[str, torch.Tensor]:
     """Return the pictures of some env slots at the present step. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
-    return {
-        key: resized_with_padding(_of(observation[CAMERA_GROUP][camera], env_ids), height=height, width=width)
-        for key, camera in wiring.cameras.items()
-    }
+    shown = {}
+    for key, camera in wiring.cameras.items():
+        images = in_colours(_of(observation[CAMERA_GROUP][camera], env_ids))
+        shown[key] = resized_with_padding(images, height=height, width=width)
+    return shown
 
 
 def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> torch.Tensor | None:
@@ -113,17 +114,48 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
             raise PolicyError(
                 f"the model's answer has no action '{key}', it has {', '.join(map(str, answer)) or 'none'}"
             )
-        values = np.asarray(answer[key], dtype=np.float32)
+        values = answered(answer[key], f"the model's action '{key}'")
         due = (num_slots, chunk_length, len(places))
         if values.ndim != 3 or (values.shape[0], values.shape[2]) != (due[0], due[2]) or values.shape[1] < due[1]:
             raise PolicyError(
                 f"the model's action '{key}' has shape {values.shape}; {due[0]} env slots, at least {due[1]} steps and "
                 f"{due[2]} numbers are due"
             )
-        groups[key] = torch.from_numpy(values[:, :chunk_length])
-        if not torch.isfinite(groups[key]).all():
-            raise PolicyError(f"the model's action '{key}' holds numbers that are not finite")
+        groups[key] = torch.from_numpy(in_float32(values[:, :chunk_length], f"the model's action '{key}'"))
     return from_groups(groups, wiring.action)
+
+
+def answered(values: object, what: str) -> np.ndarray:
+    """Return an array of an answer; nothing is made of words, objects or complex numbers.
+
+    Args:
+        values: What stands there.
+        what: What it is called in messages.
+
+    Raises:
+        PolicyError: If it is no array of real numbers.
+    """
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise PolicyError(f"{what} must be an array of real numbers, got {type(values).__name__} of {array.dtype}")
+    return array
+
+
+def in_float32(array: np.ndarray, what: str) -> np.ndarray:
+    """Return an array of an answer in float32, contiguous.
+
+    Raises:
+        PolicyError: If one of its numbers is not finite there.
+    """
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(array, dtype=np.float32)
+    unsound = ~np.isfinite(numbers)
+    if unsound.any():
+        raise PolicyError(f"{what} holds numbers that are not finite in float32, such as {array[unsound][0]}")
+    return numbers
 
 
 def continued(going_on: Continuation | None, wiring: Wiring) -> dict[str, Any] | None:

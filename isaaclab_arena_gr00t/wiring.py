@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.pictures import picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.joint_files import JointFiles
@@ -179,10 +178,12 @@ def _wrong_camera(camera: str, pictures: Mapping[str, ArraySpec], config: Gr00tC
     if camera not in pictures:
         return [Problem(f"the environment has no camera '{camera}'{did_you_mean(camera, pictures)}", key=key)]
     spec = pictures[camera]
-    if len(spec.shape) != 3 or spec.shape[2] != 3 or spec.dtype is not torch.uint8:
-        return [Problem(f"'{camera}' is no colour picture: {spec.dtype} of shape {spec.shape}", key=key)]
-    if config.original_image_size is not None and spec.shape != config.original_image_size:
-        message = f"is {list(config.original_image_size)}, but '{camera}' gives {list(spec.shape)}"
+    try:
+        shape = picture_layout(spec.shape, spec.dtype).shape
+    except ValueError as reason:
+        return [Problem(f"'{camera}' {reason}", key=key)]
+    if config.original_image_size is not None and shape != config.original_image_size:
+        message = f"is {list(config.original_image_size)}, but '{camera}' gives {list(shape)}"
         return [Problem(message, key="original_image_size")]
     return []
 

@@ -88,8 +88,8 @@ class Environment(ABC):
     ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
 
     An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
-    `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `BeginsResets`, `StepsAhead`, `TellsEvents`,
-    `Filmable` and `FilmableLater`. What it does not offer is left out where it would be used.
+    `Restorable`, `Snapshottable`, `TriesSteps`, `BeginsSteps`, `BeginsResets`, `StepsAhead`, `TellsBadStarts`,
+    `TellsEvents`, `Filmable` and `FilmableLater`. What it does not offer is left out where it would be used.
 
     Attributes:
         num_envs: Number of env slots.
@@ -352,6 +352,19 @@ class JudgesStarts(Protocol):
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
         """Return in which of these env slots, which were just reset, the goal is met, in the same order."""
+        ...
+
+
+@runtime_checkable
+class TellsBadStarts(Protocol):
+    """An environment that can tell that a reset gave what cannot be shown, so that no episode can begin with it."""
+
+    def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
+        """Return why episodes cannot begin in env slots that were just reset, by env slot; nothing of those that can.
+
+        Args:
+            env_ids: The env slots.
+        """
         ...
 
 

@@ -140,7 +140,7 @@ class EpisodeRecord:
         length: Number of control steps.
         episode_return: Sum of the rewards.
         termination: Why it ended: ``terminated``, ``time_limit``, ``policy_finished``, ``diverged``,
-            ``episode_timeout``, ``solved_at_start``, ``policy_lost``, ``ranks_lost``.
+            ``episode_timeout``, ``solved_at_start``, ``bad_start``, ``policy_lost``, ``ranks_lost``.
         conditions: What it started from.
         language_instruction: What the policy was told.
         metrics: Further scalars that the environment reports, for example ``final_distance_m``.

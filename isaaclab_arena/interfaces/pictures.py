@@ -1,7 +1,8 @@
-"""The protocols of environments that show pictures, and what a reader is shown where not every env slot was drawn."""
+"""The protocols of environments that show pictures, how these lie in arrays, and what a reader is shown of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, Self, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -10,6 +11,91 @@ from isaaclab_arena.errors import UnannouncedPictureError
 
 CAMERAS = "camera_obs"
 """The group of an observation that holds what cameras see."""
+
+_Array = TypeVar("_Array", torch.Tensor, np.ndarray)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureLayout:
+    """How a picture lies in its array, as far as its shape and type say so for certain.
+
+    Environments show and recordings keep pictures as they are. Whoever needs colours, an adapter, an export or a film,
+    has them from `colours`.
+
+    Attributes:
+        height: Rows.
+        width: Columns.
+        channels: Where the channels are: ``last``, ``first``, or ``none`` for a grey picture without any.
+        num_channels: 3 for colours, 1 for grey, 4 for colours and opacity.
+    """
+
+    height: int
+    width: int
+    channels: str
+    num_channels: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of one picture in colours."""
+        return self.height, self.width, 3
+
+    def colours(self, pictures: _Array) -> _Array:
+        """Return pictures in colours: grey ones with three equal channels, opacity left out.
+
+        Args:
+            pictures: As they lie. Shape: (*batch, *shape of one), uint8.
+
+        Returns:
+            Shape: (*batch, height, width, 3), uint8, contiguous; the argument itself where it lies so already.
+        """
+        if self.channels == "last" and self.num_channels == 3:
+            return pictures
+        if self.channels == "none":
+            pictures = pictures[..., None]
+        elif self.channels == "first":
+            pictures = pictures.swapaxes(-3, -2).swapaxes(-2, -1)
+        pictures = pictures[..., [0, 0, 0]] if self.num_channels == 1 else pictures[..., :3]
+        return np.ascontiguousarray(pictures) if isinstance(pictures, np.ndarray) else pictures.contiguous()
+
+
+def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> PictureLayout:
+    """Return how the pictures of a camera lie in their arrays.
+
+    Args:
+        shape: Of one picture.
+        dtype: Of its elements.
+
+    Raises:
+        ValueError: If it is no picture in bytes, or it is not certain how it lies; the message says why, without the
+            camera's name.
+    """
+    shape = tuple(shape)
+    if str(dtype).removeprefix("torch.") != "uint8":
+        raise ValueError(f"is no colour picture: {dtype} of shape {shape}")
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise ValueError(f"has shape {shape}, which is no single picture; show it as (height, width, 3)")
+    first, last = shape[0], shape[-1]
+    if len(shape) == 2:
+        return PictureLayout(height=first, width=last, channels="none", num_channels=1)
+    if last == 3 or (last in (1, 4) and first not in (1, 3, 4)):
+        return PictureLayout(height=first, width=shape[1], channels="last", num_channels=last)
+    if first in (1, 3) and last not in (1, 4):
+        return PictureLayout(height=shape[1], width=last, channels="first", num_channels=first)
+    are_several = first == 4 and last not in (1, 4)
+    doubt = "the first four may be channels or pictures" if are_several else "it is not certain where its channels are"
+    raise ValueError(f"has shape {shape}, and {doubt}; show it as (height, width, 3)")
+
+
+def in_colours(pictures: _Array) -> _Array:
+    """Return pictures of one camera in colours; see `PictureLayout.colours`.
+
+    Args:
+        pictures: Shape: (n, *shape of one), uint8.
+
+    Raises:
+        ValueError: See `picture_layout`.
+    """
+    return picture_layout(pictures.shape[1:], pictures.dtype).colours(pictures)
 
 
 @runtime_checkable

@@ -1,6 +1,7 @@
 """Write recorded episodes as a file of demonstrations for robomimic's ``SequenceDataset``."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import h5py
 import numpy as np
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.storage.atomic import written_in_place
 from isaaclab_arena.storage.hdf5.opened_file import hdf5_errors
 from isaaclab_arena.storage.json_values import json_line
@@ -114,7 +116,8 @@ def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
     """Return what an episode's policy saw, under names without directories.
 
     Terms of group ``policy`` and cameras keep their names, terms of other groups begin with their group's. One number
-    per control step becomes a vector of one. `FLAT` is added where group ``policy`` was recorded.
+    per control step becomes a vector of one, and pictures are in colours, where it is certain how they lie. `FLAT` is
+    added where group ``policy`` was recorded.
 
     Args:
         arrays: The arrays of a recorded episode.
@@ -127,7 +130,12 @@ def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
         name = term.replace("/", "_")
         if group not in {OBSERVATIONS, CAMERA_OBSERVATIONS} or name in seen:
             name = f"{group.removeprefix('obs_')}_{name}"
-        seen[name] = array[:, None] if array.ndim == 1 else array
+        shown = array
+        if group == CAMERA_OBSERVATIONS:
+            # Depth, segmentation and stacks of pictures stay as they are.
+            with suppress(ValueError):
+                shown = in_colours(array)
+        seen[name] = shown[:, None] if shown.ndim == 1 else shown
     terms = {
         path.removeprefix(f"{OBSERVATIONS}/"): array
         for path, array in arrays.items()

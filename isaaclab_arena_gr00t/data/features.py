@@ -5,9 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.pictures import picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage import layout as recorded
+from isaaclab_arena.storage.hdf5.episodes import ArrayPlace
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
 from isaaclab_arena_gr00t.data.files import layout
@@ -49,13 +53,11 @@ class DatasetFeatures:
     cameras: Mapping[str, Camera]
     rewards: bool
 
-    def paths(self) -> dict[str, tuple[int, ...]]:
-        """Return every recorded array that is needed, and its shape at one control step."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for column in self.vectors.values():
-            shapes |= {path: (size,) for path, size in column.sources.items()}
-        shapes |= {camera.path: (camera.height, camera.width, 3) for camera in self.cameras.values()}
-        return shapes | ({recorded.REWARDS: ()} if self.rewards else {})
+    def paths(self) -> list[str]:
+        """Return the path of every recorded array that is needed."""
+        vectors = [path for column in self.vectors.values() for path in column.sources]
+        cameras = [camera.path for camera in self.cameras.values()]
+        return [*dict.fromkeys(vectors), *cameras, *([recorded.REWARDS] if self.rewards else [])]
 
     def described(self, *, fps: int, lossless: bool, png: bool = False) -> dict[str, Any]:
         """Return the entries of all columns and videos in ``info.json``; with ``png`` pictures are in columns too."""
@@ -85,7 +87,7 @@ class DatasetFeatures:
 
 
 def plan_features(
-    shapes: Mapping[str, tuple[int, ...]],
+    arrays: Mapping[str, ArrayPlace],
     *,
     policy: Gr00tClosedloopPolicyConfig | None = None,
     state_names: Sequence[str] = (),
@@ -95,7 +97,7 @@ def plan_features(
     """Return the columns and videos of a new dataset.
 
     Args:
-        shapes: Shape of every recorded array of an episode, by its path.
+        arrays: Shape and type of every recorded array of an episode, by its path.
         policy: The YAML file of the policy to train, which names cameras and groups of joints.
         state_names: Observations that form the state; by default those of ``policy``, or else those of the robot
             itself, or else all.
@@ -103,8 +105,9 @@ def plan_features(
         videos: Whether there are videos.
 
     Raises:
-        ConfigError: If the recording lacks something.
+        ConfigError: If the recording lacks something, or it is not certain how its pictures lie in their arrays.
     """
+    shapes = {path: array.shape for path, array in arrays.items()}
     observed = _vectors(shapes)
     if len(shapes.get(recorded.ACTIONS, ())) != 2:
         raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
@@ -119,7 +122,7 @@ def plan_features(
     if environment_state and others:
         vectors[layout.ENVIRONMENT_STATE] = _whole(others)
     vectors[layout.ACTION] = _action(shapes[recorded.ACTIONS][1], files)
-    cameras = _cameras(shapes, policy) if videos else {}
+    cameras = _cameras(arrays, policy) if videos else {}
     return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
 
 
@@ -170,20 +173,29 @@ def _action(size: int, files: JointFiles) -> Column:
     return Column(sources={recorded.ACTIONS: size}, groups=groups, names=names)
 
 
-def _cameras(shapes: Mapping[str, tuple[int, ...]], policy: Gr00tClosedloopPolicyConfig | None) -> dict[str, Camera]:
+def _cameras(arrays: Mapping[str, ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None) -> dict[str, Camera]:
     prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
-    found = {
-        path.removeprefix(prefix): Camera(path=path, height=shape[1], width=shape[2])
-        for path, shape in shapes.items()
-        if path.startswith(prefix) and len(shape) == 4 and shape[3] == 3
-    }
+    found: dict[str, Camera] = {}
+    unclear: dict[str, str] = {}
+    for path, array in arrays.items():
+        # Depth and segmentation are no pictures in bytes.
+        if path.startswith(prefix) and array.dtype == np.uint8:
+            name = path.removeprefix(prefix)
+            try:
+                lies = picture_layout(array.shape[1:], array.dtype)
+                found[name] = Camera(path=path, height=lies.height, width=lies.width)
+            except ValueError as reason:
+                unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
+    if policy is None and unclear:
+        raise ConfigError([Problem(reason, key="--dataset") for reason in unclear.values()])
     if policy is None:
         return {name.replace("/", "."): camera for name, camera in found.items()}
     wanted = policy.cameras
     problems = [
         Problem(
-            f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with --enable_cameras "
-            "and --record_observations all, or leave out videos with --no_videos",
+            unclear.get(name)
+            or f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with "
+            "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
             key="pov_cam_name_sim",
         )
         for name in wanted.values()

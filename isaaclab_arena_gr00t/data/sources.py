@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.storage.hdf5.episodes import locate_arrays, read_all_attributes
+from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, locate_arrays, read_all_attributes
 from isaaclab_arena.storage.layout import ACTIONS, EPISODES_DIRECTORY, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes
@@ -95,36 +97,42 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
     return round(rate)
 
 
-def shapes_of(episode: SourceEpisode) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every recorded array, by path.
+def arrays_of(episode: SourceEpisode) -> Mapping[str, ArrayPlace]:
+    """Return shape and type of every recorded array, by path.
 
     Raises:
         StorageError: If the recording cannot be read.
     """
-    return {path: place.shape for path, place in locate_arrays(episode.file, episode.episode_index).items()}
+    return locate_arrays(episode.file, episode.episode_index)
 
 
-def check_shapes(episode: SourceEpisode, wanted: Mapping[str, tuple[int, ...]]) -> None:
+def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> None:
     """Refuse an episode that lacks an array.
 
     Args:
         episode: The episode.
-        wanted: Path of every array that is needed to its shape at one control step.
+        wanted: Path of every array that is needed, to what it is in the first episode.
 
     Raises:
-        ConfigError: If an array is missing or has another shape, or there is no control step.
+        ConfigError: If an array is missing or has another shape or type, or there is no control step.
         StorageError: If the recording cannot be read.
     """
-    shapes = shapes_of(episode)
-    num_steps = next(iter(shapes.get(ACTIONS, ())), 0)
+    arrays = arrays_of(episode)
+    num_steps = next(iter(arrays[ACTIONS].shape), 0) if ACTIONS in arrays else 0
     if num_steps == 0:
         raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
-    for path, shape in wanted.items():
-        due = (num_steps, *shape)
-        if shapes.get(path) != due:
-            has = f"has shape {shapes[path]}" if path in shapes else "is missing"
-            message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
-            raise ConfigError(Problem(message, key=DATASET_OPTION))
+    for path, first in wanted.items():
+        due, found = (num_steps, *first.shape[1:]), arrays.get(path)
+        if found is None:
+            has = "is missing"
+        elif found.shape != due:
+            has = f"has shape {found.shape}"
+        elif first.dtype == np.uint8 != found.dtype:
+            has = f"holds {found.dtype}, and no pictures"
+        else:
+            continue
+        message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
 
 
 def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:

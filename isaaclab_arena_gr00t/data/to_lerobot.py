@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
@@ -28,7 +29,7 @@ from isaaclab_arena_gr00t.data.files.statistics import (
 )
 from isaaclab_arena_gr00t.data.files.writers import WRITERS, EpisodeContent, EpisodeWriter, append_lines
 from isaaclab_arena_gr00t.data.modality_file import modality_document
-from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_episodes, frames_per_second, shapes_of
+from isaaclab_arena_gr00t.data.sources import SourceEpisode, arrays_of, check_shapes, find_episodes, frames_per_second
 
 _UNKNOWN_ROBOT = "unknown"
 _NOT_KEPT = frozenset({"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE})
@@ -130,15 +131,17 @@ def _planned(dataset: Path, options: LeRobotOptions) -> tuple[list[SourceEpisode
     policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
     episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
+    first = arrays_of(episodes[0])
     features = plan_features(
-        shapes_of(episodes[0]),
+        first,
         policy=policy,
         state_names=options.state_names,
         environment_state=options.environment_state,
         videos=options.videos,
     )
+    wanted = {path: first[path] for path in features.paths()}
     for episode in episodes:
-        check_shapes(episode, features.paths())
+        check_shapes(episode, wanted)
     return episodes, features
 
 
@@ -163,7 +166,10 @@ class _Conversion:
         task = self._tasks.setdefault(episode.instruction, len(self._tasks))
         columns = self._columns(arrays, number, task)
         _refuse_endless(columns, episode)
-        pictures = {layout.PICTURES_PREFIX + key: arrays[camera.path] for key, camera in self._features.cameras.items()}
+        pictures = {
+            layout.PICTURES_PREFIX + key: in_colours(arrays[camera.path])
+            for key, camera in self._features.cameras.items()
+        }
         statistics = self._statistics(columns, pictures)
         content = EpisodeContent(
             episode_index=number,

@@ -11,10 +11,11 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.pictures import CAMERAS, in_colours, picture_layout
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource, ChunkPolicy
 from isaaclab_arena_gr00t.images import resized_with_padding
+from isaaclab_arena_gr00t.observations import answered, in_float32
 from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
 
 OptionsT = TypeVar("OptionsT")
@@ -126,7 +127,7 @@ def named_connections(
 
 
 def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[Problem]:
-    """Return what an environment lacks of what a server is to be shown.
+    """Return what an environment lacks of what a server is to be shown, and which of its pictures have no clear layout.
 
     Args:
         env: The environment.
@@ -134,12 +135,17 @@ def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[
         states: Observations of the group ``policy``, in order, for each of the server's keys.
     """
     spec: Any = env.observation_spec
-    cameras, terms = set(spec.get(CAMERAS, {})), set(spec.get("policy", {}))
-    problems = [
-        Problem(f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}", key=f"images.{key}")
-        for key, camera in images.items()
-        if camera not in cameras
-    ]
+    cameras, terms = spec.get(CAMERAS, {}), set(spec.get("policy", {}))
+    problems = []
+    for key, camera in images.items():
+        message = f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}"
+        if camera in cameras:
+            try:
+                picture_layout(cameras[camera].shape, cameras[camera].dtype)
+                continue
+            except ValueError as reason:
+                message = f"camera '{camera}' {reason}"
+        problems.append(Problem(message, key=f"images.{key}"))
     return problems + [
         Problem(f"the environment has no observation '{name}'{did_you_mean(name, terms)}", key=f"states.{key}")
         for key, names in states.items()
@@ -166,11 +172,11 @@ def shown_inputs(
         image_size: Height and width of the pictures, None for those they have.
 
     Returns:
-        Pictures of shape (height, width, channels), uint8, and states of shape (n,), float32.
+        Pictures of shape (height, width, 3), uint8, and states of shape (n,), float32.
     """
     pictures: dict[str, torch.Tensor] = {}
     for key, camera in images.items():
-        image = observation[CAMERAS][camera][env_id][None]
+        image = in_colours(observation[CAMERAS][camera][env_id][None])
         height, width = image_size or image.shape[1:3]
         pictures[key] = resized_with_padding(image, height=height, width=width)[0]
     parts = {
@@ -194,13 +200,14 @@ def checked_actions(
         policy: What the policy is called in messages.
 
     Raises:
-        PolicyError: If it is no array of enough steps, its actions have another size, or are not finite.
+        PolicyError: If it is no array of enough steps of numbers, its actions have another size, or are not finite.
     """
     if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < (length or 1):
         got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
         is_short = isinstance(actions, np.ndarray) and actions.ndim == 2 and len(actions) > 0
         hint = "; with execute: all every answer is played to its end" if is_short else ""
         raise PolicyError(f"the {policy} must answer with 'actions' of at least {length or 1} steps, got {got}{hint}")
+    actions = answered(actions, f"'actions' of the {policy}")
     if columns is None and actions.shape[1] != action_dim:
         raise PolicyError(
             f"the {policy}'s action has {actions.shape[1]} numbers, the environment's {action_dim}; "
@@ -209,11 +216,7 @@ def checked_actions(
     if columns is not None and max(columns) >= actions.shape[1]:
         raise PolicyError(f"the {policy}'s action has {actions.shape[1]} numbers, no column {max(columns)}")
     chosen = actions[:length] if columns is None else actions[:length, list(columns)]
-    with np.errstate(over="ignore"):
-        chunk = np.ascontiguousarray(chosen, dtype=np.float32)
-    if not np.isfinite(chunk).all():
-        raise PolicyError(f"the {policy}'s actions hold numbers that are not finite")
-    return torch.from_numpy(chunk)
+    return torch.from_numpy(in_float32(chosen, f"'actions' of the {policy}"))
 
 
 def mistaken_columns(columns: Sequence[int] | None) -> list[Problem]:

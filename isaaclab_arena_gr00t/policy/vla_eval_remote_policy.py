@@ -45,7 +45,7 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
 
     Attributes:
         address: The server, such as ``ws://localhost:8000``, instead of ``remote_host`` and ``remote_port``.
-        images: Camera for each of the server's pictures; all under their own names by default.
+        images: Camera for each of the server's pictures; all in colour under their own names by default.
         states: Observations of the group ``policy``, in order, for each of the server's arrays, whose keys may lie
             inside each other: ``{"state.eef": ["eef_pos"]}``; all under their own names by default.
         image_size: Height and width of the pictures that are sent, padded with black if the aspect ratio differs; None
@@ -227,7 +227,8 @@ def _inputs(config: VlaEvalRemotePolicyCfg, env: Environment) -> tuple[Mapping[s
     spec: Any = env.observation_spec
     images, states = config.images, config.states
     if images is None:
-        images = {name: name for name in spec.get(CAMERAS, {})}
+        # Depth and segmentation are cameras too.
+        images = {name: name for name, each in spec.get(CAMERAS, {}).items() if each.dtype == torch.uint8}
     return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.joint_files import JointFiles, PolicyJoints
 from isaaclab_arena_gr00t.modality import Modality, ModelInterface, model_interface
+from isaaclab_arena_gr00t.observations import pictures
 from isaaclab_arena_gr00t.wiring import Wiring, wired
 from tests.environments.building import build
 from tests.gr00t.fakes import (
@@ -24,6 +26,7 @@ from tests.gr00t.fakes import (
     FakeModality,
     LimbEnvironment,
 )
+from tests.layouts import LAYOUTS
 
 MODEL = model_interface(MODALITIES, DIMENSIONS)
 CONFIG = Gr00tClosedloopPolicyConfig(
@@ -131,11 +134,26 @@ def test_a_camera_of_another_size_or_without_colours_is_refused():
     environment.observation_spec = {
         **environment.observation_spec,
         "camera_obs": {
-            "front": ArraySpec(shape=(6, 8, 1), dtype=torch.uint8),
+            "front": ArraySpec(shape=(4, 6, 8), dtype=torch.uint8),
             "side": ArraySpec(shape=(6, 8, 3), dtype=torch.float32),
         },
     }
-    assert ["is no colour picture" in message for _, message in refusals(environment)] == [True, True]
+    (_, stacked), (_, deep) = refusals(environment)
+    assert "'front' has shape (4, 6, 8), and the first four may be channels or pictures" in stacked
+    assert "'side' is no colour picture" in deep
+
+
+@pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_a_model_is_shown_colours_in_whichever_layout_an_environment_shows_them(lies, colours):
+    environment = LimbEnvironment(1)
+    environment.observation_spec = {
+        **environment.observation_spec,
+        "camera_obs": {name: ArraySpec(shape=lies.shape, dtype=torch.uint8) for name in ("front", "side")},
+    }
+    wiring = wire(environment, original_image_size=(6, 8, 3), target_image_size=(6, 8, 3))
+    shown: dict[str, Any] = {name: torch.from_numpy(np.stack([lies, lies])) for name in ("front", "side")}
+    found = pictures({"camera_obs": shown}, wiring, [1])
+    assert [values.tolist() for values in found.values()] == [[colours.tolist()]] * 2
 
 
 def test_a_group_that_no_file_knows_is_the_observation_of_that_name_and_the_only_action_the_whole_of_it():

@@ -1,11 +1,12 @@
-"""Pictures of some env slots, read as those of all are."""
+"""Pictures of some env slots, read as those of all are, and pictures in any layout, in colours."""
 
 import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import SomePictures, some_pictures
+from isaaclab_arena.interfaces.pictures import SomePictures, in_colours, picture_layout, some_pictures
+from tests.layouts import COLOURS, LAYOUTS, UNCLEAR
 
 ALL = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).reshape(4, 2, 2, 3)
 
@@ -71,3 +72,32 @@ def test_env_slots_behind_those_that_there_are_are_black():
     assert wide.env_ids == [1, 3, 4, 5]
     assert torch.equal(wide[[1, 3]], ALL[[1, 3]])
     assert not wide[[4, 5]].any()
+
+
+@pytest.mark.parametrize(("shown", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_pictures_have_their_colours_in_whichever_layout_an_environment_shows_them(shown, colours):
+    assert picture_layout(shown.shape, shown.dtype).shape == colours.shape
+    batch = np.stack([shown, 255 - shown])
+    found = in_colours(batch)
+    assert found.flags.c_contiguous
+    assert found.tolist() == np.stack([colours, 255 - colours]).tolist()
+    tensors = in_colours(torch.from_numpy(batch))
+    assert tensors.is_contiguous()
+    assert tensors.tolist() == found.tolist()
+
+
+def test_pictures_that_lie_as_all_readers_want_them_are_not_copied():
+    assert in_colours(ALL) is ALL
+
+
+@pytest.mark.parametrize(("shape", "reason"), UNCLEAR.items())
+def test_a_layout_that_is_not_certain_is_refused_with_what_would_be(shape, reason):
+    with pytest.raises(ValueError, match=f"{reason}; show it as") as refusal:
+        picture_layout(shape, torch.uint8)
+    assert str(shape) in str(refusal.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, np.dtype(np.float32), np.dtype(np.int32)])
+def test_what_is_not_in_bytes_is_no_picture_in_colours(dtype):
+    with pytest.raises(ValueError, match=r"is no colour picture: .*32 of shape \(6, 8, 3\)"):
+        picture_layout(COLOURS.shape, dtype)

@@ -37,6 +37,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "too few numbers": (acting(array(np.zeros(4))), "has 4 numbers, the"),
     "three dimensions": (acting(array(np.zeros((1, 1, 5)))), "got (1, 1, 5)"),
     "NaN": (acting(array([np.nan] * 5)), "not finite"),
+    "beyond float32": (acting(array([1e300] * 5, "<f8")), "not finite in float32, such as 1e+300"),
     "objects": (acting(FIVE | {"dtype": "|O"}), "sent something else"),
     "declared huge": (acting(FIVE | {"shape": [2**40]}), "sent something"),
     "a map without a type": (lambda number: [bytes(msgpack.packb({"actions": 1}) or b"")], "a message has a type"),

@@ -10,6 +10,7 @@ import pytest
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.robomimic_file import masks_of, observations_of, write_robomimic_file
+from tests.layouts import LAYOUTS
 from tests.storage.recordings import recorded
 
 ENV_ARGS = {"env_name": "lift", "type": 2, "env_kwargs": {}}
@@ -59,6 +60,12 @@ def test_observations_have_names_without_directories_and_vectors_at_least():
     }
     assert seen["front"].dtype == np.uint8
     np.testing.assert_array_equal(seen["flat"], np.hstack([seen["above"], seen["height"]]).astype(np.float32))
+
+
+@pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_pictures_are_in_colours_in_whichever_layout_they_were_recorded(lies, colours):
+    seen = observations_of(observed(0, more={"camera_obs/front": np.stack([lies] * 4)}).arrays)
+    np.testing.assert_array_equal(seen["front"], np.stack([colours] * 4))
 
 
 def test_every_tenth_index_is_for_validation_however_many_there_are():

@@ -67,6 +67,9 @@ class GymConfig(WorkerOptions):
             environment, that holds what a policy is told in this episode, instead of ``task_description``.
         tell_episode: Whether ``reset`` is given ``options`` with the episode's index and conditions.
         control_dt: Time between two control steps [s], whatever the environment says; by default what it says.
+        out_of_range: Whether observed numbers that lie beyond the bounds of their space, by more than a tenth of its
+            range, are an ``error`` of their episode, or kept as they are (``keep``). What a cast would change is an
+            error in any case.
         seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
         seeded: Whether an environment that starts differently from the same seed is refused.
         enable_cameras: Accepted for job files; pictures that an environment observes are always there.
@@ -82,6 +85,7 @@ class GymConfig(WorkerOptions):
     instruction_key: str | None = None
     tell_episode: bool = False
     control_dt: Positive | None = None
+    out_of_range: Literal["error", "keep"] = "error"
     seed_bits: Literal[32, 63] = 32
     seeded: bool = True
     enable_cameras: bool = False
@@ -101,9 +105,10 @@ _Config = TypeVar("_Config", bound=GymConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class MetaWorldConfig(GymConfig):
-    """Options of Meta-World's tasks, which say in their ``info`` what is solved."""
+    """Options of Meta-World's tasks, which say in their ``info`` what is solved, and of their goals that they are 0."""
 
     success_key: str | None = "success"
+    out_of_range: Literal["error", "keep"] = "keep"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +282,7 @@ class GymBuilder(Generic[_Config]):
             max_episode_length=config.max_episode_length,
             info_keys=(*success_keys, *config.metric_keys),
             instruction_key=config.instruction_key,
+            checks_ranges=config.out_of_range == "error",
             code=self.kind if self.leaves_nothing else None,
         )
 

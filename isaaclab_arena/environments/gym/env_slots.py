@@ -40,6 +40,7 @@ class SlotSource:
         max_episode_length: Steps until it is truncated, None for its own limit.
         info_keys: Entries of ``info`` that are wanted.
         instruction_key: What holds the instruction of an episode; see `EnvSlot`.
+        checks_ranges: Whether numbers beyond the bounds of their space are errors.
         code: What is loaded for it, where its environments leave nothing else in a process: workers then serve the next
             source of the same code too. None where they may leave anything.
     """
@@ -50,6 +51,7 @@ class SlotSource:
     max_episode_length: int | None = None
     info_keys: tuple[str, ...] = ()
     instruction_key: str | None = None
+    checks_ranges: bool = True
     code: str | None = None
 
     def request(self) -> dict[str, Any]:
@@ -79,11 +81,13 @@ class SlotReset:
 class SlotWords(NamedTuple):
     """What a reset said beside what it showed: the instruction, None where no key for it was given, and numbers.
 
-    ``info`` holds the entries that are asked for in steps, as far as they are there already.
+    ``info`` holds the entries that are asked for in steps, as far as they are there already. ``error`` says what in the
+    observation is not as its space declares, None where nothing is.
     """
 
     instruction: str | None
     info: Mapping[str, float]
+    error: str | None = None
 
 
 def reset_request(slots: Sequence[int], starting: Sequence[tuple[SlotReset, bool]]) -> dict[str, Any]:
@@ -313,7 +317,7 @@ class LocalSlots(EnvSlots):
             options = None if reset.options is None else dict(reset.options)
             start = self._slots[index].reset(reset.seed, pictures=pictures, options=options)
             self._shown.put(index, start.observation)
-            words[index] = SlotWords(start.instruction, start.info)
+            words[index] = SlotWords(start.instruction, start.info, start.error)
         self._take_numbers()
         return words
 
@@ -365,4 +369,5 @@ class LocalSlots(EnvSlots):
         with generators:
             environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
         drawing = drawing_of(environment)
-        return EnvSlot(environment, source.info_keys, drawing, source.instruction_key, generators)
+        told = source.info_keys, drawing, source.instruction_key, generators
+        return EnvSlot(environment, *told, checks_ranges=source.checks_ranges)

@@ -11,9 +11,10 @@ import torch
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
 from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
 from isaaclab_arena.environments.gym.success import SuccessRule
+from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, HoldAction, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.pictures import CAMERAS, PictureLayout, picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 SEED_CONDITION = "gym.seed"
@@ -89,15 +90,21 @@ class GymEnvironment(Environment):
         specs = {name: _spec(term) for name, term in described.items() if not term["image"]}
         cameras = {name: _spec(term) for name, term in described.items() if term["image"]}
         self.observation_spec = {"policy": specs, CAMERAS: cameras} if cameras else {"policy": specs}
-        filmable = [name for name, spec in cameras.items() if spec.shape[2:] == (3,) and 0 not in spec.shape]
+        self._layouts: dict[str, PictureLayout] = {}
+        unclear = ""
+        for name, spec in cameras.items():
+            try:
+                self._layouts[name] = picture_layout(spec.shape, spec.dtype)
+            except ValueError as reason:
+                unclear += f"; '{name}' {reason}"
         self.task_name = traits.task_name
         self.steps_elsewhere, self.steps_while_starting = slots.steps_elsewhere, slots.steps_while_starting
         # What it renders when a step is shown may be what a later step has left.
         self.makes_steps_ahead = slots.makes_steps_ahead
         renders = slots.description["renders"] and not self.makes_steps_ahead
-        self.filmable = (*filmable, *((VIEWPORT,) if renders else ()))
-        self.films_only_drawn = bool(filmable)
-        self.filming_hint = "" if renders else AHEAD_HINT if slots.description["renders"] else RENDER_HINT
+        self.filmable = (*self._layouts, *((VIEWPORT,) if renders else ()))
+        self.films_only_drawn = bool(self._layouts)
+        self.filming_hint = unclear + ("" if renders else AHEAD_HINT if slots.description["renders"] else RENDER_HINT)
         self.hold_action = _hold_action(slots.description["hold_action"])
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
@@ -105,6 +112,7 @@ class GymEnvironment(Environment):
         self._instructions: dict[int, tuple[Conditions, str | None]] = {}
         self._solved_starts: set[int] = set()
         self._starting: dict[int, tuple[Conditions, bool]] = {}
+        self._start_errors: dict[int, str | None] = {}
         self._slots = slots
         self._moves: SlotMoves | None = None
         self._planned: dict[int, np.ndarray] = {}
@@ -165,11 +173,12 @@ class GymEnvironment(Environment):
         """Return what env slots show where their episodes start; see `BeginsResets`."""
         words = self._slots.finish_reset(env_ids)
         slots = list(env_ids)
-        self._running[slots] = True
+        self._running[slots] = [words[slot].error is None for slot in slots]
         for slot in slots:
             conditions, is_seen = self._starting.pop(slot)
             self._look([slot], {slot} if is_seen else ())
             self._instructions[slot] = (conditions, words[slot].instruction)
+            self._start_errors[slot] = words[slot].error
         solved = {slot for slot in slots if self._traits.success.is_met_by(words[slot].info)}
         self._solved_starts = (self._solved_starts - set(slots)) | solved
         self._return[slots] = 0.0
@@ -180,6 +189,11 @@ class GymEnvironment(Environment):
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
         """Return where the ``info`` of the reset says that the task is solved; see `JudgesStarts`."""
         return [slot in self._solved_starts for slot in env_ids]
+
+    def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
+        """Return what observations of resets are not as their space declares; see `TellsBadStarts`."""
+        told = ((env_id, self._start_errors.get(env_id)) for env_id in env_ids)
+        return {env_id: error for env_id, error in told if error is not None}
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
@@ -275,6 +289,7 @@ class GymEnvironment(Environment):
         """Return pictures that env slots observe, and for `VIEWPORT` what they render; see `Filmable`.
 
         Raises:
+            ArenaError: If what they render is no picture.
             KeyError: If there is no such camera.
             UnannouncedPictureError: If a picture that they observe was not wanted when it could be drawn.
         """
@@ -284,7 +299,8 @@ class GymEnvironment(Environment):
             names = ", ".join(sorted(unknown))
             raise KeyError(f"no cameras {names}; this environment can film {known}{self.filming_hint}")
         began_s = time.perf_counter()
-        pictures = {name: self._pictures.of(name, env_ids) for name in cameras if name != VIEWPORT}
+        observed = {name: self._pictures.of(name, env_ids) for name in cameras if name != VIEWPORT}
+        pictures = {name: self._layouts[name].colours(each) for name, each in observed.items()}
         if VIEWPORT in cameras:
             pictures[VIEWPORT] = np.stack([self._viewport(slot) for slot in env_ids])
         self._render_s += time.perf_counter() - began_s
@@ -302,7 +318,12 @@ class GymEnvironment(Environment):
     def _problems(self, steps: SlotSteps) -> dict[int, str]:
         """Return why steps of running env slots are errors, by env slot."""
         self._lost.update(steps.failures)
-        problems = {slot: f"the reward is {steps.rewards[slot]}" for slot in self._unsound(steps.rewards)}
+        with np.errstate(over="ignore"):
+            rewards = steps.rewards.astype(np.float32)
+        problems = {}
+        for slot in self._unsound(rewards):
+            beyond = ", beyond float32" if np.isfinite(steps.rewards[slot]) else ""
+            problems[slot] = f"the reward is {steps.rewards[slot]}{beyond}"
         for name, values in self._slots.numbers.items():
             for slot in self._unsound(values):
                 problems.setdefault(slot, f"observation '{name}' holds NaN or infinity")
@@ -326,7 +347,11 @@ class GymEnvironment(Environment):
     def _viewport(self, slot: int) -> np.ndarray:
         # An env slot that lost its environment has nothing left to look at but what was seen last.
         if slot not in self._lost:
-            self._viewports[slot] = self._slots.render(slot)
+            frame = self._slots.render(slot)
+            try:
+                self._viewports[slot] = picture_layout(frame.shape, frame.dtype).colours(frame)
+            except ValueError as reason:
+                raise ArenaError(f"what '{self._traits.name}' renders {reason}") from None
         return self._viewports[slot]
 
     def _look(self, moved: Sequence[int], seen: Container[int]) -> None:

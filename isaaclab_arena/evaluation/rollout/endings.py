@@ -18,7 +18,10 @@ POLICY_LOST = "policy_lost"
 RANKS_LOST = "ranks_lost"
 """Termination of an episode over which ranks died, one after the other."""
 
-BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED_AT_START})
+BAD_START = "bad_start"
+"""Termination of an episode whose reset gave what cannot be shown to a policy."""
+
+BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED_AT_START, BAD_START})
 """Terminations that do not follow from an episode's actions, so that to play these again does not repeat them."""
 
 
@@ -69,6 +72,11 @@ def solved_before(task: str) -> Ending:
         "that is an error of the task, and says nothing of the policy"
     )
     return Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED_AT_START, error=error)
+
+
+def bad_start(reason: str) -> Ending:
+    """Return the end of an episode whose reset gave what cannot be shown to a policy."""
+    return Ending(outcome=Outcome.ERROR, success=None, termination=BAD_START, error=f"at the reset, {reason}")
 
 
 def policy_lost(reason: str) -> Ending:

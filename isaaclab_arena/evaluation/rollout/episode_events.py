@@ -1,11 +1,14 @@
-"""Ask environments whether episodes are solved at their start, and what happened in those that were played."""
+"""Find episodes that are over at their start, solved or spoiled, and ask what happened in those that were played."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from isaaclab_arena.evaluation.rollout.endings import Ending, solved_before
-from isaaclab_arena.interfaces.environment import Environment, JudgesStarts, TellsEvents
+import numpy as np
+
+from isaaclab_arena.evaluation.rollout.endings import Ending, bad_start, solved_before
+from isaaclab_arena.evaluation.rollout.soundness import unsound_entry, unsound_slots
+from isaaclab_arena.interfaces.environment import Environment, JudgesStarts, Observation, TellsBadStarts, TellsEvents
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
 
@@ -33,6 +36,23 @@ def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> d
             told = episode.job, episode.episode_index, episode.seed, ending.error
             _LOG.error("job '%s', episode %d, seed %d: %s", *told)
     return found
+
+
+def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observation: Observation) -> dict[int, Ending]:
+    """Return how episodes end whose reset gave what cannot be shown to a policy, by env slot.
+
+    Args:
+        environment: It may tell so itself.
+        starts: The episodes that have just begun.
+        observation: What all env slots show.
+    """
+    env_ids = [start.env_id for start in starts]
+    unsound = unsound_slots(observation)
+    found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
+    errors = {env_id: unsound_entry(observation, env_id) for env_id in env_ids if env_id in found}
+    if isinstance(environment, TellsBadStarts):
+        errors |= environment.start_errors(env_ids)
+    return {env_id: bad_start(error) for env_id, error in errors.items()}
 
 
 def with_events(environment: Environment, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:

@@ -13,19 +13,20 @@ import torch
 from isaaclab_arena.errors import ArenaError, PolicyLostError
 from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again, telling_plans
 from isaaclab_arena.evaluation.rollout.endings import Ending, policy_lost
-from isaaclab_arena.evaluation.rollout.episode_events import begin_events, solved_starts, with_events
+from isaaclab_arena.evaluation.rollout.episode_events import bad_starts, begin_events, solved_starts, with_events
 from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction, with_policy_metrics
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult, RunningEpisodes
+from isaaclab_arena.evaluation.rollout.soundness import unsound_slots, without_unsound
 from isaaclab_arena.evaluation.rollout.starts import StartingEpisodes, next_starts
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 
-_MOST_SOLVED_STARTS = 1000
+_MOST_ENDED_STARTS = 1000
 
 
 @torch.no_grad()
@@ -91,6 +92,8 @@ class EpisodeLoop:
         # Where steps are counted, none of them is left out.
         self._starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
         self._observation: Observation = {}
+        # Env slots at rest whose last observation holds NaN or infinity.
+        self._unsound: set[int] = set()
         self._attempt = attempt_of(environment)
         self._tell_plans = telling_plans(policy, environment)
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
@@ -105,18 +108,20 @@ class EpisodeLoop:
         """Start the next episodes in these env slots, unless there is no step left; slots without an episode rest.
 
         An env slot that is reset elsewhere rests too, until it is its turn to begin. An episode that is solved where it
-        starts is over at once, and its env slot starts the next.
+        starts, or that cannot begin, is over at once, and its env slot starts the next.
 
         Raises:
-            ArenaError: If steps decide how many episodes there are, and one after the other is solved at its start.
+            ArenaError: If steps decide how many episodes there are, and one after the other ends at its start.
         """
-        free, solved = list(env_ids), 0
+        free, ended = list(env_ids), 0
         while free or self._are_due():
             starts = self._start(free)
-            free = self._end(solved_starts(self._environment, starts)) if starts else []
-            solved = solved + len(free) if len(free) == len(starts) else 0
-            if solved > _MOST_SOLVED_STARTS and self._limits.max_steps is not None:
-                raise ArenaError(f"{solved} episodes, one after the other, were solved at their start: no step is made")
+            solved = solved_starts(self._environment, starts) if starts else {}
+            spoiled = bad_starts(self._environment, starts, self._observation) if starts else {}
+            free = self._end({**solved, **spoiled})
+            ended = ended + len(free) if len(free) == len(starts) else 0
+            if ended > _MOST_ENDED_STARTS and self._limits.max_steps is not None:
+                raise ArenaError(f"{ended} episodes, one after the other, ended at their start: no step is made")
 
     def _start(self, env_ids: Sequence[int]) -> Sequence[EpisodeStart]:
         """Begin to reset these env slots, and return the starts of the episodes whose turn it is."""
@@ -133,6 +138,7 @@ class EpisodeLoop:
             starts, self._observation = self._starting.finish(num_steps=num_steps)
             begin_events(environment, starts)
         self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
+        self._unsound.difference_update(start.env_id for start in starts)
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
         self.pictures.show_starts(starts, self._observation)
@@ -143,7 +149,8 @@ class EpisodeLoop:
 
     def act(self) -> PolicyAnswer:
         """Ask the policy what to do next, and at whose pictures it will look."""
-        answer = self.pictures.ask(self._observation, self.episodes.running, self.episodes.num_running)
+        shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
+        answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
         if self._tell_plans is not None:
             with self._measure(Phase.POLICY):
                 self._tell_plans()
@@ -181,6 +188,9 @@ class EpisodeLoop:
         """End episodes, and return their env slots in order."""
         if not endings:
             return []
+        if any(ending.outcome is Outcome.ERROR for ending in endings.values()):
+            unsound = unsound_slots(self._observation)
+            self._unsound |= set() if unsound is None else endings.keys() & set(unsound.nonzero().flatten().tolist())
         records = with_policy_metrics(self._policy, self.episodes.end(endings))
         with self._measure(Phase.SIMULATE):
             records = with_events(self._environment, records)

@@ -11,6 +11,7 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
+from isaaclab_arena.evaluation.rollout.soundness import unsound_entry, unsound_slots
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Transition
@@ -60,6 +61,8 @@ class RunningEpisodes:
         # Double precision, so that the sum does not depend on the order of magnitude of what came before.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
         self._latest: Step | None = None
+        # Env slots whose step, not counted yet, gave what is not finite. Shape: (num_envs,), bool, on the CPU.
+        self._unsound: torch.Tensor | None = None
 
     def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
         """Begin episodes in env slots that are free."""
@@ -92,7 +95,10 @@ class RunningEpisodes:
         self.num_steps += 1
         self._env_steps += self.num_running
         self._length += self._is_running
-        self._return += torch.where(self.running, step.reward, 0.0)
+        counted = self.running
+        if self._unsound is not None:
+            counted, self._unsound = counted & ~self._unsound.to(counted.device), None
+        self._return += torch.where(counted, step.reward, 0.0)
 
     def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
         """Return how episodes end with a step that is not counted yet, by env slot; None if the step was not made.
@@ -106,16 +112,19 @@ class RunningEpisodes:
             ArenaError: If one of them is longer.
             PolicyError: If an action of the answer held NaN or infinity.
         """
-        found = _on_cpu(step, answer, self.running)
+        said = _said(step, answer)
+        # Read together: each time that it is read back what a GPU has computed takes as long as a small network.
+        found = (torch.stack([*said.values()]) & self.running).cpu().numpy()
         at_limit = self._length.numpy() + 1 >= max_length
         # Most steps end nothing, and this loop may have less time for one than it takes to look at each mask.
         if not found.any() and not at_limit.any():
             return {}
-        masks = _Masks.of(found, step, answer)
+        nowhere = np.zeros_like(at_limit)
+        masks = _Masks(**{**dict.fromkeys(_Masks._fields, nowhere), **dict(zip(said, found, strict=True))})
         answer.refuse(masks.unusable)
         if masks.unmade.any():
             return None
-        over = masks.terminated | masks.truncated | masks.diverged | masks.finished
+        over = masks.terminated | masks.truncated | masks.diverged | masks.finished | masks.unsound
         overdue = self._is_running.numpy() & ~over & at_limit
         if overdue.any():
             raise ArenaError(
@@ -124,6 +133,8 @@ class RunningEpisodes:
             )
         if not over.any():
             return {}
+        if masks.unsound.any():
+            self._unsound = torch.from_numpy(masks.unsound)
         verdicts = masks.verdicts(step)
         return {env_id: ending_of(verdicts, env_id) for env_id in np.flatnonzero(over).tolist()}
 
@@ -197,7 +208,7 @@ class RunningEpisodes:
 
 
 class _Masks(NamedTuple):
-    """What became of the running env slots in a step. Shape of each: (num_envs,), bool."""
+    """What became of the running env slots in a step, False where nothing is said. Shape of each: (num_envs,), bool."""
 
     terminated: np.ndarray
     truncated: np.ndarray
@@ -206,46 +217,35 @@ class _Masks(NamedTuple):
     finished: np.ndarray
     unusable: np.ndarray
     unmade: np.ndarray
-
-    @classmethod
-    def of(cls, found: np.ndarray, step: Step, answer: PolicyAnswer) -> "_Masks":
-        """Return what `_on_cpu` found, by name; what nobody says of a step holds nowhere."""
-        names = [name for name, mask in _said(step, answer).items() if mask is not None]
-        said = dict(zip(names, found, strict=True))
-        nowhere = np.zeros(found.shape[1], bool)
-        return cls(*(said.get(name, nowhere) for name in cls._fields))
+    unsound: np.ndarray
 
     def verdicts(self, step: Step) -> Step:
-        """Return a step with these masks, on the CPU."""
+        """Return a step with these masks, on the CPU; what is not finite in it is an error as if physics diverged."""
+        unsound = np.flatnonzero(self.unsound & ~self.diverged).tolist()
         return replace(
             step,
             terminated=torch.from_numpy(self.terminated),
             truncated=torch.from_numpy(self.truncated),
-            diverged=torch.from_numpy(self.diverged),
+            diverged=torch.from_numpy(self.diverged | self.unsound),
             success=None if step.success is None else torch.from_numpy(self.success),
+            errors={
+                **step.errors,
+                **{env_id: unsound_entry(step.observation, env_id, step.reward) for env_id in unsound},
+            },
         )
 
 
-def _on_cpu(step: Step, answer: PolicyAnswer, running: torch.Tensor) -> np.ndarray:
-    """Return what a step says of running env slots, and where a policy finished, was unusable or made no step.
-
-    It is all that is said of `_Masks`, one after the other. Shape: (number of masks, num_envs), bool.
-
-    All of it is read together, because each time that it is read back what a GPU has computed takes as long as a small
-    network.
-    """
-    masks = [mask for mask in _said(step, answer).values() if mask is not None]
-    return (torch.stack(masks) & running).cpu().numpy()
-
-
-def _said(step: Step, answer: PolicyAnswer) -> dict[str, torch.Tensor | None]:
-    """Return what is said of a step and of what led to it, by the names of `_Masks`, None where nobody says it."""
-    return {
+def _said(step: Step, answer: PolicyAnswer) -> dict[str, torch.Tensor]:
+    """Return what is said of a step and of what led to it, by the names of `_Masks`, but for what is not said."""
+    device = step.diverged.device
+    said = {
         "terminated": step.terminated,
         "truncated": step.truncated,
         "diverged": step.diverged,
         "success": step.success,
-        "finished": None if answer.finished is None else answer.finished.to(step.diverged.device, non_blocking=True),
+        "finished": None if answer.finished is None else answer.finished.to(device, non_blocking=True),
         "unusable": answer.unusable,
         "unmade": None if step.made is None else ~step.made,
+        "unsound": unsound_slots(step.observation, step.reward),
     }
+    return {name: mask for name, mask in said.items() if mask is not None}

@@ -8,7 +8,7 @@ from typing import Any
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.pictures import CAMERAS, picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.pretrained import Features, TrainingData
@@ -24,11 +24,13 @@ class Inputs:
 
     Attributes:
         cameras: Camera of each picture.
+        in_colours: The pictures that a camera does not show as the policy sees them, in colours.
         terms: Observations of the group ``policy``, in order, of each other input.
     """
 
     cameras: Mapping[str, str]
     terms: Mapping[str, tuple[str, ...]]
+    in_colours: frozenset[str] = frozenset()
 
     def connections(
         self, options: LeRobotPolicyCfg, data: TrainingData, env: Environment, notes: Sequence[str] = ()
@@ -86,6 +88,9 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
     return Inputs(
         cameras={name: pictures.camera(name) for name in features.pictures},
         terms={name: states.terms(name, size) for name, size in features.states.items()},
+        in_colours=frozenset(
+            name for name, shape in features.pictures.items() if pictures.specs[pictures.camera(name)].shape != shape
+        ),
     )
 
 
@@ -117,7 +122,13 @@ class _Pictures:
         if camera not in self.specs:
             message = f"the environment has no camera '{camera}'{did_you_mean(camera, self.specs)}"
             return [Problem(message, key=f"images.{name}")]
-        found = self.specs[camera].shape
+        spec = self.specs[camera]
+        if spec.shape == shape:
+            return []
+        try:
+            found = picture_layout(spec.shape, spec.dtype).shape
+        except ValueError as reason:
+            return [Problem(f"camera '{camera}' {reason}", key=f"images.{name}")]
         if found == shape:
             return []
         message = (

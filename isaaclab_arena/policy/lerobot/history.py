@@ -8,7 +8,7 @@ import torch
 
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.interfaces.environment import Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.pictures import CAMERAS, in_colours
 from isaaclab_arena.policy.lerobot.fitting import Inputs
 
 
@@ -45,6 +45,8 @@ class ObservationHistory:
     def _shown(self, observation: Observation, env_ids: Sequence[int]) -> list[dict[str, np.ndarray]]:
         slots = list(env_ids)
         pictures = {name: observation[CAMERAS][camera][slots] for name, camera in self._inputs.cameras.items()}
+        for name in self._inputs.in_colours:
+            pictures[name] = in_colours(pictures[name])
         states = {
             name: torch.cat([observation["policy"][term][slots].to(torch.float32).flatten(1) for term in terms], dim=1)
             for name, terms in self._inputs.terms.items()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path
 from isaaclab_arena.storage.hdf5.episodes import read_episode
@@ -109,7 +110,7 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
     recorded = set()
     for name, array in episode.arrays.items():
         group, _, camera = name.partition("/")
-        if group == CAMERA_OBSERVATIONS and array.ndim in (3, 4):
+        if group == CAMERA_OBSERVATIONS and (array.ndim in (3, 4) or array.dtype == np.uint8):
             recorded.add(camera)
             _log_pictures(library, stream, f"cameras/{camera}", array, dt_s)
         elif group in _NUMBERS and len(array) and array.ndim in (1, 2) and np.issubdtype(array.dtype, np.number):
@@ -123,7 +124,13 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
 
 
 def _log_pictures(library: Any, stream: Any, entity: str, pictures: np.ndarray, dt_s: float) -> None:
-    """Log a camera's pictures: (num_samples, height, width, 3) colours in uint8, or depth [m], or numbers of bodies."""
+    """Log a camera's pictures, colours in uint8, depth [m] or numbers of bodies; or why that cannot be done."""
+    if pictures.dtype == np.uint8:
+        try:
+            pictures = in_colours(pictures)
+        except ValueError as reason:
+            stream.log(entity, library.TextDocument(f"{entity} {reason}"), static=True)
+            return
     for step, picture in enumerate(pictures):
         stream.set_time(_STEP, sequence=step)
         if dt_s:

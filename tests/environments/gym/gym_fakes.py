@@ -19,8 +19,8 @@ ID = "tests.environments.gym.gym_fakes:Fake/Draw-v0"
 class DrawEnvironment(gymnasium.Env):
     """Draws a number and a length of 3 to 8 steps; ``info["success"]`` is true from step 3 on if the number is low.
 
-    Observations are the number, the clock and the last action. ``misbehaviour`` happens at the given step, in
-    episodes with an odd length if ``only_odd``.
+    Observations are the number, the clock and the last action. ``misbehaviour`` happens at the given step, 0 for the
+    reset, in episodes with an odd length if ``only_odd``.
     """
 
     metadata: dict[str, typing.Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  as Gymnasium's
@@ -44,13 +44,11 @@ class DrawEnvironment(gymnasium.Env):
         self.number, self.length, self.clock = generator.random(), int(generator.integers(3, 9)), 0
         if self.misbehaviour == "bad_reset" or self.broken:
             raise OSError("no floor")
-        return self._observe(np.zeros(2)), {}
+        return self._misshown(self._observe(np.zeros(2)), self._misbehaves()), {}
 
     def step(self, action):
         self.clock += 1
-        misbehaviour = self.misbehaviour
-        if self.clock != self.at_step or (self.only_odd and self.length % 2 == 0):
-            misbehaviour = ""
+        misbehaviour = self._misbehaves()
         if misbehaviour == "raise":
             self.broken = True
             raise OSError("the floor gave way")
@@ -63,18 +61,31 @@ class DrawEnvironment(gymnasium.Env):
         if misbehaviour == "print":
             sys.stdout.write("ARN1 hello\n")
             sys.stdout.flush()
-        observation: typing.Any = self._observe(action)
-        if misbehaviour == "nan_observation":
-            observation = observation * np.nan
-        if misbehaviour == "other_shape":
-            observation = observation[:2]
-        reward = {"nan_reward": np.nan, "no_reward": None}.get(misbehaviour, self.number + float(action.sum()))
+        observation: typing.Any = self._misshown(self._observe(action), misbehaviour)
+        rewards = {"nan_reward": np.nan, "no_reward": None, "huge_reward": -1e300}
+        reward = rewards.get(misbehaviour, self.number + float(action.sum()))
         solved = self.number < 0.5 and self.clock == 3
-        over = self.clock >= self.length and not self.endless
+        over: typing.Any = self.clock >= self.length and not self.endless
+        over = {"half_an_end": 0.5, "an_end_in_words": "False"}.get(misbehaviour, over)
         return observation, reward, over, False, {"success": solved, "clock": self.clock, "note": "hello", "half": 0.5}
 
     def render(self):
         return np.full((48, 64, 3), min(255, 40 * self.clock), np.uint8)
+
+    def _misbehaves(self):
+        is_time = self.clock == self.at_step and not (self.only_odd and self.length % 2 == 0)
+        return self.misbehaviour if is_time else ""
+
+    def _misshown(self, observation, misbehaviour):
+        if misbehaviour == "nan_observation":
+            return observation * np.nan
+        if misbehaviour == "huge_observation":
+            return observation + 1e300
+        if misbehaviour == "other_shape":
+            return observation[:2]
+        if misbehaviour == "float_picture":
+            return {**observation, "eye": {"front": np.full((4, 5, 3), 0.8, np.float32)}}
+        return observation
 
     def _observe(self, action):
         numbers = np.array([self.number, self.clock, *action])
@@ -110,7 +121,12 @@ class TaskSetEnvironment(gymnasium.Env):
 
 
 class RatedEnvironment(gymnasium.Env):
-    """Says how often it steps as asked for: ``render_fps`` in its metadata, everything else as attributes."""
+    """Says how often it steps as asked for: ``render_fps`` in its metadata, everything else as attributes.
+
+    Observes ``shown``, of which its space says -1 to 1.
+    """
+
+    shown = 0.0
 
     def __init__(self, *, render_fps=None, **said):
         self.metadata = {"render_modes": [], "render_fps": render_fps}
@@ -119,7 +135,7 @@ class RatedEnvironment(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
+        return np.full(1, self.shown), {}
 
 
 class CrowdedEnvironment(gymnasium.Env):

@@ -36,7 +36,6 @@ class MischiefEnvironment(gymnasium.Env):
             self.action_space = spaces.Discrete(3)
         images = {
             "float picture": spaces.Box(0.0, 255.0, (4, 4, 3), np.float32),
-            "channels first": spaces.Box(0, 255, (3, 4, 4), np.uint8),
             "empty picture": spaces.Box(0, 255, (0, 4, 3), np.uint8),
         }
         self.observation_space = images.get(mischief, self.observation_space)

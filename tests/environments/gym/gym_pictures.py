@@ -68,6 +68,24 @@ class SparingEnvironment(SeenEnvironment):
         return super().observe() if self.wanted else {"place": self.place}
 
 
+class LaidEnvironment(gymnasium.Env):
+    """Observes and renders one picture, as it lies."""
+
+    metadata: dict[str, typing.Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  as Gymnasium's
+
+    def __init__(self, picture, render_mode="rgb_array"):
+        self.picture, self.render_mode = np.array(picture, np.uint8), render_mode
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = spaces.Box(0, 255, self.picture.shape, np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.picture, {}
+
+    def render(self):
+        return self.picture
+
+
 class Remembering(gymnasium.Wrapper):
     """Shows the picture of the step before."""
 
@@ -98,6 +116,7 @@ def passing_on(**options):
     return PassingOn(SparingEnvironment(**options))
 
 
+gymnasium.register("Fake/Laid-v0", entry_point=f"{__name__}:LaidEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Seen-v0", entry_point=f"{__name__}:SeenEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/Sparing-v0", entry_point=f"{__name__}:SparingEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/Remembering-v0", entry_point=f"{__name__}:remembering", max_episode_steps=20)

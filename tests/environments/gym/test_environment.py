@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.gym.builder import MetaWorldConfig
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, UnannouncedPictureError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT
@@ -22,6 +23,7 @@ from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, To
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.gym_telling import NAME as TELLING
 from tests.environments.gym.looking import PERIOD, LooksNowAndThen
+from tests.layouts import LAYOUTS
 
 PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
 WHILE_STARTING = pytest.mark.parametrize(
@@ -32,6 +34,7 @@ WHILE_STARTING = pytest.mark.parametrize(
 
 
 RATED = "gym:tests.environments.gym.gym_fakes:Fake/Rated-v0"
+LAID = "gym:tests.environments.gym.gym_pictures:Fake/Laid-v0"
 SEEN, SPARING = (f"gym:tests.environments.gym.gym_pictures:Fake/{name}-v0" for name in ("Seen", "Sparing"))
 TASK_SET = "gym:tests.environments.gym.gym_fakes:Fake/TaskSet-v0"
 OPTIONS = {"success_key": "near", "end_on_success": False, "metric_keys": ("drawn",)}
@@ -268,6 +271,56 @@ def test_a_misbehaving_environment_is_an_error_of_its_episode_alone(place, misbe
         assert records[index].episode_return == sound[index].episode_return
 
 
+HUGE = (
+    "observation 'obs'[0] is 1e+300 as float64, its space says float64 from -inf to inf; that is beyond float32, as "
+    "which observations are shown"
+)
+FLOATS = "observation 'eye.front'[0, 0, 0] is 0.8 as float32, its space says uint8 from 0 to 255"
+
+
+@pytest.mark.parametrize(
+    ("place", "misbehaviour", "at_step", "error"),
+    [
+        ({}, "nan_observation", 0, "at the reset, observation 'obs' holds NaN or infinity"),
+        ({}, "other_shape", 0, "at the reset, observation 'obs' has shape (2,), its space says (4,)"),
+        ({}, "huge_observation", 0, f"at the reset, {HUGE}"),
+        ({}, "huge_observation", 2, f"ValueError: {HUGE}"),
+        ({}, "float_picture", 0, f"at the reset, {FLOATS}"),
+        (IN_WORKERS, "float_picture", 0, f"at the reset, {FLOATS}"),
+        (IN_WORKERS, "float_picture", 2, f"ValueError: {FLOATS}"),
+        ({}, "huge_reward", 2, "the reward is -1e+300, beyond float32"),
+        ({}, "half_an_end", 2, "ValueError: terminated is 0.5, neither true nor false"),
+        ({}, "an_end_in_words", 2, "ValueError: terminated is 'False', not a number"),
+    ],
+)
+def test_what_is_not_as_it_is_declared_is_an_error_of_its_episode_alone(place, misbehaviour, at_step, error):
+    picture = misbehaviour == "float_picture"
+    wanted = {"misbehaviour": misbehaviour, "at_step": at_step, "only_odd": True, "picture": picture}
+    # One that looks at every picture: what nobody looks at is not read.
+    records = run(num_envs=2, num_episodes=6, make_kwargs=wanted, observer=Observer(), **place)
+    sound = run(num_envs=2, num_episodes=6, make_kwargs={"picture": picture})
+    errors = {index for index, record in records.items() if record.outcome is Outcome.ERROR}
+    assert errors == {index for index, record in sound.items() if record.length % 2}
+    assert {(records[index].error, records[index].length) for index in errors} == {(error, at_step)}
+    for index in records.keys() - errors:
+        assert records[index].episode_return == sound[index].episode_return
+
+
+@PLACES
+def test_numbers_beyond_the_range_of_their_space_are_an_error_unless_a_job_keeps_them(place):
+    told = {}
+    for out_of_range in ("error", "keep"):
+        wanted = {"shown": 5.0, "render_fps": 10}
+        environment = build(RATED, make_kwargs=wanted, out_of_range=out_of_range, **place)
+        observed = started(environment, 1)["policy"]["obs"].tolist()
+        told[out_of_range] = (environment.start_errors([0]), str(observed))
+        environment.close()
+    assert told["keep"] == ({}, "[[5.0]]")
+    error = "observation 'obs'[0] is 5.0 as float64, its space says float32 from -1 to 1"
+    assert told["error"] == ({0: f"{error}; out_of_range: keep shows such numbers as they are"}, "[[nan]]")
+    assert MetaWorldConfig().out_of_range == "keep"  # says of its goals that they are 0
+
+
 @pytest.mark.parametrize(
     ("misbehaviour", "error"),
     [("die", "the worker died with exit code 3"), ("hang", "the worker did not answer within 1 s")],
@@ -428,6 +481,25 @@ def test_what_an_environment_renders_can_be_filmed_to_its_last_step(place):
     assert np.array_equal(environment.film([1], [VIEWPORT])[VIEWPORT], filmed[VIEWPORT])
     assert environment.render_s > 0
     environment.close()
+
+
+@pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_films_are_in_colours_and_policies_see_pictures_as_they_lie(lies, colours):
+    environment = build(LAID, make_kwargs={"picture": lies.tolist()})
+    observed = started(environment, 1)["camera_obs"]["obs"]
+    assert np.array_equal(observed[0], lies)
+    filmed = environment.film([0], environment.filmable)
+    assert list(filmed) == ["obs", VIEWPORT]
+    assert all(np.array_equal(pictures, colours[None]) for pictures in filmed.values())
+
+
+def test_a_layout_that_is_not_certain_is_not_filmed_and_why_is_told():
+    environment = build(LAID, make_kwargs={"picture": np.zeros((4, 6, 8)).tolist()})
+    started(environment, 1)
+    assert environment.filmable == (VIEWPORT,)
+    assert "'obs' has shape (4, 6, 8), and the first four may be channels or pictures" in environment.filming_hint
+    with pytest.raises(ArenaError, match=r"Laid-v0' renders has shape \(4, 6, 8\)"):
+        environment.film([0], [VIEWPORT])
 
 
 def test_a_camera_that_is_not_there_cannot_be_filmed():

@@ -201,7 +201,7 @@ def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes(
 def test_where_steps_decide_and_every_start_is_solved_the_job_ends_as_an_error():
     environment = SolvedEnvironment(2)
     environment.solved_at_start = lambda env_ids: [True] * len(env_ids)
-    with pytest.raises(ArenaError, match="one after the other, were solved at their start: no step is made"):
+    with pytest.raises(ArenaError, match="one after the other, ended at their start: no step is made"):
         rollout(environment, PushPolicy(), push_episodes(5000), [], limits=RolloutLimits(max_steps=10))
 
 

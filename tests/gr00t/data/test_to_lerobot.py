@@ -13,6 +13,7 @@ from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
+from tests.layouts import LAYOUTS
 
 ORDER = [("lift", 0, 5), ("lift", 1, 4), ("lift", 2, 7), ("push", 0, 3), ("push", 1, 6)]
 VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
@@ -64,6 +65,20 @@ def test_a_lossless_dataset_gives_back_what_was_recorded(run_directory, tmp_path
             assert np.array_equal(found.arrays[name], array), name
         assert found.env_args == {"env_name": job}
         assert {**source.attributes, "episode_index": number}.items() <= found.attributes.items()
+
+
+@pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_pictures_are_in_colours_in_whichever_layout_they_were_recorded(tmp_path, lies, colours):
+    record(tmp_path / "lift", "lift", [2, 2], **{"camera_obs/wrist_cam_rgb": np.stack([lies, lies])})
+    [first, _] = brought_back(converted(tmp_path / "lift", tmp_path, png=True), tmp_path).values()
+    assert np.array_equal(first.arrays["camera_obs/wrist_cam_rgb"], np.stack([colours, colours]))
+
+
+def test_pictures_whose_layout_is_not_certain_are_refused_by_name_unless_they_are_left_out(tmp_path):
+    record(tmp_path / "lift", "lift", [2], **{"camera_obs/wrist_cam_rgb": np.zeros((2, 4, 6, 8), np.uint8)})
+    with pytest.raises(ConfigError, match=r"camera 'wrist_cam_rgb' has shape \(4, 6, 8\), .*or leave out videos with"):
+        converted(tmp_path / "lift", tmp_path)
+    assert converted(tmp_path / "lift", tmp_path, videos=False)
 
 
 @VERSIONS

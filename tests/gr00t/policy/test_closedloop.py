@@ -379,6 +379,10 @@ class WrongPolicy(LimbPolicy):
             answer["arm"] = answer["arm"][:-1]
         if self.spoil == "nan":
             answer["arm"][0, 0, 0] = np.nan
+        if self.spoil == "huge":
+            answer["arm"] = answer["arm"] + np.float64(1e300)
+        if self.spoil in ("complex64", "U9"):
+            answer["arm"] = answer["arm"].astype(self.spoil)
         return answer
 
 
@@ -389,6 +393,9 @@ class WrongPolicy(LimbPolicy):
         ("short", r"'arm' has shape \(2, 3, 2\); 2 env slots, at least 4 steps and 2 numbers are due"),
         ("batch", r"'arm' has shape \(1, 6, 2\); 2 env slots"),
         ("nan", "holds numbers that are not finite"),
+        ("huge", r"holds numbers that are not finite in float32, such as 1e\+300"),
+        ("complex64", "'arm' must be an array of real numbers, got ndarray of complex64"),
+        ("U9", "'arm' must be an array of real numbers, got ndarray of <U9"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_refused(tmp_path, spoil, message):

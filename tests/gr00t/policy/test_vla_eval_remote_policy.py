@@ -10,6 +10,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy, VlaEvalRemotePolicyCfg
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
@@ -87,8 +88,12 @@ def test_each_env_slot_has_a_session_and_all_are_in_flight_at_once():
 
 def test_everything_is_shown_under_its_own_name_unless_the_job_says_otherwise():
     model, environment = Model(), LimbEnvironment(1)
+    depth = {"depth": ArraySpec(shape=(6, 8, 1))}
+    cameras: Any = environment.observation_spec["camera_obs"]
+    environment.observation_spec = {**environment.observation_spec, "camera_obs": {**cameras, **depth}}
     with serving(model.talk) as port:
         policy = policy_at(port)
+        policy.check_environment(environment)
         rollout(environment, policy, episodes(1), [])
         policy.close()
     shown = next(message["payload"] for message in model.heard[0] if message["type"] == "observation")

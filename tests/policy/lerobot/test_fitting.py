@@ -1,12 +1,17 @@
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.lerobot.fitting import fitted
+from isaaclab_arena.policy.lerobot.history import ObservationHistory
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.pretrained import Features, TrainingData
 from tests.gr00t.fakes import LimbEnvironment
+from tests.layouts import LAYOUTS
 
 FRONT, STATE = "observation.images.front", "observation.state"
 LIMBS = {STATE: ("robot_joint_pos", "fingers")}
@@ -39,6 +44,26 @@ def test_a_picture_without_a_name_is_that_of_the_only_camera():
     takes = features(pictures={"observation.image": (6, 8, 3)})
     assert fit(takes, cameras=("front",)).cameras == {"observation.image": "front"}
     assert "images.observation.image: the environment has no camera 'image'; known are: front, side" in misfit(takes)
+
+
+@pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_a_policy_is_shown_colours_in_whichever_layout_an_environment_shows_them(lies, colours):
+    environment = LimbEnvironment(2)
+    shown = {name: torch.from_numpy(np.stack([lies, lies])) for name in ("front", "side")}
+    specs = {name: ArraySpec(shape=lies.shape, dtype=torch.uint8) for name in shown}
+    environment.observation_spec = {**environment.observation_spec, "camera_obs": specs}
+    inputs = fitted(features(), NOTHING, LeRobotPolicyCfg(pretrained="policy"), environment)
+    history = ObservationHistory(inputs, 1)
+    history.push({"policy": {}, "camera_obs": shown}, [1])
+    np.testing.assert_array_equal(history.frames([1])[FRONT], colours[None, None])
+
+
+def test_a_policy_of_grey_pictures_is_shown_them_as_they_are():
+    environment = LimbEnvironment(1)
+    specs = {"front": ArraySpec(shape=(6, 8, 1), dtype=torch.uint8)}
+    environment.observation_spec = {**environment.observation_spec, "camera_obs": specs}
+    takes = features(pictures={FRONT: (6, 8, 1)})
+    assert not fitted(takes, NOTHING, LeRobotPolicyCfg(pretrained="policy"), environment).in_colours
 
 
 def test_states_are_what_the_job_names_or_else_the_dataset():

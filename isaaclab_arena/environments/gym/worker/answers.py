@@ -104,7 +104,7 @@ class Answers:
             environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
         render_contexts.keep_robosuite_apart()
         told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
-        return env_slot.EnvSlot(environment, *told, generators)
+        return env_slot.EnvSlot(environment, *told, generators, checks_ranges=message["checks_ranges"])
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> tuple:
         if self._raised.pop(slot, None):
@@ -116,7 +116,7 @@ class Answers:
             # A scene that was made anew leaves the one before as garbage, robosuite's some hundred megabytes of it, and
             # Python looks for garbage by the number of objects, not by their size.
             gc.collect()
-        return started.instruction, started.info
+        return started.instruction, started.info, started.error
 
     def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show what it gave, and return what else is to be said of it."""

@@ -18,6 +18,12 @@ _NUMBER_KINDS = frozenset("biuf")
 _MISSING = object()
 _NOTHING_TOLD = contextlib.nullcontext()
 
+_OVERSHOOT = 0.1
+"""How far numbers may lie beyond the declared bounds, as a share of the declared range."""
+
+_LAST_EXACT = 1 << 24
+"""Up to here float32 holds every whole number."""
+
 RATES = ("control_hz", "control_freq", "control_timestep", "dt")
 """Attributes by which environments say how long a control step takes: two in steps per second, two in seconds."""
 
@@ -26,12 +32,14 @@ class SlotStart(typing.NamedTuple):
     """What the reset of one environment gave.
 
     ``observation`` lacks pictures that were not wanted. ``instruction`` is None where no key for it was given. ``info``
-    holds the numbers that are asked for in steps, as far as they are there already.
+    holds the numbers that are asked for in steps, as far as they are there already. ``error`` says what in the
+    observation is not as its space declares; the observation is NaN and black pictures then.
     """
 
     observation: dict[str, np.ndarray]
     instruction: str | None
     info: dict[str, float]
+    error: str | None = None
 
 
 class SlotStep(typing.NamedTuple):
@@ -66,6 +74,7 @@ class EnvSlot:
         instruction_key: Entry of the ``info`` of a reset, or else text that it observes, or else attribute of the
             environment, that holds the instruction of the episode.
         generators: Those that it was made with.
+        checks_ranges: Whether numbers beyond the bounds of their space are errors.
 
     Raises:
         TypeError: If its actions or observations are of a kind that is not supported.
@@ -78,6 +87,8 @@ class EnvSlot:
         drawing: typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None = None,
         instruction_key: str | None = None,
         generators: OwnGenerators | None = None,
+        *,
+        checks_ranges: bool = True,
     ) -> None:
         self.environment = environment
         self._generators = generators or OwnGenerators()
@@ -87,16 +98,13 @@ class EnvSlot:
         self._info_keys = tuple(dict.fromkeys((*info_keys, *self._metric_keys)))
         self._action_space = environment.action_space
         self._native_action = native_action(environment.action_space)
-        leaves = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
-        self._terms = {name: leaf for name, leaf in leaves.items() if kind_of(leaf[1]) != "Text"}
-        self._texts = {name: path for name, (path, _) in leaves.items() if name not in self._terms}
+        leaves = [*_leaves(environment.observation_space)]
+        self._texts = {".".join(path) or "obs": path for path, space in leaves if kind_of(space) == "Text"}
         if self._texts and instruction_key is None:
             text = next(iter(self._texts))
             raise TypeError(f"observation '{text}' is text; with instruction_key: {text} policies are told it")
-        self._pictures = {name for name, (_, space) in self._terms.items() if is_image(space)}
-        self._read = [
-            (name, path, space.shape or (), name in self._pictures) for name, (path, space) in self._terms.items()
-        ]
+        shown = (leaf for leaf in leaves if kind_of(leaf[1]) != "Text")
+        self._entries = [_Entry(*leaf, checks_range=checks_ranges) for leaf in shown]
         action_bounds(self._action_space)
 
     def description(self) -> dict[str, typing.Any]:
@@ -105,8 +113,7 @@ class EnvSlot:
         low, high = action_bounds(self._action_space)
         return {
             "observation": {
-                name: {"shape": list(space.shape or ()), "image": name in self._pictures}
-                for name, (_, space) in self._terms.items()
+                entry.name: {"shape": list(entry.shape), "image": entry.is_picture} for entry in self._entries
             },
             "action_low": low.tolist(),
             "action_high": high.tolist(),
@@ -130,34 +137,51 @@ class EnvSlot:
         """
         with self._told(pictures), self._generators:
             self._generators.seed(seed)
-            observation, info = self.environment.reset(seed=seed, options=options)
+            answer = self.environment.reset(seed=seed, options=options)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise ValueError("reset must return an observation and an info, as Gymnasium has it since 0.26")
+        observation, info = answer
         numbers = {key: _plain_number(_entry(info, key)) for key in self._info_keys}
-        return SlotStart(
-            observation=self._arrays(observation, pictures=pictures),
-            instruction=self._instruction(info, observation),
-            info={key: number for key, number in numbers.items() if number is not None},
-        )
+        entries = {key: number for key, number in numbers.items() if number is not None}
+        instruction = self._instruction(info, observation)
+        try:
+            return SlotStart(self._arrays(observation, pictures=pictures), instruction, entries)
+        except ValueError as misfit:
+            return SlotStart({entry.name: entry.nothing for entry in self._entries}, instruction, entries, str(misfit))
 
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
-        """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32."""
+        """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32.
+
+        Raises:
+            ValueError: If what it gives is not what its space or Gymnasium's interface says.
+        """
         with self._told(pictures), self._generators:
             answer = self.environment.step(self._native_action(action))
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            raise ValueError("step must return observation, reward, terminated, truncated and info, as in Gymnasium")
         observation, reward, terminated, truncated, info = answer
         found = {key: _entry(info, key) for key in self._info_keys}
         entries = {key: _number(value, f"info['{key}']") for key, value in found.items() if value is not _MISSING}
         return SlotStep(
             observation=self._arrays(observation, pictures=pictures),
             reward=_number(reward, "the reward"),
-            terminated=bool(terminated),
-            truncated=bool(truncated),
+            terminated=_truth(terminated, "terminated"),
+            truncated=_truth(truncated, "truncated"),
             info=entries,
             info_names=() if len(entries) == len(self._info_keys) else tuple(sorted(_names(info))),
         )
 
     def render(self) -> np.ndarray:
-        """Return what the environment renders of itself. Shape: (height, width, 3), uint8."""
+        """Return what the environment renders of itself. Shape: (height, width, 3), or as it renders, uint8.
+
+        Raises:
+            ValueError: If that is no array of whole numbers from 0 to 255.
+        """
         with self._generators:
-            return np.asarray(self.environment.render(), np.uint8)
+            picture = np.asarray(self.environment.render())
+        if picture.dtype.kind not in "iu" or not picture.size or picture.min() < 0 or picture.max() > 255:
+            raise ValueError(f"render returned {picture.dtype} of shape {picture.shape}, not whole numbers up to 255")
+        return picture.astype(np.uint8, copy=False)
 
     def close(self) -> None:
         """Close the environment."""
@@ -184,14 +208,108 @@ class EnvSlot:
 
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
-        for name, path, shape, is_picture in self._read:
-            if is_picture and not pictures:
-                continue
-            array = np.array(_part(observation, path), np.uint8 if is_picture else np.float32)
-            if array.shape != shape:
-                raise ValueError(f"observation '{name}' has shape {array.shape}, its space says {shape}")
-            arrays[name] = array
+        # An environment may have told numpy to raise what a cast between floats may do.
+        with np.errstate(over="raise", under="ignore", invalid="ignore"):
+            for entry in self._entries:
+                if pictures or not entry.is_picture:
+                    arrays[entry.name] = entry.read(observation)
+                elif self._drawing is None:
+                    # It is there, so whether it fits must not depend on who looks.
+                    entry.read(observation)
         return arrays
+
+
+class _Entry:
+    """One entry of an observation: where it is, and what its space declares of it.
+
+    Attributes:
+        name: What it is called.
+        shape: Its shape.
+        is_picture: Whether it is a picture, and shown as uint8; everything else is shown as float32.
+
+    Args:
+        path: The keys that lead to it.
+        space: Its space.
+        checks_range: Whether numbers beyond its bounds are errors; what a cast would change is one in any case.
+    """
+
+    def __init__(self, path: tuple[str, ...], space: typing.Any, *, checks_range: bool) -> None:
+        self.name, self._path = ".".join(path) or "obs", path
+        self.shape: tuple[int, ...] = tuple(space.shape or ())
+        self.is_picture = is_image(space)
+        self._type = np.dtype(space.dtype)
+        bounds = (space.low, space.high) if kind_of(space) == "Box" else _whole_bounds(space)
+        low, high = self._declared = [np.asarray(each, np.float64).reshape(self.shape) for each in bounds]
+        self._is_any_byte = self.is_picture and not low.any() and bool((high == 255).all())
+        self._is_whole = self._type.kind in "iub"
+        with np.errstate(all="ignore"):
+            if self._is_whole and not self.is_picture:
+                least, most = (low, high) if checks_range else (-np.inf, np.inf)
+                low, high = np.maximum(least, -_LAST_EXACT), np.minimum(most, _LAST_EXACT)
+            elif not self._is_whole:
+                # Simulators overshoot what their spaces say by a little.
+                slack = np.where(np.isfinite(high - low), _OVERSHOOT * (high - low), 0.0)
+                low, high = (low - slack).astype(np.float32), (high + slack).astype(np.float32)
+        self._low, self._high = low, high
+        is_open = not self._is_whole and bool(np.isinf(low).all() and np.isinf(high).all())
+        self._has_range = not is_open and (checks_range or self._is_whole)
+
+    @property
+    def nothing(self) -> np.ndarray:
+        """What is shown where the entry cannot be read: a black picture, or NaN."""
+        return np.zeros(self.shape, np.uint8) if self.is_picture else np.full(self.shape, np.nan, np.float32)
+
+    def read(self, observation: typing.Any) -> np.ndarray:
+        """Return what an observation holds here, as it is shown.
+
+        Raises:
+            ValueError: If it is missing, or of another shape or type than declared, or outside the declared range.
+        """
+        try:
+            value = _part(observation, self._path)
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"the observation lacks '{self.name}', which its space has") from None
+        try:
+            array = np.asarray(value)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"observation '{self.name}' is no array: {error}") from None
+        kind = array.dtype.kind
+        if kind not in _NUMBER_KINDS:
+            raise ValueError(f"observation '{self.name}' holds {array.dtype}, its space says {self._type}")
+        if array.shape != self.shape:
+            raise ValueError(f"observation '{self.name}' has shape {array.shape}, its space says {self.shape}")
+        if self._is_any_byte and array.dtype == np.uint8:
+            return array
+        if self.is_picture and kind not in "iu":
+            raise self._misfit(array, np.ones(self.shape, bool))
+        if self._is_whole and kind == "f" and (array != np.rint(array)).any():
+            raise self._misfit(array, array != np.rint(array))
+        try:
+            shown = array if self._is_whole else array.astype(np.float32, copy=False)
+        except FloatingPointError:
+            raise self._misfit(array, np.abs(array) > np.finfo(np.float32).max) from None
+        # NaN is in every range: it is looked for in all env slots at once.
+        if self._has_range and ((shown < self._low) | (shown > self._high)).any():
+            raise self._misfit(array, (shown < self._low) | (shown > self._high))
+        return shown.astype(np.uint8 if self.is_picture else np.float32, copy=False)
+
+    def _misfit(self, array: np.ndarray, outside: np.ndarray) -> ValueError:
+        """Return the error that names the first value that does not fit."""
+        place = tuple(np.argwhere(outside)[0].tolist())
+        value, low, high = array[place], *(each[place] for each in self._declared)
+        if self.is_picture or (self._is_whole and array.dtype.kind == "f"):
+            hint = ""
+        elif self._is_whole and abs(value) > _LAST_EXACT:
+            hint = f"; beyond {_LAST_EXACT} whole numbers are not exact in float32, as which observations are shown"
+        elif not self._is_whole and abs(value) > np.finfo(np.float32).max:
+            hint = "; that is beyond float32, as which observations are shown"
+        else:
+            hint = "; out_of_range: keep shows such numbers as they are"
+        element = list(place) if place else ""
+        return ValueError(
+            f"observation '{self.name}'{element} is {value!s} as {array.dtype}, its space says {self._type} from "
+            f"{low:g} to {high:g}{hint}"
+        )
 
 
 def kind_of(space: typing.Any) -> str | None:
@@ -208,20 +326,29 @@ def is_image(space: typing.Any) -> bool:
 
 
 def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return lowest and highest value of each element of the flat action, float64.
+    """Return lowest and highest value of each element of the flat action, float64; infinite where float32 has none.
 
     Whole numbers get half a step more on either side, so that a uniform draw takes each of them equally often.
 
     Raises:
-        TypeError: If actions of this kind are not supported.
+        TypeError: If actions of this kind are not supported, or their bounds are no range that float32 can say.
     """
     if kind_of(space) in _CONTAINERS:
         bounds = [action_bounds(part) for _, part in _parts(space)]
         return np.concatenate([low for low, _ in bounds]), np.concatenate([high for _, high in bounds])
-    if kind_of(space) == "Box":
-        return space.low.astype(np.float64).reshape(-1), space.high.astype(np.float64).reshape(-1)
-    low, high = _whole_bounds(space)
-    return low - 0.5, high + 0.5
+    is_box = kind_of(space) == "Box"
+    bounds = (space.low, space.high) if is_box else _whole_bounds(space)
+    low, high = (each.astype(np.float64).reshape(-1) for each in bounds)
+    wrong = ~(low <= high)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise TypeError(f"number {place} of actions goes from {low[place]} to {high[place]}, which is no range")
+    if not is_box:
+        if np.abs([low, high]).max(initial=0) > _LAST_EXACT:
+            raise TypeError(f"actions in {space} lie beyond {_LAST_EXACT}, where float32 skips whole numbers")
+        return low - 0.5, high + 0.5
+    most = float(np.finfo(np.float32).max)
+    return np.where(low < -most, -np.inf, low), np.where(high > most, np.inf, high)
 
 
 def action_names(space: typing.Any, name: str = "") -> list[str] | None:
@@ -340,6 +467,16 @@ def _number(value: typing.Any, what: str) -> float:
     if number.size != 1 or number.dtype.kind not in _NUMBER_KINDS:
         raise ValueError(f"{what} is {value!r}, not a number")
     return float(number.reshape(()))
+
+
+def _truth(value: typing.Any, what: str) -> bool:
+    """Return whether something is true. None is not: wrappers say so of what they do not know."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    number = _number(value, what)
+    if number not in (0.0, 1.0):
+        raise ValueError(f"{what} is {value!r}, neither true nor false")
+    return number == 1.0
 
 
 def _rates(environment: gymnasium.Env) -> dict[str, float]:

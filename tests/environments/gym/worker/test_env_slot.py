@@ -1,10 +1,19 @@
-"""Actions of any space travel as flat float32."""
+"""Actions of any space travel as flat float32; observations are shown as their space declares them, or not at all."""
 
+from typing import Any
+
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from isaaclab_arena.environments.gym.worker.env_slot import action_bounds, action_names, is_image, native_action
+from isaaclab_arena.environments.gym.worker.env_slot import (
+    EnvSlot,
+    action_bounds,
+    action_names,
+    is_image,
+    native_action,
+)
 
 
 def flat(*values: float) -> np.ndarray:
@@ -70,3 +79,128 @@ def test_actions_that_have_no_flat_form_are_refused():
 )
 def test_bytes_in_two_dimensions_are_a_picture(space, expected):
     assert is_image(space) is expected
+
+
+class Showing(gymnasium.Env):
+    """Observes what it is told to."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, space: spaces.Space, shown: Any) -> None:
+        self.observation_space, self._shown = space, shown
+
+    def reset(self, *, seed=None, options=None):
+        return self._shown, {}
+
+
+def shown(space: spaces.Space, delivered: Any, *, checks_ranges: bool = True) -> Any:
+    """Return what a reset shows of what an environment delivers, an error where it does not fit."""
+    start = EnvSlot(Showing(space, delivered), (), checks_ranges=checks_ranges).reset(0, pictures=True)
+    return start.error or start.observation["obs"].tolist()
+
+
+def bounds(*, low: float, high: float) -> spaces.Box:
+    """Return a space of actions with any bounds; Gymnasium refuses some of them."""
+    space = spaces.Box(-1.0, 1.0, (1,))
+    space.low[:], space.high[:] = low, high
+    return space
+
+
+PICTURE, UNIT = spaces.Box(0, 255, (1, 2), np.uint8), spaces.Box(-1.0, 1.0, (2,))
+
+
+@pytest.mark.parametrize(
+    ("space", "delivered", "expected"),
+    [
+        (PICTURE, np.array([[7, 255]], np.uint8), [[7, 255]]),
+        (PICTURE, np.array([[7, 255]], np.int64), [[7, 255]]),
+        (UNIT, np.array([-1.0, 1.0]), [-1.0, 1.0]),
+        (UNIT, [0.5, 1.2], [0.5, pytest.approx(1.2)]),
+        (spaces.Box(0.0, np.pi, (1,), np.float64), np.array([np.pi]), [np.float32(np.pi)]),
+        (spaces.Box(-np.inf, np.inf, (1,)), np.array([1e-300]), [0.0]),
+        (spaces.Discrete(3, start=4), 6, 6.0),
+        (spaces.MultiBinary(2), np.array([True, False]), [1.0, 0.0]),
+        (spaces.Box(0, 9, (1,), np.int64), np.array([3.0]), [3.0]),
+    ],
+)
+def test_what_fits_its_space_is_shown(space, delivered, expected):
+    assert shown(space, delivered) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "delivered", "message"),
+    [
+        (
+            PICTURE,
+            np.full((1, 2), 0.8, np.float32),
+            "'obs'[0, 0] is 0.8 as float32, its space says uint8 from 0 to 255",
+        ),
+        (PICTURE, np.full((1, 2), 200.0), "'obs'[0, 0] is 200.0 as float64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.full((1, 2), np.nan), "'obs'[0, 0] is nan as float64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.array([[7, 300]]), "'obs'[0, 1] is 300 as int64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.array([[-1, 7]]), "'obs'[0, 0] is -1 as int64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.array([[True, False]]), "'obs'[0, 0] is True as bool, its space says uint8 from 0 to 255"),
+        (UNIT, [0.0, 1.3], "'obs'[1] is 1.3 as float64, its space says float32 from -1 to 1; out_of_range: keep shows"),
+        (UNIT, ["0.0", "1.0"], "'obs' holds <U3, its space says float32"),
+        (UNIT, None, "'obs' holds object, its space says float32"),
+        (
+            spaces.Box(0.0, np.inf, (1,)),
+            np.array([-1.0]),
+            "'obs'[0] is -1.0 as float64, its space says float32 from 0 to",
+        ),
+        (spaces.Discrete(3), 3, "'obs' is 3 as int64, its space says int64 from 0 to 2; out_of_range: keep shows such"),
+        (spaces.Discrete(3), 1.5, "'obs' is 1.5 as float64, its space says int64 from 0 to 2"),
+        (
+            spaces.Box(0, 2**62, (1,), np.int64),
+            np.array([2**53 + 1]),
+            "'obs'[0] is 9007199254740993 as int64, its space says int64 from 0 to 4.61169e+18; beyond 16777216 whole",
+        ),
+        (spaces.Box(-np.inf, np.inf, (1,)), [1e300], "'obs'[0] is 1e+300 as float64, its space says float32 from -inf"),
+        (spaces.Dict({"x": UNIT, "y": UNIT}), {"x": np.zeros(2)}, "the observation lacks 'y', which its space has"),
+        (spaces.Dict({"x": UNIT}), np.zeros(2), "the observation lacks 'x', which its space has"),
+    ],
+)
+def test_what_does_not_fit_its_space_is_told_with_entry_value_type_and_range(space, delivered, message):
+    assert message in shown(space, delivered)
+
+
+def test_numbers_beyond_their_range_are_kept_if_one_insists_but_nothing_is_cast():
+    assert shown(UNIT, [0.0, 1.5], checks_ranges=False) == [0.0, 1.5]
+    assert shown(spaces.Discrete(3), 7, checks_ranges=False) == 7.0
+    assert "is 0.5 as float64" in shown(spaces.Discrete(3), 0.5, checks_ranges=False)
+    assert "is 16777217 as int64" in shown(spaces.Discrete(3), 2**24 + 1, checks_ranges=False)
+    assert "is 256 as int64" in shown(PICTURE, np.array([[0, 256]]), checks_ranges=False)
+
+
+def test_an_environment_that_tells_numpy_to_raise_what_casts_may_do_shows_the_same():
+    with np.errstate(all="raise"):
+        assert shown(spaces.Box(-np.inf, np.inf, (1,)), np.array([1e-300])) == [0.0]
+        assert shown(spaces.Box(-1e300, 1e300, (1,), np.float64), np.array([2.0])) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Discrete(10, start=2**24), "lie beyond 16777216, where float32 skips whole numbers"),
+        (bounds(low=np.nan, high=1.0), "number 0 of actions goes from nan to 1.0, which is no range"),
+        (bounds(low=1.0, high=-1.0), "number 0 of actions goes from 1.0 to -1.0, which is no range"),
+    ],
+)
+def test_bounds_of_actions_that_are_no_range_are_refused(space, message):
+    with pytest.raises(TypeError, match=message):
+        action_bounds(space)
+
+
+def test_bounds_of_actions_beyond_float32_are_none():
+    low, high = action_bounds(spaces.Box(-1e300, np.array([1.0, 1e300]), (2,), np.float64))
+    assert (low.tolist(), high.tolist()) == ([-np.inf, -np.inf], [1.0, np.inf])
+
+
+@pytest.mark.parametrize("answer", [np.zeros(2), (np.zeros(2), 0.0, False, {})])
+def test_an_answer_of_gyms_older_interface_is_told(answer):
+    environment = Showing(UNIT, np.zeros(2))
+    environment.reset = environment.step = lambda *_, **__: answer
+    with pytest.raises(ValueError, match="as Gymnasium has it"):
+        EnvSlot(environment, ()).reset(0, pictures=True)
+    with pytest.raises(ValueError, match="as in Gymnasium"):
+        EnvSlot(environment, ()).step(np.zeros(1, np.float32), pictures=True)
