@@ -201,7 +201,12 @@ class _Budget:
                     setattr(Container, name, original)
 
     def _counted(self, original: Any) -> Any:
+        thread = threading.get_ident()
+
         def counted(*args: Any, **kwargs: Any) -> Any:
+            # The program may use OmegaConf itself, in other threads.
+            if threading.get_ident() != thread:
+                return original(*args, **kwargs)
             self.take_look_ups(1)
             found = original(*args, **kwargs)
             self.take_extent(found)

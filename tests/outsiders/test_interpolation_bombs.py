@@ -1,9 +1,10 @@
 """References that multiply are refused after so many look-ups, on any machine, with the key and the way out."""
 
 import json
+import threading
 
 import pytest
-from omegaconf import Container
+from omegaconf import Container, OmegaConf
 
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
 from isaaclab_arena.errors import ConfigError
@@ -114,3 +115,22 @@ def test_the_file_that_was_refused_leaves_omegaconf_as_it_was(tmp_path):
     with pytest.raises(ConfigError):
         load_jobs_file(tmp_path / "jobs.json")
     assert before == (Container._resolve_node_interpolation, Container._evaluate_custom_resolver)
+
+
+@pytest.mark.filterwarnings("ignore:register_new_resolver")  # its successor is not in every version that serves
+def test_what_another_thread_of_the_program_looks_up_meanwhile_is_not_counted():
+    own = OmegaConf.create({"a": 1, "b": "${a}"})
+    found: list[int] = []
+
+    def look_up_elsewhere() -> str:
+        thread = threading.Thread(target=lambda: found.extend(own.b for _ in range(2000)))
+        thread.start()
+        thread.join()
+        return "zero_action"
+
+    OmegaConf.register_new_resolver("elsewhere", look_up_elsewhere)
+    try:
+        (job,) = read_jobs({"jobs": [{**JOB, "policy_type": "${elsewhere:}"}]}, source="").jobs
+    finally:
+        OmegaConf.clear_resolver("elsewhere")
+    assert (job.policy_type, found) == ("zero_action", [1] * 2000)
