@@ -52,6 +52,7 @@ class RunKeywords(TypedDict, total=False):
     tracking: tuple[str, ...]
     fail_fast: bool
     continue_on_error: bool
+    max_equal_errors: int
     assignment: Literal["round_robin", "split", "dynamic"]
     split_jobs: bool
     lease_s: float

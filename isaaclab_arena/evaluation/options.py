@@ -102,6 +102,8 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Log results while the run goes, besides what the job file names: wandb, tensorboard or mlflow; may be given
     several times. Each needs the extra of its name."""
+    max_equal_errors: NotNegative = 20
+    """Episodes of a job in a row that may end in the same error before the job ends and fails; 0: any number."""
     fail_fast: bool = False
     """Stop at the first job that fails."""
     continue_on_error: bool = False

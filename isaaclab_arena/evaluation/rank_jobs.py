@@ -77,10 +77,10 @@ class RankJobs:
         job = assigned.job
         self._begins(job.config.name)
         publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
-        observers = [ProgressObserver(publisher), *assigned.observers]
+        observers = [ProgressObserver(publisher), *assigned.observers, *self._work.observers]
         with heard_by(publisher.hear):
             report = runner.run(job, observers, supply=assigned.supply)
-        failed = report.status is ReportedStatus.FAILED
+        failed = report.status is ReportedStatus.FAILED or self._work.fails(job)
         if report.status is not ReportedStatus.INTERRUPTED:
             publisher.leave_job()
             self._work.queue.job_ended(job, failed=failed)

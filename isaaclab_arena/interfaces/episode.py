@@ -124,6 +124,9 @@ class EpisodeEvents:
     seen: Mapping[str, tuple[int, int]]
 
 
+POLICY_LOST = "policy_lost"
+"""Termination of an episode whose policy answered no more."""
+
 SOLVED_AT_START = "solved_at_start"
 """Termination of an episode whose goal was met before its policy had done anything."""
 

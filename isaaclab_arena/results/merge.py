@@ -133,6 +133,7 @@ def _merged(output_directory: Path) -> MergedResults:
             as_answered(each, logs[each.job.name], answers),
             contents=contents[each.job.name],
             times_rerun=reruns[each.job.name],
+            max_equal_errors=attempts[-1].max_equal_errors if attempts else 0,
         )
         for each in read
     ]

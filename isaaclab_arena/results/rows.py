@@ -18,6 +18,7 @@ from isaaclab_arena.results.statistics import (
 )
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.results.stopping.anytime import rate_interval
+from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
 from isaaclab_arena.results.stopping.wording import verdict_in_words
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
@@ -57,6 +58,7 @@ class JobEvidence:
         needed: How many episodes they needed; then ``lines`` are those, and no other episode is missing. None for a job
             that has to finish all that was planned.
         beyond: How many episodes have finished beyond those.
+        max_equal_errors: How many episodes in a row may end in the same error before the job fails; 0 for any number.
     """
 
     job: PlanEntry
@@ -70,6 +72,7 @@ class JobEvidence:
     answers: Sequence[Answer] = ()
     needed: int | None = None
     beyond: int = 0
+    max_equal_errors: int = 0
 
     def is_beyond(self, line: CommitLine) -> bool:
         """Whether an episode of the job is one that its questions did not need."""
@@ -102,13 +105,21 @@ def status_of(evidence: JobEvidence) -> JobResultStatus:
     """Return where the job stands, by its last attempt and by which of its episodes have finished."""
     latest = _latest(evidence)
     statuses = {report.status for report in latest}
-    if ReportedStatus.FAILED in statuses:
+    if ReportedStatus.FAILED in statuses or failed_by_errors(evidence) is not None:
         return JobResultStatus.FAILED
     if _has_everything(evidence, statuses):
         return JobResultStatus.COMPLETED
     if latest or evidence.lines:
         return JobResultStatus.INTERRUPTED
     return JobResultStatus.MISSING if evidence.job.is_to_run else JobResultStatus.SKIPPED
+
+
+def failed_by_errors(evidence: JobEvidence) -> str | None:
+    """Return why a job fails whose ranks came to its end: too many of its episodes did not; None if it does not."""
+    streak = error_streak(evidence.lines, evidence.max_equal_errors)
+    if streak is not None or not _has_everything(evidence, {report.status for report in _latest(evidence)}):
+        return streak
+    return nothing_but_errors(evidence.lines)
 
 
 def scored_lines(evidence: JobEvidence) -> list[CommitLine]:
@@ -254,15 +265,16 @@ def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
 def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     """Return the columns that the job's reports give, None where no rank lived to write one."""
     reports, latest = evidence.reports, _latest(evidence)
+    by_errors = failed_by_errors(evidence)
     if not reports:
-        return {"rank": None if evidence.job.rank is None else str(evidence.job.rank)}
+        return {"rank": None if evidence.job.rank is None else str(evidence.job.rank), "error": by_errors}
     first_error = next((report for report in latest if report.error), None)
     return {
         "cut": 0 if all_episodes_finished(evidence) else sum(report.cut_episodes for report in latest),
         "reproducible": _reproducible(evidence),
         "plan_because": _plan_because(evidence),
         "policy_batch": max(_policy_batches(evidence), default=None),
-        "error": first_error.error if first_error else None,
+        "error": first_error.error if first_error else by_errors,
         "traceback_file": first_error.traceback_file if first_error else None,
         "attempts": len({report.attempt for report in reports}),
         "rank": ", ".join(map(str, sorted({report.rank for report in reports}))),

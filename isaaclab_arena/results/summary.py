@@ -198,4 +198,6 @@ def describe_missing(missing: MissingEpisodes) -> str:
 
 def _cause(row: dict[str, Any]) -> str:
     error = "no report" if row["error"] is None else plain(row["error"])
-    return error if row["traceback_file"] is None else f"{error} (traceback in {plain(row['traceback_file'])})"
+    if row["traceback_file"] is not None:
+        return f"{error} (traceback in {plain(row['traceback_file'])})"
+    return f"{error} (--resume --retry_errors plays them again)" if row["errors"] else error

@@ -94,7 +94,7 @@ def test_a_job_whose_dataset_cannot_be_made_fails_and_the_run_goes_on_unless_it_
     assert run(jobs, tmp_path, fail_fast=fail_fast) == 1
     results = pd.read_csv(tmp_path / "results.csv")
     assert list(results["status"]) == statuses
-    assert str(results["error"].iloc[0]).startswith("StorageError: ")
+    assert str(results["error"].iloc[0]).startswith("DamagedFileError: ")
     status = read_rank_status(tmp_path, 0)
     assert status is not None
     assert (status.jobs_done, status.jobs_failed) == (len(set(statuses) - {"missing"}), 1)
@@ -120,6 +120,45 @@ def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, cap
     undisturbed = tmp_path / "undisturbed"
     assert run(coin_job(environment=CoinConfig()), undisturbed) == 0
     assert came_out(tmp_path) == came_out(undisturbed)
+
+
+@pytest.mark.parametrize("assignment", ["round_robin", "split", "dynamic"])
+def test_a_job_ends_after_equal_errors_in_a_row_until_these_are_to_run_again(tmp_path, capsys, assignment):
+    """Another start without that plays nothing more of it; what follows it runs as ever."""
+    broken = coin_job("broken", environment=CoinConfig(diverge_every=1), builder=MendedBuilder(), num_episodes=40)
+    jobs = (broken, coin_job("sound", index=1))
+    assert run(jobs, tmp_path, assignment=assignment, max_equal_errors=5) == 1
+    first = pd.read_csv(tmp_path / "results.csv").set_index("name").loc["broken"]
+    assert (first["status"], 5 <= first["episodes"] <= 8) == ("failed", True)
+    assert str(first["error"]).startswith("5 episodes in a row ended in the same error: ")
+    assert "--resume --retry_errors plays them again" in capsys.readouterr().out
+
+    assert run(jobs, tmp_path, assignment=assignment, max_equal_errors=5, resume="") == 1
+    again = pd.read_csv(tmp_path / "results.csv").set_index("name")
+    assert again.loc["broken", "episodes"] == first["episodes"]
+    assert again.loc["sound", "status"] == "completed"
+
+    broken.builder.is_mended = True  # pyright: ignore[reportAttributeAccessIssue]  it is the one made above
+    assert run(jobs, tmp_path, assignment=assignment, resume="", retry_errors=True) == 0
+    mended = pd.read_csv(tmp_path / "results.csv").set_index("name").loc["broken"]
+    assert (mended["status"], mended["episodes"], mended["errors"]) == ("completed", 40, 0)
+
+
+def test_a_job_limited_by_steps_ends_after_equal_errors_too(tmp_path):
+    broken = coin_job(environment=CoinConfig(diverge_every=1), num_steps=10_000)
+    assert run(broken, tmp_path, max_equal_errors=5) == 1
+    assert table(tmp_path)["episodes"] < 10
+
+
+@pytest.mark.parametrize(("fail_fast", "statuses"), [(False, ["failed", "completed"]), (True, ["failed", "missing"])])
+def test_a_job_of_nothing_but_errors_fails_and_may_be_the_last(tmp_path, fail_fast, statuses):
+    broken = coin_job("broken", environment=CoinConfig(diverge_every=1))
+    assert run((broken, coin_job("sound", index=1)), tmp_path, fail_fast=fail_fast) == 1
+    jobs = pd.read_csv(tmp_path / "results.csv")
+    assert list(jobs["status"]) == statuses
+    assert str(jobs["error"].iloc[0]).startswith("all 10 episodes ended in an error: ")
+    # Once more, nothing is left to do, and it has failed all the same.
+    assert run((broken, coin_job("sound", index=1)), tmp_path, resume="", fail_fast=fail_fast) == 1
 
 
 class Served(ShrugPolicy):

@@ -1,7 +1,10 @@
 """The single environments behind a batch, in this process."""
 
 import logging
+import re
+import traceback
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -175,6 +178,35 @@ class SlotSteps:
         return self.results[:, column] != 0.0, self.results[:, column + 1]
 
 
+class Failures:
+    """Logs how the single environments of one source fail: each traceback once, then how often it came.
+
+    Args:
+        name: The source's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._times: Counter[str] = Counter()
+
+    def tell(self, where: str, details: str) -> None:
+        """Log a failure; one like an earlier one in one line, at each tenfold as a warning.
+
+        Args:
+            where: The env slots.
+            details: The traceback. Numbers in its last line, the message, make no difference.
+        """
+        before, newline, message = details.rstrip().rpartition("\n")
+        like = before + newline + re.sub(r"\d+", "#", message)
+        self._times[like] += 1
+        times = self._times[like]
+        if times == 1:
+            _LOG.warning("'%s' failed in %s: %s", self._name, where, details)
+        else:
+            level = logging.WARNING if str(times).strip("0") == "1" else logging.DEBUG
+            _LOG.log(level, "'%s' failed in %s as before, %d times by now: %s", self._name, where, times, message)
+
+
 class EnvSlots(ABC):
     """Single environments, each in an env slot of the batch.
 
@@ -293,6 +325,7 @@ class LocalSlots(EnvSlots):
 
     def __init__(self, source: SlotSource, num_envs: int) -> None:
         self._source = source
+        self._failures = Failures(source.name)
         self._slots: dict[int, EnvSlot] = {}
         self._starting: dict[int, tuple[SlotReset, bool]] = {}
         with others_kept():
@@ -329,7 +362,7 @@ class LocalSlots(EnvSlots):
             try:
                 step = self._slots[index].step(moves.actions[index], pictures=index in moves.seen)
             except (Exception, SystemExit) as error:  # noqa: BLE001  the other env slots go on
-                _LOG.warning("'%s' failed in env slot %d", self._source.name, index, exc_info=True)
+                self._failures.tell(f"env slot {index}", traceback.format_exc())
                 # Its state is unknown, so it is not closed either: that is its code too.
                 del self._slots[index]
                 steps.failures[index] = f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.environments.gym.env_slots import (
+    Failures,
     PlayedEpisode,
     SlotReset,
     SlotSource,
@@ -38,6 +39,7 @@ class EnvWorker:
     Args:
         source: How environments are made.
         options: How the process is run.
+        failures: Logs how environments fail, the same for all workers of the source.
         indices: The env slots.
         begun: A process that was started already, None to start one.
 
@@ -46,9 +48,14 @@ class EnvWorker:
     """
 
     def __init__(
-        self, source: SlotSource, options: WorkerOptions, indices: range, begun: WorkerProcess | None = None
+        self,
+        source: SlotSource,
+        options: WorkerOptions,
+        failures: Failures,
+        indices: range,
+        begun: WorkerProcess | None = None,
     ) -> None:
-        self.indices = indices
+        self.indices, self._failures = indices, failures
         self._source, self._options = source, options
         self._process = None if begun is None else self._started(begun)
         self._shared: SharedArrays | None = None
@@ -179,7 +186,7 @@ class EnvWorker:
         try:
             self._take_steps(moving, steps)
         except WorkerError as error:
-            _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, [*moving], error)
+            self._failures.tell(f"env slots {[*moving]}", str(error))
             self._go_on(error, moving, steps)
 
     def pictures(self, index: int) -> dict[str, np.ndarray]:
@@ -257,7 +264,7 @@ class EnvWorker:
         for slot, note in notes.items():
             index = self.indices[int(slot)]
             if "error" in note:
-                _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, note["traceback"])
+                self._failures.tell(f"env slot {index}", note["traceback"])
                 steps.failures[index] = first_line(note["error"])
                 continue
             if "info_names" in note:

@@ -7,6 +7,7 @@ import numpy as np
 
 from isaaclab_arena.environments.gym.env_slots import (
     EnvSlots,
+    Failures,
     SlotMoves,
     SlotReset,
     SlotSource,
@@ -51,7 +52,8 @@ class WorkerSlots(EnvSlots):
         size = options.envs_per_worker
         chunks = [range(first, min(first + size, num_envs)) for first in range(0, num_envs, size)]
         started = [begun, *[None] * len(chunks)]
-        self._workers = [EnvWorker(source, options, *each) for each in zip(chunks, started, strict=False)]
+        failures = Failures(source.name)
+        self._workers = [EnvWorker(source, options, failures, *each) for each in zip(chunks, started, strict=False)]
         try:
             for worker in self._workers:
                 worker.begin_making(worker.indices)

@@ -275,7 +275,7 @@ class JobRun:
             indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._turn.supply)
         elif indices is None:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
-            indices = indices_that_start(job, policy, started=started)
+            indices = indices_that_start(job, policy, started=started, supply=self._turn.supply)
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
         # An observer without hooks has every picture drawn.
         eager = [Observer()] if self._settings.eager_pictures else []

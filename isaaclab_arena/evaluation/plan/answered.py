@@ -1,4 +1,4 @@
-"""Watch which questions of a run are answered while an attempt is at work on it."""
+"""Watch which jobs of a run need no further episode while an attempt is at work on it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,12 @@ from isaaclab_arena.storage.run.commits import CommitLine
 
 
 def answer_watch(
-    output_directory: Path, questions: Sequence[Question], finished: Mapping[str, EpisodeRanges], *, attempt: int
+    output_directory: Path,
+    questions: Sequence[Question],
+    finished: Mapping[str, EpisodeRanges],
+    *,
+    attempt: int,
+    max_equal_errors: int,
 ) -> AnswerWatch:
     """Return what knows which jobs need no further episode.
 
@@ -21,6 +26,7 @@ def answer_watch(
         finished: The episodes of each job that do not run again in an attempt, by its name; a job that is not here is
             complete. An error of an earlier attempt that runs again does not count as finished.
         attempt: Number of the attempt.
+        max_equal_errors: See `AnswerWatch`.
     """
 
     def runs_again(line: CommitLine) -> bool:
@@ -28,4 +34,4 @@ def answer_watch(
         is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
         return kept is not None and is_earlier_error and not contain(kept, line.episode_index)
 
-    return AnswerWatch(output_directory, questions, runs_again=runs_again)
+    return AnswerWatch(output_directory, questions, runs_again=runs_again, max_equal_errors=max_equal_errors)

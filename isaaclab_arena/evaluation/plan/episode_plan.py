@@ -52,18 +52,20 @@ def indices_of_rebuild(config: JobConfig, num_episodes: int, *, rebuild: int, su
     return supply.take(split_evenly(num_episodes, config.num_rebuilds)[rebuild])
 
 
-def indices_that_start(job: Job, policy: PolicyBase, *, started: int) -> Iterator[int]:
+def indices_that_start(job: Job, policy: PolicyBase, *, started: int, supply: EpisodeSupply) -> Iterator[int]:
     """Return the episodes of one rebuild of a job that is limited by steps; without end if nothing else ends them.
 
     Args:
         job: The job.
         policy: Says which episodes it can play.
         started: Episodes that earlier rebuilds have started.
+        supply: Says when no further one is needed.
     """
     ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
     if job.config.max_episodes is not None:
         ends.append(job.config.max_episodes)
-    return takewhile(policy.can_play, range(started, min(ends)) if ends else count(started))
+    indices = range(started, min(ends)) if ends else count(started)
+    return takewhile(lambda index: not supply.ends_early() and policy.can_play(index), indices)
 
 
 def beginning(job: Job, indices: Iterable[int], supply: EpisodeSupply) -> Iterator[Episode]:

@@ -31,6 +31,10 @@ class EpisodeSupply(Protocol):
         """Whether an episode that was handed out is still this rank's, and may be committed."""
         ...
 
+    def ends_early(self) -> bool:
+        """Whether no further episode of the job is needed; `take` asks it before each."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShare:
@@ -65,9 +69,13 @@ class FixedShare:
         del episode_index
         return True
 
+    def ends_early(self) -> bool:
+        """Return False: all episodes are needed."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
-class UntilAnswered:
+class UntilOver:
     """Hands out the episodes of another supply as long as they are needed. What has begun is finished all the same.
 
     Attributes:
@@ -82,7 +90,7 @@ class UntilAnswered:
         """Yield what the other supply yields, until nothing more is needed."""
         taken = self.supply.take(candidates)
         # Asked before an episode is taken, because taking one may claim it.
-        while not self.is_over() and (index := next(taken, None)) is not None:
+        while not self.ends_early() and (index := next(taken, None)) is not None:
             yield index
 
     def max_envs(self, num_envs: int) -> int:
@@ -96,6 +104,10 @@ class UntilAnswered:
     def still_holds(self, episode_index: int) -> bool:
         """Return what the other supply returns."""
         return self.supply.still_holds(episode_index)
+
+    def ends_early(self) -> bool:
+        """Whether the job is over."""
+        return self.is_over()
 
 
 EVERYTHING = FixedShare()

@@ -117,6 +117,7 @@ def plan_attempt(
         machine=provenance.node(),
         jobs=tuple(jobs),
         retry_errors=request.options.retry_errors,
+        max_equal_errors=request.options.max_equal_errors,
     )
 
 

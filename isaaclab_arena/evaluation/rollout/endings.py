@@ -4,16 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
+from isaaclab_arena.interfaces.episode import POLICY_LOST, SOLVED_AT_START, Outcome
 
 OUT_OF_TIME = "episode_timeout"
 """Termination of an episode that took longer than its wall time allowed."""
 
 POLICY_FINISHED = "policy_finished"
 """Termination of an episode that ended because its policy had nothing more to do."""
-
-POLICY_LOST = "policy_lost"
-"""Termination of an episode whose policy answered no more."""
 
 RANKS_LOST = "ranks_lost"
 """Termination of an episode over which ranks died, one after the other."""

@@ -246,7 +246,7 @@ class ClaimedEpisodes(Observer):
             if self._divided.round_of(piece) != self._round:
                 # The jobs that are compared with this one come first.
                 continue
-            if self._is_over():
+            if self.ends_early():
                 return
             held = self._held.get(piece) or (None if self._is_alone else self._claim(piece))
             if held is None or index in held.finished:
@@ -255,6 +255,10 @@ class ClaimedEpisodes(Observer):
                 yield index
             elif self._divided.pieces[piece] is None:
                 return
+
+    def ends_early(self) -> bool:
+        """Whether no further episode of the job is needed."""
+        return self._is_over()
 
     def max_envs(self, num_envs: int) -> int:
         """Return how many env slots to use at once: all, or fewer where other ranks may help; see `slots_to_use`."""

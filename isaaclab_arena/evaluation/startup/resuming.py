@@ -75,7 +75,9 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> RunPlan:
     return begun
 
 
-def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: Sequence[str] = ()) -> Resumed:
+def take_up(
+    output_directory: Path, plan: RunPlan, *, retry_errors: bool, max_equal_errors: int = 0, anew: Sequence[str] = ()
+) -> Resumed:
     """Repair what a crash has left in the directory of a run, and return what is left to do.
 
     The caller holds the run's lock alone.
@@ -84,6 +86,7 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: 
         output_directory: The run's directory.
         plan: The plan that it began with.
         retry_errors: Whether episodes that ended in an error run again.
+        max_equal_errors: How many in a row end a job, see `AnswerWatch`.
         anew: Jobs whose episodes do not count any more.
 
     Raises:
@@ -97,7 +100,9 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: 
     batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory)[0])
     batches = {job: batch for job, batch in batches.items() if job not in anew}
     finished = {job.job: job.finished for job in recovery.left}
-    watch = answer_watch(output_directory, plan.questions, finished, attempt=number)
+    watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
+    for name in recovery.reported:
+        watch.suspect(name)
     left = (job for job in recovery.left if job.job not in recovery.reported or not watch.is_over(job.job))
     jobs = tuple(replace(job, policy_batch=batches.get(job.job)) for job in left)
     return Resumed(number=number, jobs=jobs)

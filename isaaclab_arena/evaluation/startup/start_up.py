@@ -236,7 +236,13 @@ class _Beginning:
             refuse_slow_backends(
                 request.jobs, with_backends([AttemptEntry(job=name) for name in anew], known), self._machinery
             )
-            resumed = take_up(path, begun, retry_errors=request.options.retry_errors, anew=anew)
+            resumed = take_up(
+                path,
+                begun,
+                retry_errors=request.options.retry_errors,
+                max_equal_errors=request.options.max_equal_errors,
+                anew=anew,
+            )
             number, jobs = resumed.number, resumed.jobs
             _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
             if not jobs:

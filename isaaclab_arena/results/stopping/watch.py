@@ -1,15 +1,19 @@
-"""Follow what the ranks of a run commit, and know which of its questions are answered."""
+"""Follow what the ranks of a run commit, and know which of its jobs need no further episode."""
 
 import json
 import logging
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.results.stopping.answers import Answer, Answering, FinishedEpisode, needed_episodes
+from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
 from isaaclab_arena.results.stopping.wording import in_words
 from isaaclab_arena.storage.atomic import check_plain, storage_errors
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, job_directory
@@ -19,17 +23,21 @@ _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.2
 
 
-class AnswerWatch:
-    """The answers to a run's questions, from the commit lines of all ranks alone.
+class AnswerWatch(Observer):
+    """The answers to a run's questions, and its jobs that fail by their errors, from the commit lines of all ranks.
 
-    Each line is read once. Ranks need not agree: one that has not seen the last line yet runs on for a while.
+    Each line is read once. Ranks need not agree: one that has not seen the last line yet runs on for a while. Jobs
+    without questions are looked at only while episodes of theirs end in errors. To be told of those, it is an observer.
 
     Args:
         output_directory: The run's directory, which all ranks share.
         questions: What is asked of the run's jobs.
         runs_again: Whether the episode of a line is yet to run again, so that the line does not count.
+        max_equal_errors: How many episodes in a row may end in the same error before their job ends; 0 for any number.
         clock: Monotonic time [s].
     """
+
+    sees_pictures = False
 
     def __init__(
         self,
@@ -37,18 +45,23 @@ class AnswerWatch:
         questions: Sequence[Question],
         *,
         runs_again: Callable[[CommitLine], bool] = lambda _: False,
+        max_equal_errors: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._output_directory = output_directory
         self._questions = questions
+        self._asked = {job for question in questions for job in question.jobs}
         self._runs_again = runs_again
+        self._max_equal_errors = max_equal_errors
         self._clock = clock
-        self._tails = {
-            job: _Tail(job_directory(output_directory, job), job) for question in questions for job in question.jobs
-        }
-        self._lines: dict[str, dict[int, CommitLine]] = {job: {} for job in self._tails}
-        self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._tails}
+        self._tails: dict[str, _Tail] = {}
+        self._lines: defaultdict[str, dict[int, CommitLine]] = defaultdict(dict)
+        self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._asked}
         self._answering = self._begun_anew()
-        self._looked_at: float | None = None
+        self._looked_at: dict[str, float] = {}
+        self._begun: set[str] = set()
+        self._suspects: Counter[str] = Counter()
+        self._over: set[str] = set()
 
     def look(self, *, now: bool = False) -> tuple[Answer, ...]:
         """Return the answers; unless asked for now, what ranks have committed is read a few times a second at most.
@@ -56,10 +69,9 @@ class AnswerWatch:
         Raises:
             StorageError: If a commit file cannot be read.
         """
-        at = self._clock()
-        if now or self._looked_at is None or at - self._looked_at >= _LOOK_INTERVAL_S:
-            self._looked_at = at
-            self._read()
+        if self._asked and self._is_time("", now=now):
+            for job in self._asked:
+                self._read(job)
             for answering in self._answering:
                 before = answering.answer
                 if before.verdict is None and answering.look(self._finished).verdict is not None:
@@ -67,8 +79,46 @@ class AnswerWatch:
         return tuple(answering.answer for answering in self._answering)
 
     def is_over(self, job: str, *, now: bool = False) -> bool:
-        """Whether no further episode of a job is needed; see `look`."""
-        return job in self._tails and needed_episodes(job, self.look(now=now)) is not None
+        """Whether no further episode of a job is needed, or more of them would end in the same error; see `look`."""
+        if job in self._asked and needed_episodes(job, self.look(now=now)) is not None:
+            return True
+        most, in_a_row = self._max_equal_errors, self._suspects[job]
+        may_end = most > 0 and in_a_row > 0 and job not in self._over
+        if may_end and self._is_time(job, now=now or in_a_row >= most):
+            self._read(job)
+            lines = self._lines[job]
+            streak = error_streak((lines[index] for index in sorted(lines)), most)
+            if streak is not None:
+                self._over.add(job)
+                _LOG.error("job '%s' ends early: %s", job, streak)
+        return job in self._over
+
+    def fails(self, job: str, num_episodes: int | None) -> bool:
+        """Whether a job that a rank has left fails by its errors; see `error_streak` and `nothing_but_errors`.
+
+        Args:
+            job: Its name.
+            num_episodes: How many episodes it has, None where that is not known.
+        """
+        if not self._suspects[job]:
+            return False
+        self.is_over(job, now=True)
+        self._read(job)
+        lines = self._lines[job].values()
+        has_all = num_episodes is None or len(lines) == num_episodes
+        return job in self._over or (has_all and nothing_but_errors(lines) is not None)
+
+    def suspect(self, job: str) -> None:
+        """Look at what is committed of a job, because its last episode ended in an error, or may have."""
+        self._suspects[job] += 1
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Suspect the job of an error; one whose last episode is none ends nothing early."""
+        del environment
+        if record.outcome is Outcome.ERROR:
+            self.suspect(record.episode.job)
+        else:
+            self._suspects[record.episode.job] = 0
 
     def lets_stop(self, job: str) -> bool:
         """Return `is_over`, asked before an episode of the job begins.
@@ -76,8 +126,14 @@ class AnswerWatch:
         Raises:
             ConfigError: If the job does not say whether its episodes succeed: then nothing can be decided.
         """
+        if job not in self._begun:
+            # Earlier attempts may have left what ends it.
+            self._begun.add(job)
+            self.suspect(job)
         is_over = self.is_over(job)
-        line = next(iter(self._lines.get(job, {}).values()), None)
+        if job not in self._asked:
+            return is_over
+        line = next(iter(self._lines[job].values()), None)
         if line is not None and line.success is None and line.outcome is not Outcome.ERROR:
             message = "does not say whether its episodes succeed; leave out the comparisons and bars that name it"
             raise ConfigError(Problem(message, job=job))
@@ -86,18 +142,29 @@ class AnswerWatch:
     def _begun_anew(self) -> list[Answering]:
         return [Answering(question, num_questions=len(self._questions)) for question in self._questions]
 
-    def _read(self) -> None:
-        for job, tail in self._tails.items():
-            lines = self._lines[job]
-            for line in tail.new_lines():
-                known = lines.get(line.episode_index)
-                if self._runs_again(line) or (known is not None and not counts_before(line, known)):
-                    continue
-                lines[line.episode_index] = line
-                self._finished[job][line.episode_index] = finished_episode(line)
-                if known is not None:
-                    # An error gave way to a later attempt, which may change what was answered.
-                    self._answering = self._begun_anew()
+    def _is_time(self, what: str, *, now: bool) -> bool:
+        """Whether to look again at a job, or, as "", at all that questions are asked of."""
+        at, before = self._clock(), self._looked_at.get(what)
+        if not now and before is not None and at - before < _LOOK_INTERVAL_S:
+            return False
+        self._looked_at[what] = at
+        return True
+
+    def _read(self, job: str) -> None:
+        if job not in self._tails:
+            self._tails[job] = _Tail(job_directory(self._output_directory, job), job)
+        lines = self._lines[job]
+        for line in self._tails[job].new_lines():
+            known = lines.get(line.episode_index)
+            if self._runs_again(line) or (known is not None and not counts_before(line, known)):
+                continue
+            lines[line.episode_index] = line
+            if job not in self._asked:
+                continue
+            self._finished[job][line.episode_index] = finished_episode(line)
+            if known is not None:
+                # An error gave way to a later attempt, which may change what was answered.
+                self._answering = self._begun_anew()
 
 
 class _Tail:

@@ -64,6 +64,8 @@ class Attempt:
         machine: Where rank 0 runs.
         jobs: What is left to do, in order of the plan; jobs that are finished are not named.
         retry_errors: Whether episodes that had ended in an error run again.
+        max_equal_errors: How many episodes of a job in a row may end in the same error before it fails; 0 for any
+            number, and in attempts of programs that did not say.
         schema_version: Version of this layout.
     """
 
@@ -79,6 +81,7 @@ class Attempt:
     machine: Node
     jobs: tuple[AttemptEntry, ...] = field(default_factory=tuple)
     retry_errors: bool = False
+    max_equal_errors: int = 0
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from isaaclab_arena.environments.gym.env_slots import Failures
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError
 from isaaclab_arena.interfaces.episode import Outcome
 from tests.environments.gym.gym_mischief import ID
@@ -104,3 +105,16 @@ def test_an_environment_that_resets_itself_loses_neither_its_last_observation_no
     records = run(NAME.replace("Env-v0", "Automatic-v0"), num_envs=2, observer=automatic, success_key="success")
     assert automatic.steps == plain.steps
     assert {record.outcome for record in records.values()} == {Outcome.SUCCESS}
+
+
+def test_a_traceback_is_logged_once_and_then_counted(caplog):
+    failures = Failures("Arm-v0")
+    for slot in range(12):
+        failures.tell(f"env slot {slot}", f"Traceback:\n  line 7\nRuntimeError: renderer {slot} lost")
+    failures.tell("env slot 3", "Traceback:\n  line 8\nRuntimeError: renderer 3 lost")
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [
+        "'Arm-v0' failed in env slot 0: Traceback:\n  line 7\nRuntimeError: renderer 0 lost",
+        "'Arm-v0' failed in env slot 9 as before, 10 times by now: RuntimeError: renderer 9 lost",
+        "'Arm-v0' failed in env slot 3: Traceback:\n  line 8\nRuntimeError: renderer 3 lost",
+    ]

@@ -28,10 +28,11 @@ from isaaclab_arena.evaluation.scheduling.cost import Measured
 from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob, divided_jobs
 from isaaclab_arena.evaluation.scheduling.rank_work import claims_directory
 from isaaclab_arena.evaluation.scheduling.suspects import Death
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import SETTLED_FILE, job_directory
 from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.commits import parse_line, read_commits
 from isaaclab_arena.storage.run.job_reports import write_job_report
 
 _LOG = logging.getLogger(__name__)
@@ -68,8 +69,13 @@ class ClaimKeeper:
         self._attempt = attempt
         self._output_directory = output_directory
         self._clock = clock
-        self._watch = answer_watch(output_directory, request.questions, finished, attempt=attempt.number)
-        self._asks_questions = bool(request.questions)
+        self._watch = answer_watch(
+            output_directory,
+            request.questions,
+            finished,
+            attempt=attempt.number,
+            max_equal_errors=request.options.max_equal_errors,
+        )
         self._table = ClaimTable(
             jobs,
             claims_directory(output_directory, attempt),
@@ -137,7 +143,10 @@ class ClaimKeeper:
             self._fruitful.add(delivery.life.rank)
         for job_index in delivery.failed:
             self._table.give_up(job_index)
-        over = self._jobs_over() if self._asks_questions else ()
+        for episode in delivery.episodes:
+            if parse_line(episode.line).outcome is Outcome.ERROR:
+                self._watch.suspect(episode.job)
+        over = self._jobs_over()
         self._count(began_s)
         return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over, pace=pace_of(len(self._heard_at)))
 

@@ -255,6 +255,20 @@ def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, k
     assert rank.stopped_by == [15]
 
 
+def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, home):
+    keeper = ClaimKeeper(replace(REQUEST, options=RunOptions(max_equal_errors=2)), ATTEMPT, home)
+    ranks = [Rank(keeper, tmp_path / f"node{number}", number) for number in range(2)]
+    for rank in ranks:
+        rank.claim()
+        assert rank.sender.jobs_over == frozenset()
+        # Each plays one of two episodes in a row.
+        line = line_of(rank.life.rank, rank.life.rank)
+        rank.commits.write(replace(line, outcome=Outcome.ERROR, success=None, error="no renderer"))
+        rank.sender.send()
+    assert ranks[1].sender.jobs_over == {"coins"}
+    assert ranks[0].claims.claim_next(None) is None
+
+
 @pytest.mark.parametrize("path", ["run.json", "coins/../run.json", "coins/episodes/e000001.h5", "other/settled.json"])
 def test_a_rank_writes_no_file_that_is_not_its_own(home, keeper, path):
     delivery = Delivery(life=Life(rank=0), files=(SentFile(path=path, size=1),))
