@@ -105,7 +105,9 @@ def test_commands_end_without_a_traceback_and_leak_no_other_file(run, tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [pipe, loop, directory, deep, deep_object, huge, elsewhere])
 def test_every_command_ends_without_a_traceback_and_leaks_no_other_file(run, tmp_path, damage, capsys):
-    check(run, tmp_path, damage, names(run), (*COMMANDS, *MORE_COMMANDS))
+    # Exports copy films, of whatever size.
+    commands = [each for each in (*COMMANDS, *MORE_COMMANDS) if damage is not huge or each[0] != "export"]
+    check(run, tmp_path, damage, names(run), commands)
     assert SECRET.decode() not in str(capsys.readouterr())
 
 
