@@ -48,7 +48,7 @@ class GlobalNoise(Leaking):
 
 
 class TorchNoise(Leaking):
-    """Draws from torch's generator, where torch is."""
+    """Draws from torch's generator, which no episode seeds."""
 
     def noise(self):
         return float(sys.modules["torch"].rand(1))
@@ -102,8 +102,8 @@ def normalised():
     return gymnasium.wrappers.NormalizeReward(Leaking())
 
 
-LEAKS = (OwnNoise, CountsResets, RemembersLast, normalised)
-for each in (Leaking, GlobalNoise, TorchNoise, RareNoise, *LEAKS):
+LEAKS = (OwnNoise, TorchNoise, CountsResets, RemembersLast, normalised)
+for each in (Leaking, GlobalNoise, RareNoise, *LEAKS):
     gymnasium.register(f"Leak/{each.__name__}-v0", entry_point=f"{__name__}:{each.__name__}", max_episode_steps=20)
 
 

@@ -3,6 +3,8 @@
 Nothing is imported here that a worker's interpreter might not have.
 """
 
+import typing
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -26,7 +28,7 @@ class Telling(gymnasium.Env):
         self.arm = action["arm"] + action["gripper"]
         return self.observation(), 0.0, False, False, self.info(solved=self.clock == 3)
 
-    def observation(self):
+    def observation(self) -> typing.Any:
         return {"number": self.arm, "told": {"task": f"sort {self.seed}"}, "note": "x"}
 
     def info(self, *, solved):

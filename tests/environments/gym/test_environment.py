@@ -19,7 +19,7 @@ from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.video import VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
 from tests.environments.gym.gym_fakes import ID
-from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
+from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, name_of
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.gym_telling import NAME as TELLING
 from tests.environments.gym.looking import PERIOD, LooksNowAndThen
@@ -86,19 +86,18 @@ def test_what_a_policy_draws_and_what_an_environment_draws_do_not_touch_each_oth
             self.drawn: list[tuple[float, ...]] = []
 
         def get_action(self, env, observation):
-            self.drawn.append((random.random(), np.random.random(), float(torch.rand(1))))
+            self.drawn.append((random.random(), np.random.random()))
             return torch.zeros(env.num_envs, 1)
 
     found = []
-    for maker in (Leaking, GlobalNoise, TorchNoise):
+    for maker in (Leaking, GlobalNoise):
         random.seed(5)
         np.random.seed(5)
-        torch.manual_seed(5)
         policy, trace = Drawing(), Trace()
         run(name_of(maker), num_envs=2, num_episodes=2, policy=policy, observer=trace)
         found.append(policy.drawn)
         assert trace.steps == {index: steps for index, steps in traced(name_of(maker)).items() if index < 2}
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 @PLACES
