@@ -61,8 +61,6 @@ class RunningEpisodes:
         # Double precision, so that the sum does not depend on the order of magnitude of what came before.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
         self._latest: Step | None = None
-        # Env slots whose step, not counted yet, gave what is not finite. Shape: (num_envs,), bool, on the CPU.
-        self._unsound: torch.Tensor | None = None
 
     def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
         """Begin episodes in env slots that are free."""
@@ -95,10 +93,7 @@ class RunningEpisodes:
         self.num_steps += 1
         self._env_steps += self.num_running
         self._length += self._is_running
-        counted = self.running
-        if self._unsound is not None:
-            counted, self._unsound = counted & ~self._unsound.to(counted.device), None
-        self._return += torch.where(counted, step.reward, 0.0)
+        self._return += torch.where(self.running, step.reward, 0.0)
 
     def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
         """Return how episodes end with a step that is not counted yet, by env slot; None if the step was not made.
@@ -133,8 +128,6 @@ class RunningEpisodes:
             )
         if not over.any():
             return {}
-        if masks.unsound.any():
-            self._unsound = torch.from_numpy(masks.unsound)
         verdicts = masks.verdicts(step)
         return {env_id: ending_of(verdicts, env_id) for env_id in np.flatnonzero(over).tolist()}
 
