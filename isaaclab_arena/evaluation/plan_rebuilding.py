@@ -9,8 +9,8 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_entries
 from isaaclab_arena.storage.recovery.plan_recovery import recorded_config_hashes
-from isaaclab_arena.storage.run.attempts import Attempt, attempt_path, read_attempt
-from isaaclab_arena.storage.run.run_plan import RunPlan
+from isaaclab_arena.storage.run.attempts import Attempt, attempt_path, grown_jobs, read_attempt, read_attempts
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 _FIRST = 1
 
@@ -52,7 +52,8 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
     backends = {work.job: work.backend for work in attempt.jobs}
     latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
-    jobs = plan_entries(request, attempt.world_size, contents)
+    grown = grown_jobs(read_attempts(output_directory)[0])
+    jobs = [_grown(job, grown) for job in plan_entries(request, attempt.world_size, contents)]
     return RunPlan(
         run_id=attempt.run_id,
         created_at=attempt.started_at,
@@ -71,6 +72,11 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
         questions=request.questions,
         working_directory=str(Path.cwd()),
     )
+
+
+def _grown(job: PlanEntry, grown: Mapping[str, int]) -> PlanEntry:
+    number = grown.get(job.name, job.config.num_episodes)
+    return job if number == job.config.num_episodes else replace(job, config=replace(job.config, num_episodes=number))
 
 
 def _asked_for(attempt: Attempt, path: Path, *, may_import: bool) -> RunRequest:

@@ -14,7 +14,7 @@ import torch
 
 from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.errors import JobTimeoutError
+from isaaclab_arena.errors import ConfigError, JobTimeoutError
 from isaaclab_arena.evaluation.batching.policy_wrapper import PolicyWrapper
 from isaaclab_arena.evaluation.job.group_building import BuiltGroups, GroupBuilder
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
@@ -221,6 +221,13 @@ class JobRun:
             level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
             _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
         self._built = built
+        played_with = self._settings.played_with.get(config.name)
+        if played_with is not None and built.plan_because is not None:
+            raise ConfigError(
+                f"job '{config.name}' cannot go on with num_envs {config.num_envs}: its episodes were played with "
+                f"{played_with}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
+                f"{played_with} again"
+            )
         return late_groups(built.groups, self._job.latency, self._query_times)
 
     def _prepare(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:

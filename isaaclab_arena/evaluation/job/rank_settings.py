@@ -45,6 +45,8 @@ class RankSettings:
         contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
         planned_batches: Env slots that the policy of each job is asked for together, by the job's name, where an
             earlier start of the program settled that.
+        played_with: With how many env slots the finished episodes of each job were played, by the job's name, where it
+            has another number now.
         policy_servers: Where the policy servers listen that jobs share.
         turns: The names of the jobs with which each compared job takes turns, its own included, by its name.
         consolidates: Whether this rank puts recorded episodes into datasets, and does not leave that to somebody else.
@@ -67,6 +69,7 @@ class RankSettings:
     provenance: Mapping[str, str] = field(default_factory=dict)
     contents: Mapping[str, Contents] = field(default_factory=dict)
     planned_batches: Mapping[str, int] = field(default_factory=dict)
+    played_with: Mapping[str, int] = field(default_factory=dict)
     policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consolidates: bool = True
@@ -110,5 +113,6 @@ def rank_settings(
         provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
         contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
         planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
+        played_with={work.job: work.num_envs for work in attempt.jobs if work.num_envs is not None},
         turns={name: tuple(sorted(group)) for group in compared_groups(questions) for name in group},
     )

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import zlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,10 @@ from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 _MAX_SHOWN = 80
+_NUM_EPISODES, _NUM_ENVS = "num_episodes", "num_envs"
+_POLICY_KEYS = ("policy_type", "policy_config_dict")
+_OF_POLICY = frozenset({*_POLICY_KEYS, "policy options"})
+"""What says which policy a job has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +135,19 @@ def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Co
     )
 
 
-def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
-    """Return how a plan differs from the one that a run began with, one problem per key; what is left out is equal.
+def plan_differences(
+    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool] = lambda _: True
+) -> list[Problem]:
+    """Return what speaks against going on with a run as it is asked for now, one problem per key.
 
-    In a deterministic run ``num_envs`` decides nothing, and may differ.
+    A job may grow, and may have another number of env slots; whether its results allow that is known once it is built.
+    One that has recorded nothing may also have another policy.
+
+    Args:
+        before: The plan that the run has.
+        now: What is asked for now; what is left out of both is equal.
+        has_recorded: Whether a job has recorded anything, by its name.
     """
-    ignored = {*WITHOUT_RESULT, *(("num_envs",) if before.settings.get("deterministic") else ())}
     problems = [
         Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
         for name, value in now.settings.items()
@@ -150,11 +161,64 @@ def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
     problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
     for name, job in wanted.items():
         if name in known:
-            problems += _job_differences(known[name], job, ignored)
+            problems += _job_differences(known[name], job, has_recorded)
     return problems
 
 
-def _job_differences(before: PlanEntry, now: PlanEntry, ignored: Set[str]) -> list[Problem]:
+def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]) -> RunPlan:
+    """Return the plan of a run that goes on as it is asked for now; the same plan where that changes nothing.
+
+    Its hash stays that of the jobs that it began with, by which recordings are known to be its own.
+
+    Args:
+        before: The plan that the run has, from which nothing differs that `plan_differences` names.
+        now: What is asked for now.
+        has_recorded: Whether a job has recorded anything, by its name.
+    """
+    wanted = {job.name: job for job in now.jobs}
+    jobs = tuple(_revised(job, wanted[job.name], has_recorded) for job in before.jobs)
+    if jobs == before.jobs:
+        return before
+    return dataclasses.replace(
+        before,
+        jobs=jobs,
+        source_file=now.source_file,
+        command_line=now.command_line,
+        working_directory=now.working_directory,
+    )
+
+
+def _revised(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[str], bool]) -> PlanEntry:
+    changed = _changes(before, now).keys()
+    config, policy_config = before.config, before.policy_config
+    if _NUM_EPISODES in changed:
+        config = dataclasses.replace(config, num_episodes=now.config.num_episodes)
+    if changed & {*_OF_POLICY, _NUM_ENVS} and not has_recorded(now.name):
+        # Nothing has come of them yet.
+        of_policy = {name: getattr(now.config, name) for name in (*_POLICY_KEYS, _NUM_ENVS)}
+        config, policy_config = dataclasses.replace(config, **of_policy), now.policy_config
+    if (config, policy_config) == (before.config, before.policy_config):
+        return before
+    return dataclasses.replace(before, config=config, policy_config=policy_config)
+
+
+def _job_differences(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[str], bool]) -> list[Problem]:
+    problems = []
+    for key, (was, is_now) in _changes(before, now).items():
+        why = ""
+        if key == _NUM_ENVS or (key in _OF_POLICY and not has_recorded(now.name)):
+            continue
+        if key == _NUM_EPISODES and None not in (was, is_now):
+            if was < is_now and before.config.num_rebuilds == 1:
+                continue
+            why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, and not shrink"
+        message = f"was {_shown(was)} when the run began, now {_shown(is_now)}{why}"
+        problems.append(Problem(message, job=now.name, key=key))
+    return problems
+
+
+def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
+    """Return what differs between two entries of a job, before and now, by key; what decides no result is left out."""
     old, new = ({**dataclasses.asdict(job.config), "policy options": job.policy_config} for job in (before, now))
     # The server decides no result; its device does, as that of any network.
     old["policy_server.device"], new["policy_server.device"] = (
@@ -164,14 +228,14 @@ def _job_differences(before: PlanEntry, now: PlanEntry, ignored: Set[str]) -> li
         # What was measured when the run began stands, whatever would be measured now.
         old["latency in steps"], new["latency in steps"] = before.latency, now.latency
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
-    for name in ignored:
-        old["policy options"] = {key: value for key, value in old["policy options"].items() if key != name}
-        new["policy options"] = {key: value for key, value in new["policy options"].items() if key != name}
-    return [
-        Problem(f"was {_shown(old.get(key))} when the run began, now {_shown(new.get(key))}", job=now.name, key=key)
+    for each in (old, new):
+        apart = {*WITHOUT_RESULT, _NUM_ENVS}
+        each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
+    return {
+        key: (old.get(key), new.get(key))
         for key in sorted(old.keys() | new.keys())
-        if key not in ignored and _plain(old.get(key)) != _plain(new.get(key))
-    ]
+        if key not in WITHOUT_RESULT and _plain(old.get(key)) != _plain(new.get(key))
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Going on with a run only if it still evaluates the same, or with the jobs that are to run anew."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -35,17 +35,26 @@ def check_names(rerun: Sequence[str], jobs: Sequence[str]) -> None:
         )
 
 
-def jobs_to_run_anew(output_directory: Path, begun: RunPlan, now: RunPlan, rerun: Sequence[str]) -> tuple[str, ...]:
+def jobs_to_run_anew(
+    output_directory: Path,
+    begun: RunPlan,
+    now: RunPlan,
+    rerun: Sequence[str],
+    *,
+    has_recorded: Callable[[str], bool] = lambda _: True,
+) -> tuple[str, ...]:
     """Return the jobs whose episodes do not count any more, because they were made with something else.
 
-    A job that ``--rerun`` names and that evaluates what its episodes were made with is left as it is, so the same
-    command may be given again after it was interrupted. Where a part is not known nobody can see that: it runs anew.
+    A job that has recorded nothing goes on with whatever it evaluates now. One that ``--rerun`` names and that
+    evaluates what its episodes were made with is left as it is, so the same command may be given again after it was
+    interrupted. Where a part is not known nobody can see that: it runs anew.
 
     Args:
         output_directory: The run's directory.
         begun: The plan that it began with.
         now: What is asked for now, and what that evaluates.
         rerun: Jobs that may run anew.
+        has_recorded: Whether a job has recorded anything, by its name.
 
     Raises:
         ConfigError: If other jobs evaluate something else than when their episodes ran, with every difference.
@@ -64,13 +73,13 @@ def jobs_to_run_anew(output_directory: Path, begun: RunPlan, now: RunPlan, rerun
             _in_words(unsaid),
         )
     changed = {name: problems for name, job in wanted.items() if (problems := _differences(job, before[name]))}
-    refused = [name for name in changed if name not in rerun]
+    refused = [name for name in changed if name not in rerun and has_recorded(name)]
     if refused:
         raise ConfigError(_refusal(output_directory, refused, [each for name in refused for each in changed[name]]))
     anew = []
     for name in dict.fromkeys(rerun):
         contents = before.get(name)
-        if name in wanted and (contents is None or not contents.is_known or name in changed):
+        if name in wanted and (contents is None or not contents.is_known or name in changed) and has_recorded(name):
             anew.append(name)
         else:
             _LOG.info("%s: job '%s' evaluates what it did before; its episodes stand", OPTION, name)
@@ -95,9 +104,23 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
         why = f"{OPTION}: its episodes were made with something else"
         for line in set_job_aside(directory, name, attempt=attempt - 1, why=why):
             _LOG.warning("%s", line)
-        if (directory / SETTLED_FILE).exists():
-            # Another network may need another number of env slots.
-            move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")
+        forget_settled(output_directory, name, attempt=attempt)
+
+
+def forget_settled(output_directory: Path, job: str, *, attempt: int) -> None:
+    """Move aside on how many env slots a job's policy is asked: another network may need another number.
+
+    Args:
+        output_directory: The run's directory.
+        job: Name of a job of which no episode counts.
+        attempt: Number of the attempt that begins.
+
+    Raises:
+        StorageError: If the file cannot be moved.
+    """
+    directory = job_directory(output_directory, job)
+    if (directory / SETTLED_FILE).exists():
+        move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")
 
 
 def _differences(job: PlanEntry, before: Contents | None) -> list[Problem]:

@@ -1,19 +1,23 @@
 """Resume a run: find its directory, check that it is the same run, and repair what a crash left there."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.answered import answer_watch
-from isaaclab_arena.evaluation.plan.planning import plan_differences
-from isaaclab_arena.evaluation.startup.content_check import set_aside_what_does_not_count
+from isaaclab_arena.evaluation.plan.planning import plan_differences, revised_plan
+from isaaclab_arena.evaluation.startup.content_check import forget_settled, set_aside_what_does_not_count
 from isaaclab_arena.evaluation.startup.output_directory import holds_no_run, named_directory
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
+from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.recovery.recovery import recover_run
 from isaaclab_arena.storage.run.attempts import AttemptEntry, attempt_numbers, policy_batches_in_effect, read_attempts
-from isaaclab_arena.storage.run.run_plan import RunPlan, plan_copy_path, read_run_plan
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import Reproducible, read_job_reports
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, plan_copy_path, read_run_plan
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,6 +33,25 @@ class Resumed:
 
     number: int
     jobs: tuple[AttemptEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoingOn:
+    """How a run goes on.
+
+    Attributes:
+        plan: Its plan from now on.
+        is_revised: Whether that is another one than it had.
+        grown: How many episodes jobs have that have more than before, by name.
+        played_with: The number of env slots that episodes of jobs were played with that have another number now.
+        has_recorded: Whether a job has recorded anything, by its name.
+    """
+
+    plan: RunPlan
+    is_revised: bool
+    grown: Mapping[str, int]
+    played_with: Mapping[str, int]
+    has_recorded: Callable[[str], bool]
 
 
 def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir: str, plan: RunPlan) -> Path | None:
@@ -55,28 +78,74 @@ def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir:
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(Problem(f"no run in '{base}' to go on with; name its directory", key="--resume"))
-    same = next((run for run in runs if _is_run_of(run, plan)), None)
-    # Where none is the same, the newest is most likely meant, and its differences are worth telling.
-    return (same or runs[0]).absolute()
+    return _run_that_is_meant(runs, plan).absolute()
 
 
-def check_same_run(output_directory: Path, plan: RunPlan) -> RunPlan:
-    """Return the plan that a run began with, if what is asked for now is the same.
+def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
+    """Return how a run goes on, if it can go on as it is asked for now.
+
+    Args:
+        output_directory: The run's directory.
+        plan: What is asked for now.
 
     Raises:
-        ConfigError: With every difference.
+        ConfigError: With everything that speaks against it.
     """
-    begun = read_run_plan(output_directory)
-    differences = plan_differences(begun, plan)
+    begun, has_recorded = read_run_plan(output_directory), cache(partial(_has_recorded, output_directory))
+    wanted = {job.name: job.config.num_envs for job in plan.jobs}
+    played_with = {
+        job.name: job.config.num_envs
+        for job in (() if begun.settings.get("deterministic") else begun.jobs)
+        if wanted.get(job.name, job.config.num_envs) != job.config.num_envs and has_recorded(job.name)
+    }
+    differences = plan_differences(begun, plan, has_recorded=has_recorded)
+    for name, num_envs in played_with.items():
+        because = _why_only_plan(output_directory, name)
+        if because is not None:
+            message = f"was {num_envs} when the run began, now {wanted[name]}, and {because}"
+            differences.append(Problem(message, job=name, key="num_envs"))
     if differences:
         differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
         message = f"is another run: {differ}; start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
-    return begun
+    revised = revised_plan(begun, plan, has_recorded=has_recorded)
+    changed = [(was, now) for was, now in zip(begun.jobs, revised.jobs, strict=True) if was is not now]
+    grown = {now.name: now.config.num_episodes or 0 for was, now in changed if _grows(was, now)}
+    for name, number in grown.items():
+        _LOG.info("job '%s' goes on to %d episodes", name, number)
+    return GoingOn(
+        plan=revised, is_revised=bool(changed), grown=grown, played_with=played_with, has_recorded=has_recorded
+    )
+
+
+def _grows(was: PlanEntry, now: PlanEntry) -> bool:
+    return was.config.num_episodes != now.config.num_episodes
+
+
+def _has_recorded(output_directory: Path, job: str) -> bool:
+    """Whether a job has committed an episode, or recorded one; what cannot be read may be one."""
+    directory = job_directory(output_directory, job)
+    log = read_commits(directory, job)
+    files, problems = locate_episodes(directory, job)
+    return bool(log.lines or log.problems or files or problems)
+
+
+def _why_only_plan(output_directory: Path, job: str) -> str | None:
+    """Return why a job's episodes would be others with other env slots, None where no attempt has said so."""
+    reports, _ = read_job_reports(job_directory(output_directory, job))
+    said = [report for report in reports if report.reproducible is not None]
+    if not said or said[-1].reproducible is Reproducible.BITWISE:
+        return None
+    return f"its episodes are reproducible as plan, not bitwise: {said[-1].plan_because or 'nothing promises more'}"
 
 
 def take_up(
-    output_directory: Path, plan: RunPlan, *, retry_errors: bool, max_equal_errors: int = 0, anew: Sequence[str] = ()
+    output_directory: Path,
+    going_on: GoingOn,
+    *,
+    retry_errors: bool,
+    max_equal_errors: int = 0,
+    anew: Sequence[str] = (),
 ) -> Resumed:
     """Repair what a crash has left in the directory of a run, and return what is left to do.
 
@@ -84,7 +153,7 @@ def take_up(
 
     Args:
         output_directory: The run's directory.
-        plan: The plan that it began with.
+        going_on: How it goes on.
         retry_errors: Whether episodes that ended in an error run again.
         max_equal_errors: How many in a row end a job, see `AnswerWatch`.
         anew: Jobs whose episodes do not count any more.
@@ -92,7 +161,7 @@ def take_up(
     Raises:
         StorageError: If something cannot be read or repaired.
     """
-    number = max(attempt_numbers(output_directory), default=0) + 1
+    number, plan = max(attempt_numbers(output_directory), default=0) + 1, going_on.plan
     set_aside_what_does_not_count(output_directory, anew, attempt=number)
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
     for note in recovery.notes:
@@ -103,18 +172,42 @@ def take_up(
     watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
     for name in recovery.reported:
         watch.suspect(name)
-    left = (job for job in recovery.left if job.job not in recovery.reported or not watch.is_over(job.job))
-    jobs = tuple(replace(job, policy_batch=batches.get(job.job)) for job in left)
+    left = [job for job in recovery.left if job.job not in recovery.reported or not watch.is_over(job.job)]
+    begin = {job.job for job in left if not going_on.has_recorded(job.job)}
+    for name in begin:
+        forget_settled(output_directory, name, attempt=number)
+    jobs = tuple(
+        replace(
+            job,
+            policy_batch=None if job.job in begin else batches.get(job.job),
+            num_episodes=going_on.grown.get(job.job),
+            num_envs=going_on.played_with.get(job.job),
+        )
+        for job in left
+    )
     return Resumed(number=number, jobs=jobs)
 
 
-def _is_run_of(run: Path, plan: RunPlan) -> bool:
-    try:
-        return not plan_differences(read_run_plan(run), plan)
-    except ConfigError as error:
-        # One that the system cannot read may be the one that is meant.
-        _LOG.warning("%s is passed over: %s", run, error)
-        return False
+def _run_that_is_meant(runs: Sequence[Path], plan: RunPlan) -> Path:
+    """Return the newest run that has the same plan, else the newest that can go on so, else the newest.
+
+    Of the newest the differences are worth telling, where none can.
+    """
+    able = None
+    for run in runs:
+        try:
+            begun = read_run_plan(run)
+        except ConfigError as error:
+            # One that the system cannot read may be the one that is meant.
+            _LOG.warning("%s is passed over: %s", run, error)
+            continue
+        if plan_differences(begun, plan):
+            continue
+        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (begun, plan))
+        if num_envs == wanted and revised_plan(begun, plan, has_recorded=lambda _: True) is begun:
+            return run
+        able = able or run
+    return able or runs[0]
 
 
 def _directory_of_run(path: Path, *, option: str) -> Path:

@@ -41,7 +41,7 @@ from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry, read_attempt, write_attempt
 from isaaclab_arena.storage.run.run_lock import RunLock
-from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, revise_run_plan, write_run_plan
 
 _LOG = logging.getLogger(__name__)
 _NOTHING_TO_DO = "nothing"
@@ -224,21 +224,23 @@ class _Beginning:
 
     def _begin(self) -> Attempt | None:
         request, path = self._request, self.directory.path
-        number, jobs, anew = 1, _all_jobs(request), ()
+        number, jobs, anew, going_on = 1, _all_jobs(request), (), None
         known: dict[str, str] = {}
         measured: dict[str, Delays] = {}
         if self.directory.resumes:
-            begun = check_same_run(path, self._plan)
+            going_on = check_same_run(path, self._plan)
+            begun = going_on.plan
             known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
             measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
-            anew = jobs_to_run_anew(path, begun, self._plan, request.options.rerun)
+            rerun = request.options.rerun
+            anew = jobs_to_run_anew(path, begun, self._plan, rerun, has_recorded=going_on.has_recorded)
             # Before what they have is set aside.
             refuse_slow_backends(
                 request.jobs, with_backends([AttemptEntry(job=name) for name in anew], known), self._machinery
             )
             resumed = take_up(
                 path,
-                begun,
+                going_on,
                 retry_errors=request.options.retry_errors,
                 max_equal_errors=request.options.max_equal_errors,
                 anew=anew,
@@ -263,6 +265,8 @@ class _Beginning:
                 for job in self._plan.jobs
             )
             write_run_plan(path, replace(self._plan, jobs=planned))
+        elif going_on is not None and going_on.is_revised:
+            revise_run_plan(path, going_on.plan)
         attempt = plan_attempt(request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs)
         write_attempt(path, attempt)
         return attempt

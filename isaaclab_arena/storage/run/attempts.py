@@ -36,6 +36,8 @@ class AttemptEntry:
         policy_batch: Env slots that its policy is asked on together, as an earlier attempt settled it; None as long as
             no attempt has built the job, and where that makes no difference.
         latency: How many control steps the policy's answers are late, where that was measured when the run began.
+        num_episodes: How many episodes the job has from this attempt on, where it has more than before.
+        num_envs: With how many env slots its finished episodes were played, where it has another number now.
     """
 
     job: str
@@ -45,6 +47,8 @@ class AttemptEntry:
     backend: str | None = None
     policy_batch: int | None = None
     latency: Delays | None = None
+    num_episodes: int | None = None
+    num_envs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +175,9 @@ def policy_batches_in_effect(
     """
     found: dict[str, int | None] = {job.name: None for job in jobs}
     for work in (work for attempt in attempts for work in attempt.jobs):
-        # Another network may need another number of env slots.
-        found[work.job] = work.policy_batch or (None if work.is_rerun else found.get(work.job))
+        # Another network may need another number of env slots, and nothing holds a job to one that has not played yet.
+        begins = work.is_rerun or not work.finished
+        found[work.job] = work.policy_batch or (None if begins else found.get(work.job))
     return {job: batch for job, said in found.items() if (batch := said or _settled(output_directory, job)) is not None}
 
 
@@ -183,6 +188,13 @@ def _settled(output_directory: Path, job: str) -> int | None:
         # Whoever builds the job tells, and promises less.
         return None
     return None if settled is None else settled.policy_batch
+
+
+def grown_jobs(attempts: Sequence[Attempt]) -> dict[str, int]:
+    """Return how many episodes jobs have that were given more after the run had begun, by the name of the job."""
+    return {
+        work.job: work.num_episodes for attempt in attempts for work in attempt.jobs if work.num_episodes is not None
+    }
 
 
 def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:

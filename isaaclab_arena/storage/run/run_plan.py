@@ -119,6 +119,17 @@ def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
     return path
 
 
+def revise_run_plan(output_directory: Path, plan: RunPlan) -> None:
+    """Write the plan of a run that goes on otherwise than it began in place of the one that it had.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    # The copy first: it may be needed where the plan is lost, and must never know of fewer episodes.
+    write_text(plan_copy_path(output_directory), json_text(plan), overwrite=True)
+    write_text(output_directory / RUN_PLAN_FILE, json_text(plan), overwrite=True)
+
+
 def plan_copy_path(output_directory: Path) -> Path:
     """Return where the copy of ``run.json`` is."""
     return output_directory / ATTEMPTS_DIRECTORY / PLAN_COPY_FILE

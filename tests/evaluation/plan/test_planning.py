@@ -7,9 +7,9 @@ import torch
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_differences, plan_run
+from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_differences, plan_run, revised_plan
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_plan_copy, read_run_plan, revise_run_plan, write_run_plan
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinConfig
 
@@ -38,11 +38,11 @@ def test_a_plan_that_was_written_and_read_again_does_not_differ(tmp_path):
 
 
 def test_every_changed_key_of_a_job_is_named_with_both_values():
-    changed = coin_job("a", environment=CoinConfig(success_step=7), seed=4, num_episodes=20)
+    changed = coin_job("a", environment=CoinConfig(success_step=7), seed=4, num_episodes=8)
     environment, *others = told(plan_of(coin_job("a")), plan_of(changed))
     assert environment.startswith("job 'a': environment_args: was {")
     assert others == [
-        "job 'a': num_episodes: was 10 when the run began, now 20",
+        "job 'a': num_episodes: was 10 when the run began, now 8; a run may grow, and not shrink",
         "job 'a': seed: was 0 when the run began, now 4",
     ]
 
@@ -55,10 +55,34 @@ def test_options_that_decide_what_is_recorded_are_compared():
     assert told(plan_of(), plan_of(compression="gzip")) == ['--compression: was "none" when the run began, now "gzip"']
 
 
-def test_num_envs_matters_unless_the_run_is_deterministic():
+def test_another_number_of_env_slots_is_left_to_who_builds_the_job():
     few, many = coin_job("a", num_envs=2), coin_job("a", num_envs=8)
-    assert told(plan_of(few), plan_of(many)) == ["job 'a': num_envs: was 2 when the run began, now 8"]
-    assert told(plan_of(few, deterministic=True), plan_of(many, deterministic=True)) == []
+    assert told(plan_of(few), plan_of(many)) == []
+    begun = plan_of(few)
+    assert revised_plan(begun, plan_of(many), has_recorded=lambda _: True) is begun
+
+
+def test_a_plan_with_more_episodes_keeps_everything_else(tmp_path):
+    few, many = (
+        plan_of(coin_job("a"), coin_job("b", index=1)),
+        plan_of(coin_job("a"), coin_job("b", index=1, num_episodes=20)),
+    )
+    assert told(few, many) == []
+    revised = revised_plan(few, many, has_recorded=lambda _: True)
+    assert [job.config.num_episodes for job in revised.jobs] == [10, 20]
+    write_run_plan(tmp_path, few)
+    revise_run_plan(tmp_path, revised)
+    assert told(read_run_plan(tmp_path), many) == told(read_plan_copy(tmp_path), many) == []
+    assert read_run_plan(tmp_path).config_hash == few.config_hash
+
+
+def test_only_a_job_that_has_recorded_nothing_may_have_another_policy():
+    before, now = plan_of(coin_job("a", action="zeros")), plan_of(coin_job("a", action="nan"))
+    (problem,) = plan_differences(before, now)
+    assert problem.key == "policy options"
+    assert plan_differences(before, now, has_recorded=lambda _: False) == []
+    revised = revised_plan(before, now, has_recorded=lambda _: False)
+    assert revised.jobs[0].policy_config == {"action": "nan"}
 
 
 def test_how_long_jobs_may_take_never_matters():
