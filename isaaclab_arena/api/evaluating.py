@@ -24,6 +24,7 @@ from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.policy.lent import modules_at_rest
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.workers.kept_workers import stop_kept_workers
 
 
 @overload
@@ -88,6 +89,8 @@ def evaluate(
         ArenaError: If the run could not begin or go on: a full disk, ranks that do not find each other.
         KeyboardInterrupt: After Ctrl-C, once the control step is done and the tables are written.
     """
+    # What an interpreter has imported may have been edited since.
+    stop_kept_workers()
     asked = asked_for(jobs, {**options, "output_dir": output_dir}, num_ranks=num_ranks)
     if num_ranks is not None and num_ranks > 1:
         return _on_ranks(asked, num_ranks, shows_progress=show_progress)

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.job.served_model import settle_served_model
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
-from isaaclab_arena.evaluation.process.left_alone import setting
+from isaaclab_arena.evaluation.process.left_alone import Settings
 from isaaclab_arena.evaluation.provenance.source_files import modules_of_object
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
@@ -54,10 +54,14 @@ class GroupBuilder:
 
     Args:
         settings: Into how many groups env slots are divided, and where they are simulated.
+
+    Attributes:
+        set_by_code: What the code of policies and environments sets for the whole process.
     """
 
     def __init__(self, settings: RankSettings) -> None:
         self._settings = settings
+        self.set_by_code = Settings()
         self._taking_turns: tuple[str, ...] = ()
         self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
         self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
@@ -85,7 +89,7 @@ class GroupBuilder:
         sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
         jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
         # Workers of the environment before may serve this one.
-        with spare_workers_kept(), setting(f"environment '{job.config.environment}'", job.environment_key):
+        with spare_workers_kept(), self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
             environments = self._environments[job.environment_key if self._taking_turns else ""].get(
                 [each.environment_key for each in jobs],
                 lambda built: jobs[len(built)].build_environment(
@@ -103,7 +107,7 @@ class GroupBuilder:
             probe=partial(self._probe, job, environments[0]),
             probe_environment=partial(self._probe_environment, job, environments[0]),
         )
-        with setting(f"policy '{job.config.policy_type}'", job.policy_key):
+        with self.set_by_code.of(f"policy '{job.config.policy_type}'", job.policy_key):
             asked = asked_policies(settling, simulated_on=settings.device.type)
         start_up.finish(StartUpPart.POLICY)
         for environment, policy in zip(environments, asked.policies, strict=True):
@@ -191,7 +195,7 @@ class GroupBuilder:
             return None
         key = job.environment_key, job.policy_class.traits.sees_pictures
         if key not in self._probed_environments:
-            with setting(f"environment '{job.config.environment}'", job.environment_key):
+            with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
                 self._probed_environments[key] = unlike_itself(environment, sees_pictures=key[1])
         return self._probed_environments[key]
 

@@ -30,7 +30,6 @@ from isaaclab_arena.evaluation.plan.episode_plan import (
 from isaaclab_arena.evaluation.plan.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import environment_args
-from isaaclab_arena.evaluation.process.left_alone import setting
 from isaaclab_arena.evaluation.process.watchdog import Watchdog, allowed_silence_s
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
@@ -291,7 +290,7 @@ class JobRun:
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
         key = job.environment_key + job.policy_key
         watched = self._watchdog.watch(job.config.name, silence_s=silence_s)
-        with watched, self._counting(groups), setting(" or ".join(job.foreign_parts), key):
+        with watched, self._counting(groups), self._builder.set_by_code.of(" or ".join(job.foreign_parts), key):
             result = play(
                 beginning(job, indices, self._turn.supply),
                 [

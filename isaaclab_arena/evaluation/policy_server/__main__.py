@@ -15,10 +15,12 @@ from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.policy_server.orders import NetworkOrder, ServerOrders
 from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
-from isaaclab_arena.evaluation.process.left_alone import has_set, put_back, setting
+from isaaclab_arena.evaluation.process.left_alone import Settings, put_back
 from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.storage.json_values import adapter, json_line
+
+_SET_BY_NETWORKS = Settings()
 
 
 def main() -> None:
@@ -43,7 +45,7 @@ def load(order: NetworkOrder) -> Network:
         ConfigError: If there is no such policy, or its options are wrong.
     """
     by, key = f"policy '{order.policy_type}'", json_line(order)
-    with put_back(), setting(by, key):
+    with put_back(), _SET_BY_NETWORKS.of(by, key):
         policy = resolve_policy_class(order.policy_type).from_dict(order.options)
         if not isinstance(policy, AsksNetwork):
             raise ConfigError(f"policy '{order.policy_type}' has no network that ranks can share")
@@ -55,7 +57,7 @@ class AskedNetwork:
 
     Args:
         network: It.
-        by: See `setting`. What the network has set for the process while it was loaded is set while it is asked.
+        by: See `Settings.of`. What the network has set for the process while it was loaded is set while it is asked.
         key: The same.
     """
 
@@ -66,9 +68,9 @@ class AskedNetwork:
     @torch.no_grad()
     def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the answers; see `Network.answer`."""
-        if not has_set(self._key):
+        if not _SET_BY_NETWORKS.has_any(self._key):
             return self._network.answer(entries)
-        with put_back(), setting(self._by, self._key):
+        with put_back(), _SET_BY_NETWORKS.of(self._by, self._key):
             return self._network.answer(entries)
 
 

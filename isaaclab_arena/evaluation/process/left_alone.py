@@ -297,12 +297,12 @@ _LIMIT = _SHARED[0]
 _Values = dict[str, Any]
 _Changes = list[tuple[_Shared, Any, Any]]
 
-_SET_BY: defaultdict[str, dict[str, tuple[Any, Any]]] = defaultdict(dict)
-"""What the code of each policy and environment has set in this process: the values before and after it, by name."""
+_Set = dict[str, tuple[Any, Any]]
+
+_SET_BY_IMPORT: dict[str, tuple[dict[str, Any], _Set]] = {}
+"""What modules have set while they were imported, by whose they are: their specs, and the values before and after."""
 
 _ENCLOSING: ContextVar[_Values | None] = ContextVar("what the block around this one began with", default=None)
-
-_TOLD: set[tuple[str, str]] = set()
 
 
 @contextmanager
@@ -310,7 +310,7 @@ def put_back(by: str | None = None) -> Iterator[None]:
     """Put back at the end of a ``with`` block what the process shares, but for random numbers.
 
     Args:
-        by: Whose code runs in it, in words, to name what it has set; None where `setting` does.
+        by: Whose code runs in it, in words, to name what it has set; None where `Settings.of` does.
     """
     before = _look()
     try:
@@ -354,69 +354,95 @@ def left_alone() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def setting(by: str, key: str) -> Iterator[None]:
-    """Run code of a policy or an environment in a ``with`` block, and name what it sets for the whole process.
+class Settings:
+    """What the code of the policies and environments of a run sets for the whole process, which lasts as they do."""
 
-    What it has set before is set again first. `put_back` around the job undoes all of it. What belongs to the program
-    that runs jobs, such as its log, is put back at the end of the block already. A block in another one is one of other
-    code.
+    def __init__(self) -> None:
+        self._set_by: defaultdict[str, _Set] = defaultdict(dict)
+        self._told: set[tuple[str, str]] = set()
 
-    Args:
-        by: Whose code it is, in words; see `Imports.settle`.
-        key: Equal for objects that may be used in place of each other.
-    """
-    for name in (by, key):
-        for each, before, after in _known(name):
-            _attempt(each.repeat or (lambda _, value, write=each.write: write(value)), before, after)
-    before = _look()
-    enclosing = _ENCLOSING.get()
-    token = _ENCLOSING.set(before)
-    streams: list[str] = []
-    try:
-        with _streams_put_back(streams):
-            yield
-    finally:
-        _ENCLOSING.reset(token)
-        changes = _changes(before)
-        for each, value, now in changes:
-            if each.is_runners:
-                _attempt(each.write, value)
-            else:
-                first, _ = _SET_BY[key].get(each.name, (value, now))
-                _SET_BY[key][each.name] = first, now
-                if enclosing is not None:
-                    # The code around this is not to blame.
-                    enclosing[each.name] = now
-        _tell(by, [each.change(value, now) for each, value, now in changes] + streams)
+    def has_any(self, key: str) -> bool:
+        """Return whether code that `of` ran under a key has set something that lasts."""
+        return bool(self._set_by.get(key))
 
+    @contextmanager
+    def of(self, by: str, key: str) -> Iterator[None]:
+        """Run code of a policy or an environment in a ``with`` block, and name what it sets for the whole process.
 
-def has_set(key: str) -> bool:
-    """Return whether code that `setting` ran under a key has set something that lasts."""
-    return bool(_SET_BY.get(key))
+        What it has set before is set again first. `put_back` around the job undoes all of it. What belongs to the
+        program that runs jobs, such as its log, is put back at the end of the block already. A block in another one is
+        one of other code.
+
+        Args:
+            by: Whose code it is, in words; see `Imports.settle`.
+            key: Equal for objects that may be used in place of each other.
+        """
+        for known in (_imported_by(by), self._set_by.get(key, {})):
+            _set_again(known)
+        before = _look()
+        enclosing = _ENCLOSING.get()
+        token = _ENCLOSING.set(before)
+        streams: list[str] = []
+        try:
+            with _streams_put_back(streams):
+                yield
+        finally:
+            _ENCLOSING.reset(token)
+            changes = _changes(before)
+            for each, value, now in changes:
+                if each.is_runners:
+                    _attempt(each.write, value)
+                else:
+                    first, _ = self._set_by[key].get(each.name, (value, now))
+                    self._set_by[key][each.name] = first, now
+                    if enclosing is not None:
+                        # The code around this is not to blame.
+                        enclosing[each.name] = now
+            new = [each.change(value, now) for each, value, now in changes] + streams
+            _tell(by, [change for change in new if (by, change) not in self._told])
+            self._told.update((by, change) for change in new)
 
 
 class Imports:
     """Puts back what modules set for the whole process while they are imported, until jobs use them."""
 
     def __init__(self) -> None:
-        self._before, self._num_modules = _look(), len(sys.modules)
+        self._before, self._modules = _look(), set(sys.modules)
 
     def settle(self, by: str) -> None:
-        """Put it back after modules may have been imported, and name it; `setting` sets it again for the same ``by``.
+        """Put it back after modules may have been imported, and name it; `Settings.of` sets it again for this ``by``.
 
         Args:
             by: Whose modules, in words.
         """
-        if len(sys.modules) == self._num_modules:
+        if len(sys.modules) == len(self._modules):
             return
         changes = [change for change in _changes(self._before) if not change[0].stays_on_import]
-        for each, value, now in changes:
+        for each, value, _ in changes:
             _attempt(each.write, value)
-            if not each.is_runners:
-                _SET_BY[by][each.name] = value, now
+        lasting = {each.name: (value, now) for each, value, now in changes if not each.is_runners}
+        if lasting:
+            new = {name: _spec(name) for name in sys.modules.keys() - self._modules}
+            _SET_BY_IMPORT[by] = new, lasting
         _tell(by, [each.change(value, now) for each, value, now in changes])
-        self._before, self._num_modules = _look(), len(sys.modules)
+        self._before, self._modules = _look(), set(sys.modules)
+
+
+def _imported_by(by: str) -> _Set:
+    """Return what modules have set while they were imported, unless one was imported once more since."""
+    specs, found = _SET_BY_IMPORT.get(by, ({}, {}))
+    return found if all(_spec(name) is spec for name, spec in specs.items()) else {}
+
+
+def _spec(module: str) -> Any:
+    return getattr(sys.modules.get(module), "__spec__", None)
+
+
+def _set_again(known: _Set) -> None:
+    for each in _SHARED:
+        if each.name in known:
+            before, after = known[each.name]
+            _attempt(*((each.repeat, before, after) if each.repeat else (each.write, after)))
 
 
 def _look() -> _Values:
@@ -434,11 +460,6 @@ def _changes(before: _Values) -> _Changes:
     return [(each, value, now) for each, value, now in pairs if None not in (value, now) and value != now]
 
 
-def _known(key: str) -> _Changes:
-    known = _SET_BY.get(key, {})
-    return [(each, *known[each.name]) for each in _SHARED if each.name in known]
-
-
 def _attempt(act: Callable[..., Any], *values: Any) -> Any:
     """Read or write a value; a working directory may be gone, and a processor out of reach."""
     try:
@@ -449,10 +470,8 @@ def _attempt(act: Callable[..., Any], *values: Any) -> Any:
 
 
 def _tell(by: str, changes: Sequence[str]) -> None:
-    new = [change for change in changes if (by, change) not in _TOLD]
-    if new:
-        _TOLD.update((by, change) for change in new)
-        _LOG.warning("%s has set for the whole process: %s; other jobs do not see it", by, ", ".join(new))
+    if changes:
+        _LOG.warning("%s has set for the whole process: %s; other jobs do not see it", by, ", ".join(changes))
 
 
 @contextmanager

@@ -52,6 +52,7 @@ def _version_of(package: str) -> str | None:
         return None
 
 
+@cache
 def package_content(package: str) -> str | None:
     """Return version, revision and a hash of the files of the package that provides an import name.
 

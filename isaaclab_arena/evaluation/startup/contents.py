@@ -1,6 +1,8 @@
 """Knowing by content what jobs evaluate: hashes of files and classes, versions of packages."""
 
 import hashlib
+import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,11 @@ from isaaclab_arena.storage.json_values import json_line
 
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
 """Packages whose versions every attempt names already, and which may change between two."""
+
+_HASHED_AS: dict[str, tuple[Any, str]] = {}
+"""Modules of this process with their specs, which another import replaces, and the hashes of what was imported."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
@@ -82,7 +89,7 @@ class ContentReader:
         packages = dict.fromkeys([*installed, *sources.packages])
         found = {name: self._hash(path) for name, path in sources.files.items()}
         for name, path in self._sources(tuple(name for name in all_modules if not is_installed(name))).items():
-            found[f"module {name}"] = self._hash(path)
+            found[f"module {name}"] = _imported_as(name, path, self._hash(path))
         for package in packages:
             content = None if package in _COMPARED_IN_EVERY_RUN else package_content(package)
             if content is not None:
@@ -99,3 +106,28 @@ class ContentReader:
         if where not in self._hashes:
             self._hashes[where] = self._hash_file(path)
         return self._hashes[where]
+
+
+def _imported_as(name: str, path: Path, file_hash: str) -> str:
+    """Return the hash of the code of a module that runs: Python does not import it again because its file changed.
+
+    Args:
+        name: Its dotted name.
+        path: Its file.
+        file_hash: The hash of that now.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        return file_hash
+    spec, known = _HASHED_AS.get(name, (None, None))
+    if known is None or spec is not module.__spec__:
+        _HASHED_AS[name] = module.__spec__, file_hash
+        return file_hash
+    if known != file_hash:
+        _LOG.warning(
+            "%s has changed since it was imported, and what was imported runs, under its own hash; "
+            "importlib.reload('%s'), or another start of Python, takes the change up",
+            path,
+            name,
+        )
+    return known

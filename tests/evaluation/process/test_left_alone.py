@@ -1,6 +1,7 @@
 """What a process shares is afterwards as it was, whatever a policy, an environment or the runner does to it."""
 
 import gc
+import importlib
 import locale
 import logging
 import logging.config
@@ -24,8 +25,8 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.policy_server.__main__ import AskedNetwork
-from isaaclab_arena.evaluation.process.left_alone import left_alone, put_back, setting
+from isaaclab_arena.evaluation.policy_server.__main__ import _SET_BY_NETWORKS, AskedNetwork
+from isaaclab_arena.evaluation.process.left_alone import left_alone, put_back
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
@@ -241,6 +242,16 @@ def test_a_policy_that_is_kept_finds_again_what_it_has_set(tmp_path):
     assert kept.found[-1]["path"][-1] == "added meanwhile"
 
 
+def test_what_a_policy_has_set_in_one_run_is_not_set_in_the_next(tmp_path):
+    """Its code may have been edited between the two."""
+    edited = meddling("Edited", lambda: torch.set_default_dtype(torch.float64))
+    JobRunner(settings(tmp_path / "first")).run(coin_job(policy_class=edited))
+    edited.act = staticmethod(lambda: None)
+    edited.found.clear()
+    JobRunner(settings(tmp_path / "second")).run(coin_job(policy_class=edited))
+    assert {found["dtype"] for found in edited.found} == {torch.float32}
+
+
 def test_jobs_that_take_turns_do_not_see_what_the_others_set(tmp_path):
     double = meddling("DoubleInTurn", lambda: torch.set_default_dtype(torch.float64))
     single = meddling("SingleInTurn", lambda: None)
@@ -347,8 +358,16 @@ def test_what_a_module_sets_when_it_is_imported_reaches_the_jobs_of_its_policy_a
     same = coin_job(policy_class=job.policy_class)
     same = type(same)(**{**vars(same), "config": config})
     assert JobRunner(settings(tmp_path)).run(same).status is ReportedStatus.COMPLETED
-    assert set(sys.modules["sets_on_import"].seen) == {torch.float64}
+    module = sys.modules["sets_on_import"]
+    assert set(module.seen) == {torch.float64}
     assert torch.get_default_dtype() == torch.float32
+
+    (tmp_path / "sets_on_import.py").write_text(MODULE.replace("float64", "float32"))
+    importlib.invalidate_caches()
+    importlib.reload(module)
+    anew = type(same)(**{**vars(same), "policy_class": module.Imported})
+    assert JobRunner(settings(tmp_path / "anew")).run(anew).status is ReportedStatus.COMPLETED
+    assert set(module.seen) == {torch.float32}
 
 
 class Doubles:
@@ -363,7 +382,7 @@ class Doubles:
 
 
 def test_a_network_in_a_policy_server_is_asked_with_what_it_has_set_and_others_are_not():
-    with put_back(), setting("policy 'served'", "a network"):
+    with put_back(), _SET_BY_NETWORKS.of("policy 'served'", "a network"):
         torch.set_default_dtype(torch.float64)
     assert AskedNetwork(Doubles(), "policy 'served'", "a network").answer({}) == {}
     assert torch.get_default_dtype() == torch.float32

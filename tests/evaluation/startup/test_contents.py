@@ -1,4 +1,5 @@
 import dataclasses
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -117,3 +118,43 @@ def test_a_motion_of_ones_own_counts(tmp_path):
     motion.write_bytes((ASSETS / "motions" / "squat_and_wave.csv").read_bytes())
     found = contents("track_motion", environment_args={"motion_file": str(motion)})
     assert list(found.environment) == ["motion_file motion.csv"]
+
+
+ACT = """
+import torch
+
+
+def act(observation):
+    return torch.full((len(observation["policy"]["cart_pos"]), 1), {push})
+"""
+
+
+def test_a_module_that_is_edited_is_known_by_the_code_that_runs_until_it_is_imported_anew(
+    tmp_path, monkeypatch, caplog
+):
+    """Python keeps what it has imported: the new file's hash would stand beside the old code's numbers."""
+    path = tmp_path / "edited_between_runs.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    config = JobConfig(
+        index=0,
+        name="cart",
+        environment="cartpole",
+        num_envs=1,
+        num_episodes=1,
+        policy_type="edited_between_runs.act",
+    )
+
+    def known_by(source: str, *, anew: bool = False) -> str:
+        path.write_text(source)
+        importlib.invalidate_caches()
+        if anew:
+            importlib.reload(sys.modules["edited_between_runs"])
+        [job] = resolve_jobs([config])
+        return contents_of_jobs([job])["cart"].policy["module edited_between_runs"]
+
+    first = known_by(ACT.format(push=0.0))
+    assert first == content_hash(path)
+    assert known_by(ACT.format(push=1.0)) == first
+    assert "has changed since it was imported, and what was imported runs" in caplog.text
+    assert known_by(ACT.format(push=1.0), anew=True) == content_hash(path) != first
