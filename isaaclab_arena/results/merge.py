@@ -40,8 +40,7 @@ from isaaclab_arena.results.rows import (
     score_cells,
     status_of,
 )
-from isaaclab_arena.results.stopping.answers import Answer, answers_of, needed_episodes
-from isaaclab_arena.results.stopping.watch import finished_episode
+from isaaclab_arena.results.stopping.answers import Answer, answers_of, finished_episode, needed_episodes
 from isaaclab_arena.results.suites import benchmark_cells, suite_columns, suite_rows
 from isaaclab_arena.results.swept import swept_columns
 from isaaclab_arena.storage.layout import job_directory

@@ -5,18 +5,21 @@ first m that is enough decides. So it does not matter how many ranks there are, 
 the run was interrupted.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
 from isaaclab_arena.results.stopping.e_values import (
     log_e_value_of_difference,
     log_e_value_of_equality,
     log_e_value_of_rate,
 )
+from isaaclab_arena.storage.run.commits import CommitLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,18 @@ class FinishedEpisode:
 
     success: bool | None
     conditions: str
+
+
+def finished_episode(line: CommitLine) -> FinishedEpisode:
+    """Return what questions need to know of a committed episode."""
+    is_error = line.outcome is Outcome.ERROR
+    return FinishedEpisode(
+        success=None if is_error else line.success,
+        # Where an environment says no conditions, the seed of the episode stands for them.
+        conditions=json.dumps(line.variations, sort_keys=True, default=str)
+        if line.variations
+        else f"seed {line.episode_seed}",
+    )
 
 
 class Verdict(StrEnum):

@@ -1,6 +1,5 @@
 """Follow what the ranks of a run commit, and know which of its jobs need no further episode."""
 
-import json
 import logging
 import time
 from collections import Counter, defaultdict
@@ -12,7 +11,13 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.results.stopping.answers import Answer, Answering, FinishedEpisode, needed_episodes
+from isaaclab_arena.results.stopping.answers import (
+    Answer,
+    Answering,
+    FinishedEpisode,
+    finished_episode,
+    needed_episodes,
+)
 from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
 from isaaclab_arena.results.stopping.wording import in_words
 from isaaclab_arena.storage.atomic import check_plain, storage_errors
@@ -193,15 +198,3 @@ class _Tail:
                     continue
                 if line.job_name == self._job:
                     yield line
-
-
-def finished_episode(line: CommitLine) -> FinishedEpisode:
-    """Return what questions need to know of a committed episode."""
-    is_error = line.outcome is Outcome.ERROR
-    return FinishedEpisode(
-        success=None if is_error else line.success,
-        # Where an environment says no conditions, the seed of the episode stands for them.
-        conditions=json.dumps(line.variations, sort_keys=True, default=str)
-        if line.variations
-        else f"seed {line.episode_seed}",
-    )
