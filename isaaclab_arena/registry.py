@@ -2,12 +2,13 @@
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Self
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import MAX_NAME_CHARACTERS, ConfigError, Problem, did_you_mean
 
 
 class Registry:
@@ -23,6 +24,8 @@ class Registry:
         entry_point_group: Group in which other packages declare entries, for example ``isaaclab_arena.policies``.
         schemes: Prefix to the ``"module:function"`` that makes an entry of what follows the prefix and a colon, for
             names without number such as ``gym:Ant-v5``.
+        lookalikes: Pattern of names that lack their prefix, to the name that is meant, such as ``gym:{}``; the last one
+            that matches counts.
     """
 
     def __init__(
@@ -31,11 +34,13 @@ class Registry:
         builtin: Mapping[str, str],
         entry_point_group: str,
         schemes: Mapping[str, str] | None = None,
+        lookalikes: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self.entry_point_group = entry_point_group
         self._builtin = dict(builtin)
         self._schemes = dict(schemes or {})
+        self._lookalikes = dict(lookalikes or {})
         self._registered: dict[str, Any] = {}
         self._entry_points: dict[str, metadata.EntryPoint] | None = None
 
@@ -76,7 +81,11 @@ class Registry:
         if name not in plugins and scheme is not None:
             return imported(self._schemes[scheme])(name.removeprefix(f"{scheme}:"))
         if name not in plugins:
-            raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, [*self.names(), *self.patterns()])}")
+            hint = did_you_mean(name, [*self.names(), *self.patterns()])
+            for pattern, meant in self._lookalikes.items():
+                if len(name) <= MAX_NAME_CHARACTERS and re.fullmatch(pattern, name):
+                    hint = f"; did you mean '{meant.format(name)}'?"
+            raise ConfigError(f"no {self.kind} called '{name}'{hint}")
         try:
             return plugins[name].load()
         except (Exception, SystemExit) as error:  # importing runs another package's code, which may fail in any way

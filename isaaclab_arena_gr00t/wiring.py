@@ -8,7 +8,7 @@ from typing import Protocol
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.pictures import picture_layout
+from isaaclab_arena.interfaces.pictures import no_camera, picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.joint_files import JointFiles
@@ -172,11 +172,8 @@ def _cameras(
 
 def _wrong_camera(camera: str, pictures: Mapping[str, ArraySpec], config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
     key = "pov_cam_name_sim"
-    if not pictures:
-        message = f"the environment shows no pictures, the policy needs '{camera}'; set enable_cameras in the job"
-        return [Problem(message, key=key)]
     if camera not in pictures:
-        return [Problem(f"the environment has no camera '{camera}'{did_you_mean(camera, pictures)}", key=key)]
+        return [Problem(no_camera(camera, pictures), key=key)]
     spec = pictures[camera]
     try:
         shape = picture_layout(spec.shape, spec.dtype).shape

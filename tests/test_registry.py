@@ -1,5 +1,6 @@
 import pytest
 
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.registry import Registry, optional_library
 
@@ -15,6 +16,20 @@ def test_a_builtin_entry_is_imported_when_it_is_asked_for():
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(ConfigError, match=r"no colour called 'gren'; did you mean 'green'\?"):
         colours().get("gren")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CartPole-v1", "gym:CartPole-v1"),
+        ("gym_pusht/PushT-v0", "gym:gym_pusht/PushT-v0"),
+        ("cartpole-v1", "gym:cartpole-v1"),
+        ("pick-place-v3", "metaworld:pick-place-v3"),
+    ],
+)
+def test_the_id_of_an_environment_of_another_package_gets_its_prefix(name, meant):
+    with pytest.raises(ConfigError, match=f"no environment called '{name}'; did you mean '{meant}'"):
+        ENVIRONMENTS.get(name)
 
 
 def test_a_name_without_a_neighbour_gets_the_list():

@@ -246,7 +246,7 @@ def _parse_yaml(text: str) -> Any:
         _check_yaml_depth(text)
         return yaml.load(text, Loader=_CoreLoader)  # noqa: S506 - derived from the safe loader
     except yaml.YAMLError as error:
-        raise _RefusedError(f"not valid YAML: {_yaml_hint(error)}") from error
+        raise _RefusedError(f"not valid YAML: {_yaml_hint(error, text)}") from error
     except _RefusedError:
         raise
     except RecursionError as error:
@@ -262,7 +262,7 @@ def _without_python_tags(text: str) -> str:
         events = [_without_python_tag(event) for event in yaml.parse(text, Loader=yaml.CSafeLoader)]
         return yaml.emit(events, Dumper=yaml.CSafeDumper)
     except yaml.YAMLError as error:
-        raise _RefusedError(f"not valid YAML: {_yaml_hint(error)}") from error
+        raise _RefusedError(f"not valid YAML: {_yaml_hint(error, text)}") from error
 
 
 def _without_python_tag(event: Any) -> Any:
@@ -288,11 +288,17 @@ def _check_yaml_depth(text: str) -> None:
             depth -= 1
 
 
-def _yaml_hint(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return first_line(error)
+def _yaml_hint(error: yaml.YAMLError, text: str) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return first_line(error)
+    mark = error.problem_mark
+    problem = str(error.problem)
+    line = [*text.splitlines(), ""][min(mark.line, text.count("\n"))]
+    if "\t" in line[: mark.column + 1]:
+        problem = "a tab, and YAML is indented with spaces alone"
+    elif problem == "but found another document":
+        problem = "a second document begins, and a file holds one"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def _check_values(document: Any) -> None:

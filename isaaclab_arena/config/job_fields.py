@@ -11,7 +11,7 @@ from isaaclab_arena.config.arena.job_keys import ARENA_JOB_KEYS
 from isaaclab_arena.config.latency import read_latency
 from isaaclab_arena.config.messages import error_message, key_path
 from isaaclab_arena.config.names import name_problem
-from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobStatus, PolicyServerConfig, ServerScope
+from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobDefaults, JobStatus, PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import Problem, did_you_mean
 from isaaclab_arena.seeding import MAX_SEED
 
@@ -118,24 +118,45 @@ def read_job(
         defaults: What the command line gives to jobs that do not say it themselves.
 
     Returns:
-        The job where nothing is wrong, and what is wrong.
+        The job without what is wrong, None where nothing can be made of the rest; and what is wrong.
     """
     try:
         checked = _JobFields.model_validate(fields)
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-        return None, [
+        problems = [
             Problem(error_message(error, _keys_beside(error)), job=label, key=key_path(error)) for error in errors
         ]
-    latency, problems = read_latency(checked.latency, label=label)
-    conflicts = [*_conflicts(checked, label), *problems]
-    if conflicts:
-        return None, conflicts
+        checked = _without(fields, [error["loc"] for error in errors])
+        if checked is None:
+            return None, problems
+    else:
+        problems = []
+    latency, late = read_latency(checked.latency, label=label)
+    conflicts = [*_conflicts(checked, label), *late]
     job = replace(_job_config(checked, index, defaults), latency=latency)
     if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
-        return None, [Problem(message, job=label, key="num_rebuilds")]
-    return job, []
+        conflicts.append(Problem(message, job=label, key="num_rebuilds"))
+    if problems or conflicts:
+        # Messages are to call it the same later, whatever is wrong with its name.
+        job = replace(job, name=label)
+    return job, [*problems, *conflicts]
+
+
+def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]) -> _JobFields | None:
+    """Return the fields of a job without those that are wrong, None where nothing can be made of the others."""
+    sound = {key: value for key, value in fields.items() if (key,) not in wrong}
+    for place in wrong:
+        block = sound.get(str(place[0]))
+        if len(place) > 1 and isinstance(block, Mapping):
+            sound[str(place[0])] = {key: value for key, value in block.items() if key != place[1]}
+    unread = {"name": UNREADABLE, "policy_type": UNREADABLE}
+    arguments = {"environment": UNREADABLE, **sound.get("arena_env_args", {})}
+    try:
+        return _JobFields.model_validate({**unread, **sound, "arena_env_args": arguments})
+    except ValidationError:
+        return None
 
 
 def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobConfig:
@@ -163,7 +184,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         seed=_first(checked.seed, defaults.seed, 0),
         timeout_s=checked.timeout_s,
         episode_timeout_s=checked.episode_timeout_s,
-        status=JobStatus(checked.status or JobStatus.PENDING),
+        status=JobStatus(checked.status) if checked.status in list(JobStatus) else JobStatus.PENDING,
     )
 
 

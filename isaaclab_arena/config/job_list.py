@@ -15,7 +15,7 @@ from isaaclab_arena.config.job_fields import JOB_KEYS, read_job
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.names import clashes, folded, name_problem
 from isaaclab_arena.config.schema import JobConfig, JobDefaults, SuiteMember, TrackerName
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
 from isaaclab_arena.nested import overlaid, value_at
 from isaaclab_arena.registry import Registry
 
@@ -47,17 +47,20 @@ class TopLevel:
     tracking: tuple[TrackerName, ...] = ()
 
 
-def checked_top_level(document: Any) -> TopLevel:
-    """Return the blocks of a job file.
+def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
+    """Return the blocks of a job file, those that are wrong empty, and what is wrong with them.
 
     Raises:
-        ConfigError: With every problem of the top level.
+        ConfigError: If it lists no jobs.
     """
     if not isinstance(document, dict):
         raise ConfigError(Problem(f"the top level is {shown(document)}, not a mapping with the key 'jobs'"))
-    problems = [
-        Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in document if key not in _TOP_KEYS
-    ]
+    hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
+    if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
+        keys = ", ".join(map(shortened, list(document)[:8]))
+        way_out = "put this job into a list under the key 'jobs'" if "policy_type" in document else "it lists no 'jobs'"
+        raise ConfigError(Problem(f"is no job file: {way_out}; its keys are {keys}"))
+    problems = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
     jobs = document.get("jobs")
     if "jobs" not in document:
         problems.append(Problem("is missing; it lists the jobs", key="jobs"))
@@ -66,26 +69,25 @@ def checked_top_level(document: Any) -> TopLevel:
     elif not jobs:
         problems.append(Problem("lists no job", key="jobs"))
     blocks = {key: document.get(key) or {} for key in ("defaults", "sweep", "variables")}
-    for key, block in blocks.items():
-        if not isinstance(block, dict):
-            problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
     lists = {key: document.get(key) or [] for key in ("comparisons", "bars")}
-    problems += [
-        Problem(f"{shown(listed)} is not a list", key=key)
-        for key, listed in lists.items()
-        if not isinstance(listed, list)
-    ]
+    for given, kind, word in ((blocks, dict, "mapping"), (lists, list, "list")):
+        for key, value in given.items():
+            if not isinstance(value, kind):
+                problems.append(Problem(f"{shown(value)} is not a {word}", key=key))
+                given[key] = kind()
     tracking = document.get("tracking") or []
-    problems += tracker_problems(tracking, key="tracking")
-    if problems or not isinstance(jobs, list):
+    wrong = tracker_problems(tracking, key="tracking")
+    problems += wrong
+    if not isinstance(jobs, list) or not jobs:
         raise ConfigError(problems)
-    return TopLevel(
+    top = TopLevel(
         jobs=jobs,
         comparisons=lists["comparisons"],
         bars=lists["bars"],
-        tracking=tuple(map(TrackerName, tracking)),
+        tracking=() if wrong else tuple(map(TrackerName, tracking)),
         **blocks,
     )
+    return top, problems
 
 
 def tracker_problems(names: Any, *, key: str) -> list[Problem]:
@@ -123,11 +125,11 @@ class Reading:
         self._problems = dict.fromkeys(interpolation.problems)
         self._defaults = self._read_defaults()
 
-    def jobs(self) -> tuple[JobConfig, ...]:
-        """Return every job.
+    def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
+        """Return every job as far as it can be read, and every problem of every job.
 
         Raises:
-            ConfigError: With every problem of every job.
+            ConfigError: If the jobs after one cannot be read at all.
         """
         jobs: list[JobConfig] = []
         names: list[Any] = []
@@ -142,24 +144,27 @@ class Reading:
                     # What is wrong with all jobs of a suite is told once, of its entry.
                     own_label = _label(entry.get("name"), label)
                     job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
-                    self._add(self._blamed(found, block))
+                    self._add(self._blamed(filter(self._is_news, found), block))
                     if job is None:
                         names.append(of_task.get("name"))
                         continue
                     job = replace(job, swept=swept, suite=member) if swept or member else job
-                    for arm in self._of_robustness(job, asked, own_label):
-                        names.append(arm.name)
+                    for arm in [job] if found else self._of_robustness(job, asked, own_label):
+                        names.append(of_task.get("name") if found else arm.name)
                         jobs.append(replace(arm, index=len(jobs)))
         for name, earlier in clashes(name for name in names if _label(name, "")):
             self._add([Problem(_taken(name, earlier), key="name")], job=name)
-        if self._problems:
-            raise ConfigError(tuple(self._problems))
-        return tuple(jobs)
+        return tuple(jobs), list(self._problems)
 
     def _add(self, problems: Iterable[Problem], *, job: str | None = None, below: str = "") -> None:
         for problem in problems:
             key = f"{below}{problem.key}" if below else problem.key
             self._problems[replace(problem, job=job or problem.job, key=key)] = None
+
+    def _is_news(self, problem: Problem) -> bool:
+        """Return whether a problem is more than that something is missing which was refused already."""
+        told = (each.key or "" for each in self._problems if each.job in {None, problem.job})
+        return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in told)
 
     def _read_defaults(self) -> dict[str, Any]:
         unknown = [key for key in self._top.defaults if key not in _DEFAULT_KEYS]
@@ -180,7 +185,8 @@ class Reading:
         own, problems = modernised({key: value for key, value in block.items() if key != "sweep"})
         template = job_over_defaults(self._defaults, own)
         sweep = self._sweep(block, label)
-        problems += sweep_problems(template, sweep, JOB_KEYS)
+        self._add(problems, job=label)
+        problems = sweep_problems(template, sweep, JOB_KEYS)
         if not problems and num_combinations(sweep) > room:
             message = f"makes {num_combinations(sweep)} jobs; a file may have {MAX_JOBS} in all"
             problems.append(Problem(message, key="sweep"))
@@ -192,10 +198,9 @@ class Reading:
             if resolved is not None:
                 modern, problems = modernised(resolved)
                 self._add(problems, job=label)
-                if not problems:
-                    swept = {key: value_at(resolved, key.split(".")) for key in sweep}
-                    for own, step in self._of_checkpoints(modern, label, room=room):
-                        yield own, swept | step
+                swept = {key: value_at(resolved, key.split(".")) for key in sweep}
+                for own, step in self._of_checkpoints(modern, label, room=room):
+                    yield own, swept | step
 
     def _of_robustness(self, job: JobConfig, asked: Any, label: str) -> Sequence[JobConfig]:
         """Return the arms of a job that asks for its robustness, or the one job that it is."""

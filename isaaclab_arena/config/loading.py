@@ -15,8 +15,8 @@ from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults
 from isaaclab_arena.config.job_list import Reading, checked_top_level
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobConfig, JobDefaults, JobsFile
 from isaaclab_arena.config.stopping.questions import Question
-from isaaclab_arena.config.stopping.reading import read_questions
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.config.stopping.reading import about_jobs, read_questions
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.registry import Registry
 
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
@@ -30,6 +30,7 @@ def load_jobs_file(
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
     arms: ArmsOf = no_arms,
+    partly: bool = False,
 ) -> JobsFile:
     """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML.
 
@@ -39,12 +40,16 @@ def load_jobs_file(
         overrides: Keys of an experiment that the command line sets, such as ``runs.lift.num_rebuilds=2``.
         suites: Where the names of suites are looked up.
         arms: What makes the jobs of one that asks for its robustness.
+        partly: Whether a file with problems is returned with them and with what else can be read of its jobs, so that
+            that is checked too; see `resolve_jobs`.
 
     Raises:
         ConfigError: With every problem of the file, each with its job and key.
     """
     document = read_document(path)
-    return read_jobs(document, source=str(path), defaults=defaults, overrides=overrides, suites=suites, arms=arms)
+    return read_jobs(
+        document, source=str(path), defaults=defaults, overrides=overrides, suites=suites, arms=arms, partly=partly
+    )
 
 
 def read_jobs(
@@ -55,6 +60,7 @@ def read_jobs(
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
     arms: ArmsOf = no_arms,
+    partly: bool = False,
 ) -> JobsFile:
     """Read what a job file holds, or what a command line amounts to; see `load_jobs_file`.
 
@@ -65,6 +71,7 @@ def read_jobs(
         overrides: Keys of an experiment that the command line sets.
         suites: Where the names of suites are looked up.
         arms: What makes the jobs of one that asks for its robustness.
+        partly: Whether a file with problems is returned with them.
     """
     defaults = defaults or JobDefaults()
     problems = check_defaults(defaults)
@@ -74,27 +81,47 @@ def read_jobs(
         experiment = as_jobs(document, JOB_KEYS, overrides)
     except ConfigError as error:
         raise ConfigError([replace(problem, file=source) for problem in error.problems]) from error
+
+    def of_file(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+        return tuple(replace(experiment.in_words_of_the_file(problem), file=source) for problem in problems)
+
     try:
-        return _jobs_file(experiment, source, defaults, suites, arms)
+        read = _jobs_file(experiment, source, defaults, suites, arms)
     except ConfigError as error:
-        problems = (experiment.in_words_of_the_file(problem) for problem in error.problems)
-        raise ConfigError([replace(problem, file=source) for problem in problems]) from error
+        raise ConfigError(of_file(error.problems)) from error
+    if read.problems and not partly:
+        raise ConfigError(of_file(read.problems))
+    return replace(read, problems=of_file(read.problems))
 
 
 def _jobs_file(
     experiment: ExperimentAsJobs, source: str, defaults: JobDefaults, suites: Registry, arms: ArmsOf
 ) -> JobsFile:
-    top = checked_top_level(experiment.document)
+    """Return what can be read of a file, with what is wrong with it.
+
+    Raises:
+        ConfigError: If nothing can be read of its jobs.
+    """
+    top, problems = checked_top_level(experiment.document)
     interpolation = OmegaConfInterpolation(
         variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
     )
-    read = read_questions(top.comparisons, top.bars, Reading(top, defaults, interpolation, suites, arms).jobs())
+    jobs, wrong = Reading(top, defaults, interpolation, suites, arms).jobs()
+    problems += wrong
+    questions: tuple[Question, ...] = ()
+    try:
+        read = read_questions(top.comparisons, top.bars, jobs)
+        jobs, questions = read.jobs, read.questions
+    except ConfigError as error:
+        # Of jobs that could not be read nothing can be said against a question.
+        problems += [each for each in error.problems if not problems or not about_jobs(each)]
     return JobsFile(
         path=source,
-        jobs=read.jobs,
-        config_hash=hash_jobs(read.jobs, read.questions),
-        questions=read.questions,
+        jobs=jobs,
+        config_hash="" if problems else hash_jobs(jobs, questions),
+        questions=questions,
         tracking=top.tracking,
+        problems=tuple(problems),
     )
 
 

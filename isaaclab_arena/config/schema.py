@@ -7,6 +7,7 @@ from typing import Any
 
 from isaaclab_arena.config.latency import LatencyConfig
 from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.errors import Problem
 
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that do not say what is to be done, only how long it may take."""
@@ -69,6 +70,10 @@ class PolicyServerConfig:
     max_batch: int = 64
     max_wait_ms: float = 5.0
     device: str | None = None
+
+
+UNREADABLE = "?"
+"""The environment or the policy of a job in which it is wrong, where the file is read ``partly``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +145,7 @@ class JobsFile:
         config_hash: Hash of the resolved jobs: the same for two files that ask for the same thing.
         questions: What the file asks of its jobs, which stop as soon as it is answered.
         tracking: Where its results are logged while it runs; no part of the hash.
+        problems: What is wrong with it, if it was read ``partly``; nothing of such a file may run.
     """
 
     path: str
@@ -147,6 +153,7 @@ class JobsFile:
     config_hash: str
     questions: tuple[Question, ...] = ()
     tracking: tuple[TrackerName, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

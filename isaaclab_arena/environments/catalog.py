@@ -30,6 +30,7 @@ ENVIRONMENTS = Registry(
         "robosuite": "isaaclab_arena.environments.gym.robosuite:robosuite_environment",
         "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_environment",
     },
+    lookalikes={r"[\w./:-]+-v\d+": "gym:{}", r"[a-z]+(-[a-z]+)*-v3": "metaworld:{}"},
 )
 
 SUITES = Registry(

@@ -143,8 +143,7 @@ def jobs_request(
     """
     jobs_file = _jobs_file(options, overrides, may_import=may_import)
     jobs = resolve_jobs(
-        jobs_file.jobs,
-        file=jobs_file.path,
+        jobs_file,
         overrides=options.policy_overrides(),
         policy_batch=options.fixed_policy_batch(),
         device=options.device,
@@ -164,7 +163,8 @@ def jobs_request(
 def _jobs_file(options: EvalOptions, overrides: Sequence[str], *, may_import: bool) -> JobsFile:
     arms = partial(robustness_arms, may_import=may_import)
     file, defaults = options.eval_jobs_config, options.job_defaults()
-    return limited(load_jobs_file(file, defaults, overrides=overrides, suites=SUITES, arms=arms), options.limit)
+    read = load_jobs_file(file, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
+    return limited(read, options.limit)
 
 
 if __name__ == "__main__":

@@ -166,11 +166,10 @@ def resolved_block(
         ConfigError: With every problem, each with the option as it would be typed.
     """
     with _options_named_as_typed():
-        read = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
+        read = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults(), partly=True)
         jobs_file = limited(read, options.limit)
         jobs = resolve_jobs(
-            jobs_file.jobs,
-            file=_SOURCE,
+            jobs_file,
             overrides=options.policy_overrides(),
             policy_batch=options.fixed_policy_batch(),
             device=options.device,

@@ -1,16 +1,32 @@
 """The protocols of environments that show pictures, how these lie in arrays, and what a reader is shown of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import UnannouncedPictureError
+from isaaclab_arena.errors import UnannouncedPictureError, did_you_mean
 
 CAMERAS = "camera_obs"
 """The group of an observation that holds what cameras see."""
+
+CAMERAS_OFF = "the environment shows no pictures; set enable_cameras: true in arena_env_args, if it has cameras"
+"""Why nothing can look through a camera where the group is not there, and the way out."""
+
+
+def no_camera(camera: str, cameras: Collection[str]) -> str:
+    """Return why nothing can look through a camera, with the way out.
+
+    Args:
+        camera: The camera that is wanted.
+        cameras: Those that the environment observes.
+    """
+    if not cameras:
+        return f"'{camera}' is to be seen, and {CAMERAS_OFF}"
+    return f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}"
+
 
 _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 

@@ -1,7 +1,7 @@
 """Networks that were exported as programs: TorchScript and ONNX files."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class TorchScriptNetwork(PolicyNetwork):
         self._names = tuple(name for name in _MEMORY_NAMES if name in buffers)
         self._shapes = [tuple(buffers[name].shape) for name in self._names]
         self._device = device
+        self._one_by_one: bool | None = None
         parameters = dict(self._module.named_parameters())
         first = next((parameters[name] for name in _FIRST_WEIGHTS if name in parameters), None)
         self.num_inputs = None if first is None else first.shape[1]
@@ -52,7 +53,26 @@ class TorchScriptNetwork(PolicyNetwork):
 
     @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
-        """Return the outputs for a batch; see `PolicyNetwork.answer`."""
+        """Return the outputs for a batch; see `PolicyNetwork.answer`.
+
+        A program that was traced for a single batch entry, and fails for more, is asked about one after the other.
+        """
+        if self._one_by_one is None and observation.shape[0] > 1:
+            self._one_by_one = self._takes_one(observation, memory)
+        return one_by_one(self._asked, observation, memory) if self._one_by_one else self._asked(observation, memory)
+
+    def _takes_one(self, observation: torch.Tensor, memory: Memory) -> bool:
+        """Return whether the program answers about one batch entry and not about all of them together."""
+        try:
+            return self._asked(observation, memory).mean.shape[0] != observation.shape[0]
+        except (torch.OutOfMemoryError, TypeError):
+            raise
+        except (RuntimeError, torch.jit.Error):
+            # It may fail for one too, which is then told.
+            self._asked(*_entry(observation, memory, 0))
+            return True
+
+    def _asked(self, observation: torch.Tensor, memory: Memory) -> Answer:
         for name, part in zip(self._names, memory, strict=True):
             setattr(self._module, name, part.clone())
         # The optimiser may fuse operations after the first calls, and later ones would have other last digits.
@@ -96,15 +116,7 @@ class OnnxNetwork(PolicyNetwork):
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`."""
         batch = observation.cpu()
-        if not self._one_by_one:
-            return self._asked(batch, memory)
-        answers = [
-            self._asked(batch[entry : entry + 1], tuple(part[:, entry : entry + 1] for part in memory))
-            for entry in range(batch.shape[0])
-        ]
-        mean = torch.cat([each.mean for each in answers])
-        parts = zip(*(each.memory for each in answers), strict=True)
-        return Answer(mean=mean, memory=tuple(torch.cat(part, dim=1) for part in parts))
+        return one_by_one(self._asked, batch, memory) if self._one_by_one else self._asked(batch, memory)
 
     def _asked(self, observation: torch.Tensor, memory: Memory) -> Answer:
         fed = [observation, *memory]
@@ -116,6 +128,18 @@ class OnnxNetwork(PolicyNetwork):
 def _listed(said: Mapping[str, str], name: str) -> tuple[str, ...] | None:
     """Return a list in the metadata that mjlab and Isaac Lab write into a file, None where there is none."""
     return tuple(part.strip() for part in said[name].split(",")) if said.get(name) else None
+
+
+def one_by_one(ask: Callable[[torch.Tensor, Memory], Answer], observation: torch.Tensor, memory: Memory) -> Answer:
+    """Return the answer about a batch of a program that takes one entry at a time."""
+    answers = [ask(*_entry(observation, memory, entry)) for entry in range(observation.shape[0])]
+    mean = torch.cat([each.mean for each in answers])
+    parts = zip(*(each.memory for each in answers), strict=True)
+    return Answer(mean=mean, memory=tuple(torch.cat(part, dim=1) for part in parts))
+
+
+def _entry(observation: torch.Tensor, memory: Memory, entry: int) -> tuple[torch.Tensor, Memory]:
+    return observation[entry : entry + 1], tuple(part[:, entry : entry + 1] for part in memory)
 
 
 def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:

@@ -8,7 +8,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.models.agent_settings import AGENT_FILE, AgentSettings
 from isaaclab_arena.models.exported import OnnxNetwork, TorchScriptNetwork, is_torchscript
 from isaaclab_arena.models.network import PolicyNetwork
-from isaaclab_arena.models.rsl_rl_checkpoint import load_actor
+from isaaclab_arena.models.rsl_rl_checkpoint import load_actor, read_checkpoint, refuse_other_trainers
 
 
 def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> PolicyNetwork:
@@ -27,6 +27,7 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
     if is_torchscript(path):
         return TorchScriptNetwork(path, device)
     if settings is None:
+        refuse_other_trainers(read_checkpoint(path), path)
         message = (
             f"has no {AGENT_FILE} beside it or one directory above, and without its training's configuration nobody "
             "knows its activation; name the file as agent_cfg_path"

@@ -1,7 +1,9 @@
 """rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl."""
 
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
@@ -13,6 +15,18 @@ from isaaclab_arena.models.agent_settings import AgentSettings, NetworkSettings
 from isaaclab_arena.models.rebuilt_actor import CLASSES, EXPORT, rebuilt_actor
 
 State: TypeAlias = dict[str, torch.Tensor]
+
+_TRACE = (
+    "trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2, num_inputs)).save('actor.pt'), or write "
+    "a policy of your own"
+)
+_OTHER_ARCHIVES = {
+    "_stable_baselines3_version": f"is a model of Stable-Baselines3; {_TRACE}",
+    "archive_format": f"is a program of torch.export (.pt2), which is not loaded here; {_TRACE}",
+}
+"""Names in archives of other programs, to what is said of them."""
+_ROLES = ("actor", "student", "critic", "teacher", "memory_", "std", "log_std")
+_LFS = b"version https://git-lfs"
 
 _STATE_KEYS = ("student_state_dict", "actor_state_dict", "model_state_dict")
 _CRITIC_KEY = "critic_state_dict"
@@ -56,9 +70,13 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         ConfigError: If it is none, or it holds more than tensors and plain values.
         StorageError: If the system cannot read it, which says nothing about what it holds.
     """
+    _refuse_other_files(path)
     _refuse_what_unfolds(path)
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # Of pickles that are not torch's own; what is wrong with them is said below.
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except (RuntimeError, ValueError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as error:
@@ -68,7 +86,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         if type(error).__name__ != "UnpicklingError":
             raise
         message = (
-            "is no checkpoint, or holds more than tensors and plain values, which is not loaded: it could run code"
+            "is no checkpoint, or holds more than tensors and plain values, which is not loaded: it could run code; "
+            f"of a whole module {_TRACE}"
         )
         raise ConfigError(Problem(message, file=str(path))) from error
     if not isinstance(checkpoint, Mapping):
@@ -87,12 +106,34 @@ def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
     Raises:
         ConfigError: If there is no actor in it.
     """
-    key = next((key for key in _STATE_KEYS if _is_state(checkpoint.get(key))), None)
-    if key is None:
-        keys = ", ".join(map(str, list(checkpoint)[:8])) or "nothing"
-        raise ConfigError(Problem(f"holds no {' or '.join(_STATE_KEYS)} of rsl_rl; it holds {keys}", file=str(path)))
+    refuse_other_trainers(checkpoint, path)
+    key = next(key for key in _STATE_KEYS if _is_state(checkpoint.get(key)))
     state = _with_new_names(checkpoint[key]) if key == "model_state_dict" else dict(checkpoint[key])
     return _whole_state(state, checkpoint.get("obs_norm_state_dict"), path)
+
+
+def refuse_other_trainers(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Refuse a checkpoint that rsl_rl did not write, with the library that did, as far as its keys tell.
+
+    Raises:
+        ConfigError: If no actor of rsl_rl is in it.
+    """
+    states = [checkpoint[key] for key in _STATE_KEYS if _is_state(checkpoint.get(key))]
+    # Versions 2 and 3 keep all networks in one state, whose names say which is which; others have that key too.
+    if states and ("model_state_dict" not in checkpoint or any(name.startswith(_ROLES) for name in states[0])):
+        return
+    networks = {key: value for key, value in checkpoint.items() if isinstance(value, Mapping)}
+    keys = ", ".join(map(str, list(checkpoint)[:8])) or "nothing"
+    if any(str(name).startswith("a2c_network.") for name in networks.get("model", ())):
+        message = "is a checkpoint of rl_games"
+    elif "policy" in networks and {"value", "state_preprocessor", "optimizer"} & checkpoint.keys():
+        message = "is a checkpoint of skrl"
+    elif states or _is_state(checkpoint):
+        names = ", ".join(list(states[0] if states else checkpoint)[:4])
+        message = f"holds weights alone ({names}), and not of which network"
+    else:
+        message = f"holds no {' or '.join(_STATE_KEYS)} of rsl_rl; it holds {keys}"
+    raise ConfigError(Problem(f"{message}; {_TRACE}", file=str(path)))
 
 
 def critic_state(checkpoint: Mapping[str, Any], path: Path) -> State | None:
@@ -186,6 +227,26 @@ def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path)
         if wrong is not None:
             raise ConfigError(Problem(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path)))
     return whole
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Refuse a file that is no archive of torch's, by how it begins and what its archive holds."""
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(len(_LFS))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    message = None
+    if not begin:
+        message = "is no checkpoint: it is empty"
+    elif begin == _LFS:
+        message = "is no checkpoint but a pointer of Git LFS; git lfs pull brings the file"
+    else:
+        with suppress(OSError, ValueError, NotImplementedError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            names = {name.rpartition("/")[2] for name in archive.namelist()}
+            message = next((said for name, said in _OTHER_ARCHIVES.items() if name in names), None)
+    if message is not None:
+        raise ConfigError(Problem(message, file=str(path)))
 
 
 def _refuse_what_unfolds(path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
+from isaaclab_arena.config.arena.flags import OTHER_POLICIES
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.function_policy import function_policy_class
@@ -93,6 +94,9 @@ def _import_dotted(path: str) -> object:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
+        instead = OTHER_POLICIES.get(module_name.partition(".")[0])
+        if instead is not None:
+            raise ConfigError(f"'{path}' of Isaac Lab Arena {instead}") from error
         raise ConfigError(
             f"cannot import '{module_name}' of policy '{path}': {type(error).__name__}: {error}"
         ) from error

@@ -8,6 +8,7 @@ import torch
 
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.interfaces.environment import Observation
+from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 
 DEFAULT_GROUP = "policy"
@@ -80,6 +81,7 @@ class NetworkInputs:
             Problem(
                 f"the network was trained on the observation group '{name}', this environment has "
                 f"{', '.join(self.available_groups)}; say with observation_groups which to show it"
+                + ("; enable_cameras: true in arena_env_args adds the pictures" if name == CAMERAS else "")
             )
             for name in self.missing_groups
         ]

@@ -273,10 +273,18 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         except Exception as error:
             # An exported program may raise whatever it likes; for a rebuilt network the sizes were compared before.
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            message = f"the network cannot be asked about {num_inputs} numbers: {reason[0]}"
+            (num_actions,) = action_shape
+            message = (
+                f"the network cannot be asked about {num_inputs} numbers: {reason[0]}; it has to take one float32 "
+                f"tensor (batch, {num_inputs}) and give one (batch, {num_actions})"
+            )
             raise ConfigError(Problem(message, file=str(self._trained.file))) from error
         if answer.mean.shape[1:] == action_shape:
             return []
+        if answer.mean.dim() > 2:
+            shape = ", ".join(map(str, answer.mean.shape[1:]))
+            message = f"the network gives (batch, {shape}), and is to give one action, (batch, {action_shape[0]})"
+            return [Problem(f"{message}; ActionChunkScheduler plays chunks in a policy of your own")]
         message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {action_shape[0]}"
         return [Problem(message)]
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, shortened
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -163,7 +163,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         options, (action_dim,) = self._options, env.action_spec.shape
         return [
             checked_actions(
-                answer.get("actions"),
+                actions_in(answer),
                 length=played_length(options),
                 action_dim=action_dim,
                 columns=options.action_columns,
@@ -178,6 +178,18 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             observation, env_id, images=options.images, states=options.states, image_size=options.image_size
         )
         return {**pictures, **states, options.prompt_key: self._words_for(env, env_id)}
+
+
+def actions_in(answer: Mapping[str, Any]) -> object:
+    """Return the actions in a server's answer.
+
+    Raises:
+        PolicyError: If it has none, with what it has.
+    """
+    if "actions" not in answer:
+        keys = ", ".join(f"'{shortened(str(key))}'" for key in list(answer)[:8]) or "nothing"
+        raise PolicyError(f"the openpi server has to answer with 'actions', and answered with {keys}; rename it there")
+    return answer["actions"]
 
 
 def _misfits(config: OpenpiRemotePolicyCfg, env: Environment) -> list[Problem]:

@@ -11,7 +11,7 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, in_colours, picture_layout
+from isaaclab_arena.interfaces.pictures import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource, ChunkPolicy
 from isaaclab_arena_gr00t.images import resized_with_padding
@@ -138,7 +138,7 @@ def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[
     cameras, terms = spec.get(CAMERAS, {}), set(spec.get("policy", {}))
     problems = []
     for key, camera in images.items():
-        message = f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}"
+        message = no_camera(camera, cameras)
         if camera in cameras:
             try:
                 picture_layout(cameras[camera].shape, cameras[camera].dtype)
@@ -205,7 +205,8 @@ def checked_actions(
     if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < (length or 1):
         got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
         is_short = isinstance(actions, np.ndarray) and actions.ndim == 2 and len(actions) > 0
-        hint = "; with execute: all every answer is played to its end" if is_short else ""
+        is_odd = "; it has to be an array of shape (steps, numbers)"
+        hint = "; with execute: all every answer is played to its end" if is_short else is_odd
         raise PolicyError(f"the {policy} must answer with 'actions' of at least {length or 1} steps, got {got}{hint}")
     actions = answered(actions, f"'actions' of the {policy}")
     if columns is None and actions.shape[1] != action_dim:

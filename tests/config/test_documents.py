@@ -40,7 +40,8 @@ def write(directory: Path, name: str, content: str | bytes) -> Path:
         ("a.yaml", "- " * 100_000 + "1", "nested deeper than 64"),
         ("a.yaml", "a: &a [*a]\n", "recursive"),
         ("a.yaml", "!!python/object/apply:os.getcwd []\n", "not valid YAML"),
-        ("a.yaml", "a: 1\n---\nb: 1\n", "another document"),
+        ("a.yaml", "jobs:\n\t- name: a\n", "line 2, column 1: a tab, and YAML is indented with spaces alone"),
+        ("a.yaml", "a: 1\n---\nb: 1\n", "a second document begins, and a file holds one"),
         ("a.yml", "a: " + "9" * 5000, "not valid YAML"),
     ],
 )

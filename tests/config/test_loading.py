@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, JobStatus
+from isaaclab_arena.config.loading import load_jobs_file, read_jobs
+from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobDefaults, JobsFile, JobStatus
 from isaaclab_arena.errors import ConfigError, Problem
 from tests.growth import assert_grows_linearly
 
@@ -435,3 +435,58 @@ def test_where_results_are_logged_is_no_part_of_what_is_hashed(load):
 def test_a_wrong_tracker_is_named_with_its_key(problems_of, tracking, message):
     [problem] = problems_of({"jobs": [{**JOB, "num_episodes": 5}], "tracking": tracking})
     assert (problem.key, problem.message.startswith(message)) == ("tracking", True)
+
+
+def test_a_file_that_is_read_partly_says_what_is_wrong_and_what_else_it_asks_for(problems_of):
+    document = {
+        "jobz": [],
+        "tracking": ["wandbb"],
+        "jobs": [
+            {**JOB, "name": "a/b", "seed": "abc", "num_episods": 3},
+            {"name": "bare", "policy_type": "scripted"},
+            {"name": "blind", "arena_env_args": {"environment": "reach", "num_envs": 0, "object": "mug"}},
+        ],
+    }
+    read = read_jobs(document, source="jobs.yaml", partly=True)
+    keys = [(problem.job, problem.key) for problem in read.problems]
+    assert keys == [
+        (None, "jobz"),
+        (None, "tracking"),
+        ("jobs[0]", "seed"),
+        ("jobs[0]", "num_episods"),
+        ("jobs[0]", "name"),
+        ("bare", "arena_env_args"),
+        ("blind", "arena_env_args.num_envs"),
+        ("blind", "policy_type"),
+    ]
+    refused = problems_of(document)
+    assert [problem.message for problem in refused] == [problem.message for problem in read.problems]
+    first, bare, blind = read.jobs
+    assert (first.name, first.environment, first.policy_type) == ("jobs[0]", "lift_object", "zero_action")
+    assert (bare.environment, bare.policy_type) == (UNREADABLE, "scripted")
+    assert (blind.environment_args, blind.policy_type) == ({"object": "mug"}, UNREADABLE)
+
+
+def test_questions_are_checked_beside_jobs_that_are_wrong_but_not_against_them(problems_of):
+    document = {
+        "jobs": [{**JOB, "seed": -1}, {"name": "other"}],
+        "bars": [{"job": "lift", "at_least": 2.0, "stop": {}}, {"job": "nobody", "at_least": 0.5, "stop": {}}],
+    }
+    assert [problem.key for problem in problems_of(document)] == [
+        "seed",
+        "arena_env_args",
+        "policy_type",
+        "bars[0].at_least",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (JOB, "is no job file: put this job into a list under the key 'jobs'; its keys are name, policy_type"),
+        ({"embodiment_tag": "X", "video_backend": "decord"}, "is no job file: it lists no 'jobs'; its keys are embod"),
+    ],
+)
+def test_another_kind_of_file_is_told_in_one_line(problems_of, document, message):
+    [problem] = problems_of(document)
+    assert problem.message.startswith(message)

@@ -123,7 +123,7 @@ def test_cameras_that_do_not_match_are_refused(cameras, key, message):
 
 def test_an_environment_without_pictures_says_how_to_get_them():
     [(key, message), _] = refusals(LimbEnvironment(1, cameras=()))
-    assert (key, "set enable_cameras in the job" in message) == ("pov_cam_name_sim", True)
+    assert (key, "set enable_cameras: true in arena_env_args" in message) == ("pov_cam_name_sim", True)
 
 
 def test_a_camera_of_another_size_or_without_colours_is_refused():

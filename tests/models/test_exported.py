@@ -86,6 +86,29 @@ def test_torchscript_is_told_from_a_checkpoint(tmp_path):
     assert not is_torchscript(tmp_path / "text.pt")
 
 
+class OfOneRow(torch.nn.Module):
+    """A network as it is traced for a single environment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, NUM_ACTIONS)
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        return self.linear(seen.reshape(4)).reshape(1, NUM_ACTIONS)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_that_was_traced_for_one_row_is_asked_row_by_row(tmp_path):
+    model = OfOneRow()
+    torch.jit.save(torch.jit.trace(model, torch.zeros(1, 4)), str(tmp_path / "one.pt"))
+    network = TorchScriptNetwork(tmp_path / "one.pt", CPU)
+    seen = torch.arange(12.0).reshape(3, 4)
+    torch.testing.assert_close(network.answer(seen, ()).mean, model.linear(seen).detach())
+    torch.testing.assert_close(network.answer(seen[:1], ()).mean, model.linear(seen[:1]).detach())
+    with pytest.raises(RuntimeError, match="invalid for input of size 5"):
+        TorchScriptNetwork(tmp_path / "one.pt", CPU).answer(torch.zeros(3, 5), ())
+
+
 def onnx_file(path: Path, model: torch.nn.Module, *examples: torch.Tensor) -> Path:
     torch.onnx.export(model, examples, str(path), opset_version=18, dynamo=False)
     return path

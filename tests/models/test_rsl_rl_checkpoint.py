@@ -1,6 +1,7 @@
 """Networks of real checkpoints give the bits that rsl_rl itself gives."""
 
 import dataclasses
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.models.agent_settings import AgentSettings, read_agent_settings
 from isaaclab_arena.models.network import PolicyNetwork, forgotten
+from isaaclab_arena.models.policy_file import load_network
 from isaaclab_arena.models.rsl_rl_checkpoint import load_actor
 from tests.models.trainings import GAUSSIAN, NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
 
@@ -174,12 +176,53 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     path = tmp_path / "model_0.pt"
     path.write_bytes(b"")
     assert "is no checkpoint" in refusal(path)
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+    assert "git lfs pull brings the file" in refusal(path)
     path.write_text("Version https://git-lfs.github.com/spec/v1")
     assert "is no checkpoint" in refusal(path)
     torch.save([1, 2], path)
     assert "is no checkpoint of rsl_rl but a list" in refusal(path)
     torch.save({"model": {}, "epoch": 3}, path)
     assert "it holds model, epoch" in refusal(path)
+
+
+WEIGHTS = {"0.weight": torch.ones(2, 3), "0.bias": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"model": {"a2c_network.mu.weight": torch.ones(2)}, "epoch": 3},
+            "is a checkpoint of rl_games; trace its actor",
+        ),
+        ({"policy": WEIGHTS, "value": {}, "optimizer": {}}, "is a checkpoint of skrl; trace its actor"),
+        (WEIGHTS, "holds weights alone (0.weight, 0.bias), and not of which network; trace its actor"),
+        ({"model_state_dict": WEIGHTS, "epoch": 3}, "holds weights alone (0.weight, 0.bias), and not of which network"),
+        (
+            {"actor": WEIGHTS},
+            "it holds actor; trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2,",
+        ),
+    ],
+    ids=["rl_games", "skrl", "weights", "weights_and_epoch", "cleanrl"],
+)
+def test_a_checkpoint_of_another_library_is_named_with_the_way_out(tmp_path, content, message):
+    torch.save(content, tmp_path / "model_0.pt")
+    assert message in refusal(tmp_path / "model_0.pt")
+    with pytest.raises(ConfigError) as caught:
+        load_network(tmp_path / "model_0.pt", None, CPU)
+    assert message in str(caught.value), "whether or not a configuration of rsl_rl is beside it"
+
+
+def test_archives_of_other_programs_are_named(tmp_path):
+    path = tmp_path / "model.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", "{}" * 1000)
+        archive.writestr("_stable_baselines3_version", "2.3.0")
+    assert "is a model of Stable-Baselines3; trace its actor" in refusal(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("exported/archive_format", "pt2")
+    assert "is a program of torch.export (.pt2), which is not loaded here" in refusal(path)
 
 
 def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):

@@ -115,7 +115,7 @@ def test_a_mappings_own_key_goes_before_what_it_merges_and_earlier_ones_before_l
         ("a: !!set {b}\n", "which is neither text, number, boolean, list nor mapping"),
         ("a: !!binary aGk=\n", "which is neither text, number, boolean, list nor mapping"),
         ("a: *b\n", "found undefined alias"),
-        ("a: 1\n---\nb: 2\n", "but found another document"),
+        ("a: 1\n---\nb: 2\n", "a second document begins"),
         ("a: .nan\n", "holds nan, which is no finite number"),
         ("a: 1e400\n", "holds inf, which is no finite number"),
         ("a: 1" + "0" * 309, "holds a number with too many digits"),

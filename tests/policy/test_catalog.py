@@ -2,9 +2,16 @@
 
 import pytest
 
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.policy import acts_in_some, chunks_of, plans_of
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
-from isaaclab_arena.policy.catalog import POLICIES
+from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
+
+
+def test_isaac_lab_arenas_class_for_openpi_is_told_by_the_name_that_it_has_here():
+    path = "isaaclab_arena_openpi.policy.pi0_remote_policy.Pi0RemotePolicy"
+    with pytest.raises(ConfigError, match="policy_type: openpi_remote does that here, with remote_host, remote_port"):
+        resolve_policy_class(path)
 
 
 @pytest.mark.parametrize("name", POLICIES.names())

@@ -43,6 +43,15 @@ REFUSED = {
 """Flags that mean something this program does not do, each with the reason: refused, never ignored."""
 
 
+OTHER_POLICIES = {
+    "isaaclab_arena_openpi": (
+        "asks a server of openpi; policy_type: openpi_remote does that here, with remote_host, remote_port, images and "
+        "states (docs/bring_your_policy/openpi.md)"
+    )
+}
+"""Packages of policies of Isaac Lab Arena that are not needed here, and what is in their place."""
+
+
 def own_name(option: str) -> str:
     """Return our name of an option that may be written as another version of Isaac Lab Arena writes it.
 

@@ -84,6 +84,12 @@ def read_questions(comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[
     return QuestionsRead(questions=tuple(reading.questions.values()), jobs=tuple(map(reading.with_length, jobs)))
 
 
+def about_jobs(problem: Problem) -> bool:
+    """Return whether a problem of a question is one of the jobs that it names."""
+    key = problem.key or ""
+    return key.endswith((".jobs", ".job")) or (key.endswith(".max_episodes") and " job " in problem.message)
+
+
 class _Reading:
     """One reading of the questions: collects them by key, and problems instead of stopping at the first."""
 

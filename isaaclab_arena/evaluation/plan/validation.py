@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from isaaclab_arena.config.arena.environment_options import in_own_options
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobsFile
 from isaaclab_arena.distributed.devices.policy_device import (
     check_policy_device,
     cpu_holds_for_policy,
@@ -39,13 +39,14 @@ from isaaclab_arena.registry import Registry
 _Result = TypeVar("_Result")
 _Environment: TypeAlias = tuple[EnvironmentBuilder, Any]
 _Policy: TypeAlias = tuple[type[PolicyBase], dict[str, Any]]
+_MISSING = "is missing"
 _LOG = logging.getLogger(__name__)
 _ON_NO_GPU = {DEVICE_OPTION: "cpu", "policy_device_id": None}
 _NAMES_A_DEVICE = ("policy_device", "policy_device_id", "device")
 
 
 def resolve_jobs(
-    jobs: Sequence[JobConfig],
+    jobs: JobsFile | Sequence[JobConfig],
     *,
     file: str | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -58,8 +59,9 @@ def resolve_jobs(
     """Find the environment and the policy of every job and check all their options.
 
     Args:
-        jobs: What the job file says.
-        file: The job file, for messages.
+        jobs: What the job file says; or the file as a whole, read ``partly``, whose jobs are checked as far as they
+            could be read.
+        file: The job file, for messages, where it is not given as a whole.
         overrides: Options that the command line gives to every policy that has them, such as ``policy_device``;
             those that are None are left out.
         environments: Where the names of environments are looked up.
@@ -70,8 +72,11 @@ def resolve_jobs(
         policy_class: The class of every job's policy, None for those that the jobs name.
 
     Raises:
-        ConfigError: With every problem of every job.
+        ConfigError: With every problem of every job, after those of the file.
     """
+    known: tuple[Problem, ...] = ()
+    if isinstance(jobs, JobsFile):
+        jobs, file, known = jobs.jobs, jobs.path, jobs.problems
     resolver = _Resolver(
         environments,
         {key: value for key, value in (overrides or {}).items() if value is not None},
@@ -81,7 +86,7 @@ def resolve_jobs(
         policies_on_cpu=cpu_holds_for_policy(device),
         policy_class=policy_class,
     )
-    return resolver.resolve_all(jobs, file)
+    return resolver.resolve_all(jobs, file, known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +97,44 @@ class _Fit:
     doubts: tuple[str, ...]
     described: Description | None
     latency: JobLatency | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FoundEnvironment:
+    """What builds a job's environment.
+
+    Attributes:
+        builder: What builds it.
+        config: Its configuration, without the options that are wrong; None where that is not to be had.
+        own_args: ``environment_args`` in its own options.
+        problems: What is wrong with them.
+    """
+
+    builder: EnvironmentBuilder
+    config: Any
+    own_args: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def pair(self) -> _Environment:
+        return self.builder, self.config
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FoundPolicy:
+    """The class of a job's policy.
+
+    Attributes:
+        policy_class: The class.
+        options: Its options.
+        placement: What is added to them in this process alone.
+        problems: What is wrong with them.
+    """
+
+    policy_class: type[PolicyBase]
+    options: dict[str, Any]
+    placement: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
 
 
 class _Resolver:
@@ -120,16 +163,23 @@ class _Resolver:
         # Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
         self._overruled: dict[str, str] = {}
 
-    def resolve_all(self, jobs: Sequence[JobConfig], file: str | None) -> tuple[Job, ...]:
+    def resolve_all(self, jobs: Sequence[JobConfig], file: str | None, known: Sequence[Problem]) -> tuple[Job, ...]:
         resolved: list[Job] = []
         problems: list[tuple[JobConfig, Problem]] = []
+        broken = {problem.job for problem in known}
         for job in jobs:
             found, wrong = self._resolve(job)
-            problems += [(job, dataclasses.replace(problem, file=file, job=job.name)) for problem in wrong]
+            # What is missing in a job of which a part could not be read may be in that part.
+            is_whole = broken.isdisjoint({None, job.name})
+            problems += [
+                (job, dataclasses.replace(problem, file=file, job=job.name))
+                for problem in wrong
+                if is_whole or not problem.message.startswith(_MISSING)
+            ]
             if found is not None:
                 resolved.append(found)
-        if problems:
-            raise ConfigError(told_once(problems))
+        if problems or known:
+            raise ConfigError([*known, *told_once(problems)])
         if self._overruled:
             _LOG.info(
                 "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
@@ -140,38 +190,46 @@ class _Resolver:
     def _resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
         problems: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
-        environment = self._once("environment", wanted, self._environment, job)
-        if not isinstance(environment, ConfigError) and environment[2] != job.environment_args:
-            job = dataclasses.replace(job, environment_args=environment[2])
+        # What the file could not say is told already, and nothing is known of it.
+        unread = ConfigError(())
+        environment = (
+            self._once("environment", wanted, self._environment, job) if job.environment != UNREADABLE else unread
+        )
         asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
-        policy = self._once("policy", asked, self._policy, job)
+        policy = self._once("policy", asked, self._policy, job) if job.policy_type != UNREADABLE else unread
         conditions = JobConditions(config=job)
-        if not isinstance(environment, ConfigError):
+        is_sound = not isinstance(environment, ConfigError) and not environment.problems
+        if not isinstance(environment, ConfigError) and environment.config is not None:
+            if environment.own_args != job.environment_args:
+                job = dataclasses.replace(job, environment_args=environment.own_args)
             try:
-                counts_itself = not isinstance(policy, ConfigError) and _counts_itself(policy[0])
-                conditions = self._conditions(job, *environment[:2], policy_counts=counts_itself)
+                counts_itself = not isinstance(policy, ConfigError) and _counts_itself(policy.policy_class)
+                # How many episodes an environment has may depend on what is wrong with its options.
+                counted = _counted(job, environment, policy_counts=counts_itself) if is_sound else job
+                conditions = self._conditions(counted, environment)
             except ConfigError as error:
                 problems.extend(error.problems)
         for outcome in (environment, policy):
-            problems.extend(outcome.problems if isinstance(outcome, ConfigError) else ())
-        if not isinstance(policy, ConfigError) and self._lacks_length(conditions, policy[0], environment):
-            message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
+            problems.extend(outcome.problems)
+        policy_class = None if isinstance(policy, ConfigError) else policy.policy_class
+        if policy_class is not None and self._lacks_length(conditions, policy_class, is_sound=is_sound):
+            message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
-        if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
+        if isinstance(environment, ConfigError) or isinstance(policy, ConfigError) or not is_sound or policy.problems:
             return None, problems
-        builder, environment_config, _ = environment
-        policy_class, policy_options, placement = policy
-        fitting = (environment[:2], (policy_class, {**policy_options, **placement}))
+        fitting = (environment.pair, (policy.policy_class, {**policy.options, **policy.placement}))
         fit = self._once("fit", [str(job.latency), *wanted, *asked], lambda of: self._fit(of, *fitting), job)
         if isinstance(fit, ConfigError):
-            return None, list(fit.problems)
+            problems.extend(fit.problems)
+        if problems or isinstance(fit, ConfigError):
+            return None, problems
         resolved = Job(
             config=conditions.config,
-            builder=builder,
-            environment_config=environment_config,
-            policy_class=policy_class,
-            policy_options=policy_options,
-            policy_placement=placement,
+            builder=environment.builder,
+            environment_config=environment.config,
+            policy_class=policy.policy_class,
+            policy_options=policy.options,
+            policy_placement=policy.placement,
             variations=conditions.variations,
             saved_conditions=conditions.saved,
             latency=fit.latency,
@@ -209,17 +267,21 @@ class _Resolver:
                 self._imports.settle(f"{what} '{named[what]}'")
         return self._known[index]
 
-    def _lacks_length(self, conditions: JobConditions, policy_class: type[PolicyBase], environment: Any) -> bool:
+    def _lacks_length(self, conditions: JobConditions, policy_class: type[PolicyBase], *, is_sound: bool) -> bool:
         """Return whether nothing says when a job ends, nor an environment that would once its options are right."""
-        if not _has_no_length(conditions, policy_class) or not isinstance(environment, ConfigError):
+        if not _has_no_length(conditions, policy_class) or is_sound:
             return _has_no_length(conditions, policy_class)
         try:
             return not isinstance(self._environments.get(conditions.config.environment), CountedBuilder)
         except ConfigError:
             return True
 
-    def _environment(self, job: JobConfig) -> tuple[EnvironmentBuilder, Any, dict[str, Any]]:
-        """Return what builds a job's environment, its configuration, and ``environment_args`` in its own options."""
+    def _environment(self, job: JobConfig) -> _FoundEnvironment:
+        """Return what builds a job's environment, with everything that is wrong with its options.
+
+        Raises:
+            ConfigError: If there is no such environment.
+        """
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(Problem(message, key="arena_env_args.environment"))
@@ -229,24 +291,25 @@ class _Resolver:
         own, renamed = _keyed(
             "arena_env_args", lambda: in_own_options(job.environment_args, known, name=job.environment)
         )
+        reading = _Reading("arena_env_args", renamed)
         options = dict(own)
-        if job.enable_cameras:
-            if "enable_cameras" not in known:
-                raise ConfigError(Problem(f"{owner} has no cameras", key="arena_env_args.enable_cameras"))
+        if job.enable_cameras and "enable_cameras" in known:
             options["enable_cameras"] = True
-        config = _keyed(
-            "arena_env_args",
-            lambda: read_options(builder.config_class, options, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
-            renamed,
+        elif job.enable_cameras:
+            reading.add([Problem(f"{owner} has no cameras", key="enable_cameras")])
+        config = reading.read(
+            lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
+            options,
         )
-        if not self._may_import:
-            _keyed("arena_env_args", lambda: _refuse_foreign_code(builder, config))
-        _keyed("arena_env_args", lambda: _checked(builder, config, owner), renamed)
-        return builder, config, own
+        if config is not None and not self._may_import:
+            reading.check(lambda: _refuse_foreign_code(builder, config))
+        if config is not None and not reading.check(lambda: _checked(builder, config, owner)):
+            config = None
+        return _FoundEnvironment(builder=builder, config=config, own_args=own, problems=tuple(reading.problems))
 
-    def _conditions(
-        self, job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, *, policy_counts: bool
-    ) -> JobConditions:
+    def _conditions(self, job: JobConfig, environment: _FoundEnvironment) -> JobConditions:
+        builder, environment_config = environment.pair
+
         def catalogue(of: JobConfig) -> tuple[Variation, ...]:
             if not isinstance(builder, VariableEnvironmentBuilder):
                 message = f"environment '{of.environment}' has no variations; leave them out"
@@ -260,15 +323,19 @@ class _Resolver:
             return found
 
         return job_conditions(
-            _counted(job, builder, environment_config, policy_counts=policy_counts),
+            job,
             builder=builder,
             environment_config=environment_config,
             catalogue=catalogue_once,
             directory=self._directory,
         )
 
-    def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any], dict[str, Any]]:
-        """Return the policy's class, its options, and what is added to them in this process alone."""
+    def _policy(self, job: JobConfig) -> _FoundPolicy:
+        """Return the class of a job's policy, with everything that is wrong with its options.
+
+        Raises:
+            ConfigError: If there is no such class, or it cannot be a policy of the job.
+        """
         policy_class = self._policy_class or _keyed(
             "policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import)
         )
@@ -281,7 +348,7 @@ class _Resolver:
         # A class that reads its dict itself knows best what may be in it.
         if overrides(policy_class, "from_dict"):
             refuse_unshareable(policy_class, job, options=None)
-            return policy_class, options, {}
+            return _FoundPolicy(policy_class=policy_class, options=options, placement={})
         owner = f"policy '{job.policy_type}'"
         declared = _keyed("policy_type", lambda: declared_options(policy_class))
         known = declared.names
@@ -293,15 +360,19 @@ class _Resolver:
                 options["num_envs"] = num_envs
             placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
         placed = {**options, **placement}
-        config = _keyed("policy_config_dict", lambda: declared.read(placed, owner=owner))
-        if not self._may_import:
-            _keyed("policy_config_dict", lambda: _refuse_foreign_code(policy_class, config))
-        if policy_class.traits.uses_own_device:
-            named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
-            devices = {name: getattr(config, name, None) for name in named}
-            _keyed("policy_config_dict", lambda: self._check_device(job, devices))
-        _keyed("policy_config_dict", lambda: policy_class.check_options(config))
-        return policy_class, options, placement
+        reading = _Reading("policy_config_dict")
+        config = reading.read(lambda given: declared.read(given, owner=owner), placed)
+        if config is not None or not reading.problems:
+            if not self._may_import:
+                reading.check(lambda: _refuse_foreign_code(policy_class, config))
+            if policy_class.traits.uses_own_device:
+                named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
+                devices = {name: getattr(config, name, None) for name in named}
+                reading.check(lambda: self._check_device(job, devices))
+            reading.check(lambda: policy_class.check_options(config))
+        return _FoundPolicy(
+            policy_class=policy_class, options=options, placement=placement, problems=tuple(reading.problems)
+        )
 
     def _placement(
         self,
@@ -341,8 +412,64 @@ class _Resolver:
         return batch
 
 
-def _counted(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, *, policy_counts: bool) -> JobConfig:
+class _Reading:
+    """One reading of options: collects what is wrong with them instead of stopping at the first.
+
+    Args:
+        prefix: The key that the options stand under.
+        renamed: Options to what they are called in the file, where that differs.
+
+    Attributes:
+        problems: What is wrong so far, each with the key of the file.
+    """
+
+    def __init__(self, prefix: str, renamed: Mapping[str, str] | None = None) -> None:
+        self._prefix = prefix
+        self._renamed = renamed
+        self._wrong: set[str] = set()
+        self._given: frozenset[str] | None = None
+        self.problems: list[Problem] = []
+
+    def add(self, problems: Sequence[Problem]) -> None:
+        """Take note of problems that name options."""
+        self._wrong |= {(problem.key or "").partition(".")[0] for problem in problems}
+        self.problems += _in_file(problems, self._prefix, self._renamed)
+
+    def read(self, read: Callable[[Mapping[str, Any]], Any], options: Mapping[str, Any]) -> Any:
+        """Return what options are read as, without those that are wrong; None where nothing comes of the others."""
+        try:
+            return read(options)
+        except ConfigError as error:
+            self.add(error.problems)
+        self._given = frozenset(options)
+        sound = {name: value for name, value in options.items() if name not in self._wrong}
+        try:
+            return read(sound) if len(sound) < len(options) else None
+        except ConfigError:
+            return None
+
+    def check(self, act: Callable[[], object]) -> bool:
+        """Do something; return whether it found nothing wrong.
+
+        Where options were left out, what is wrong without them is not told: only what is wrong with one that was given.
+        """
+        try:
+            act()
+        except ConfigError as error:
+            names = [(problem, (problem.key or "").partition(".")[0]) for problem in error.problems]
+            told = [
+                problem
+                for problem, name in names
+                if self._given is None or (name in self._given and name not in self._wrong)
+            ]
+            self.problems += _in_file(told, self._prefix, self._renamed)
+            return False
+        return True
+
+
+def _counted(job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> JobConfig:
     """Return a job with the number of episodes that its environment has, where neither it nor its policy names one."""
+    builder, environment_config = environment.pair
     count = builder.num_episodes(environment_config) if isinstance(builder, CountedBuilder) else None
     if count is None:
         return job
@@ -410,22 +537,24 @@ def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:
         raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
 
 
-def _keyed(prefix: str, act: Callable[[], Any], renamed: Mapping[str, str] | None = None) -> Any:
-    """Do something, and put a key before what its problems name.
-
-    Args:
-        prefix: The key.
-        act: What to do.
-        renamed: Options to what they are called in the file, where that differs.
-    """
-    in_file = renamed or {}
+def _keyed(prefix: str, act: Callable[[], Any]) -> Any:
+    """Do something, and put a key before what its problems name."""
     try:
         return act()
     except ConfigError as error:
-        problems = [
-            dataclasses.replace(
-                problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix
-            )
-            for problem in error.problems
-        ]
-        raise ConfigError(problems) from error
+        raise ConfigError(_in_file(error.problems, prefix)) from error
+
+
+def _in_file(problems: Sequence[Problem], prefix: str, renamed: Mapping[str, str] | None = None) -> list[Problem]:
+    """Return problems with the key of the file in place of the option that they name.
+
+    Args:
+        problems: What is wrong.
+        prefix: The key that the options stand under.
+        renamed: Options to what they are called in the file, where that differs.
+    """
+    in_file = renamed or {}
+    return [
+        dataclasses.replace(problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix)
+        for problem in problems
+    ]

@@ -1,6 +1,6 @@
 """Asks a policy: it is shown a copy of the observation, and what it answers is checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import MeasuresEpisodes
 from isaaclab_arena.nested import with_leaves
@@ -59,7 +60,12 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
             `RunningEpisodes.over` tells, as the CPU waits for the GPU then in any case.
         PolicyLostError: If the policy answers no more.
     """
-    action = checked_action(policy.get_action(environment, copied(observation)), environment)
+    try:
+        answer = policy.get_action(environment, copied(observation))
+    except KeyError as error:
+        refuse_unknown_entry(error, observation)
+        raise
+    action = checked_action(answer, environment)
     finished = checked_finished(policy.finished(), environment)
     if action.is_cpu:
         # NumPy takes a third of the time here, and this is done in every step.
@@ -72,6 +78,30 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
         return answer
     unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
     return PolicyAnswer(action=action, finished=finished, unusable=unusable)
+
+
+def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:
+    """Raise what a policy looked for and what an observation holds, if it may have looked there.
+
+    Args:
+        error: What it raised.
+        observation: What it was shown.
+
+    Raises:
+        PolicyError: If the code that failed holds the observation, or wants pictures, and there is no such key.
+    """
+    key, trace = error.args[0] if error.args else None, error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    held = trace.tb_frame.f_locals.values() if trace is not None else ()
+    holds = any(isinstance(each, Mapping) and each.keys() == observation.keys() for each in held)
+    if not isinstance(key, str) or key in observation or not (holds or key == CAMERAS):
+        return
+    groups = "; ".join(
+        f"{name}: {', '.join(group)}" if isinstance(group, Mapping) else name for name, group in observation.items()
+    )
+    hint = f". Of pictures: {CAMERAS_OFF}" if CAMERAS not in observation else ""
+    raise PolicyError(f"get_action fails with KeyError: '{key}'; the observation holds {groups}{hint}") from error
 
 
 def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.pictures import CAMERAS, picture_layout
+from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, no_camera, picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.pretrained import Features, TrainingData
@@ -112,16 +112,13 @@ class _Pictures:
     def problems(self, features: Features) -> list[Problem]:
         if features.pictures and not self.specs:
             names = ", ".join(features.pictures)
-            return [
-                Problem(f"the policy looks at {names}, and the environment has no cameras; enable_cameras adds them")
-            ]
+            return [Problem(f"the policy looks at {names}, and {CAMERAS_OFF}")]
         return [problem for name, shape in features.pictures.items() for problem in self._problems_of(name, shape)]
 
     def _problems_of(self, name: str, shape: tuple[int, int, int]) -> list[Problem]:
         camera = self.camera(name)
         if camera not in self.specs:
-            message = f"the environment has no camera '{camera}'{did_you_mean(camera, self.specs)}"
-            return [Problem(message, key=f"images.{name}")]
+            return [Problem(no_camera(camera, self.specs), key=f"images.{name}")]
         spec = self.specs[camera]
         if spec.shape == shape:
             return []

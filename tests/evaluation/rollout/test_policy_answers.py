@@ -1,5 +1,7 @@
 """What a policy answers is taken if it can be meant, and refused by name if not."""
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.policy_answers import ask
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.pictures import CAMERAS_OFF
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
 RUNNING = torch.tensor([True, True, False])
@@ -55,6 +58,63 @@ def test_an_action_of_another_kind_becomes_float32_without_a_gradient(action):
     assert torch.equal(taken, torch.ones(3, 2))
     assert taken.dtype == torch.float32
     assert not taken.requires_grad
+
+
+class Reads(ShrugPolicy):
+    """Does something with what it is shown, before it answers."""
+
+    def __init__(self, read: Callable[[Observation], object]) -> None:
+        super().__init__()
+        self.read = read
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        self.read(observation)
+        return torch.zeros(3, 2)
+
+
+PICTURES = f"pictures: {CAMERAS_OFF}"
+SHOWN = {"policy": {"coin": torch.zeros(3, 1), "purse": torch.zeros(3, 2)}}
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (
+            lambda shown: shown["camera_obs"]["front"],
+            f"get_action fails with KeyError: 'camera_obs'; the observation holds policy: coin, purse. Of {PICTURES}",
+        ),
+        (
+            lambda shown: shown["policy"]["coins"],
+            "get_action fails with KeyError: 'coins'; the observation holds policy: coin, purse",
+        ),
+        (
+            lambda shown: shown["coin"],
+            "get_action fails with KeyError: 'coin'; the observation holds policy: coin, purse",
+        ),
+    ],
+    ids=["pictures", "entry", "entry_of_a_group"],
+)
+def test_a_policy_that_looks_for_what_is_not_observed_is_told_what_is(read, message):
+    with pytest.raises(PolicyError) as raised:
+        ask(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
+    assert str(raised.value).startswith(message)
+
+
+def test_a_key_that_has_nothing_to_do_with_the_observation_is_left_as_it_is():
+    def read(_: Observation) -> object:
+        return {"gain": 1.0}["gains"]
+
+    # The function that fails holds no observation of this kind.
+    with pytest.raises(KeyError, match="gains"):
+        ask(Reads(lambda shown: read({})), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
+
+
+def test_a_policy_may_try_what_is_observed():
+    def read(shown: Observation) -> None:
+        with contextlib.suppress(KeyError):
+            shown["camera_obs"]
+
+    ask(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
 
 
 def test_an_action_out_of_bounds_is_left_to_the_environment():

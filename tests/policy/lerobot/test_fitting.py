@@ -108,7 +108,7 @@ def test_a_state_of_which_nobody_speaks_is_the_only_observation_of_its_size():
     ("takes", "options", "message"),
     [
         ({"pictures": {"observation.images.fronts": (6, 8, 3)}}, {}, "no camera 'fronts'; did you mean 'front'?"),
-        ({}, {"cameras": ()}, "the policy looks at observation.images.front, and the environment has no cameras"),
+        ({}, {"cameras": ()}, "the policy looks at observation.images.front, and the environment shows no pictures"),
         ({"pictures": {FRONT: (48, 64, 3)}}, {}, "looks at 48 x 64 x 3, and camera 'front' gives 6 x 8 x 3"),
         ({"states": {STATE: 6}}, {"states": {STATE: ("robot_joint_poss",)}}, "did you mean 'robot_joint_pos'?"),
         ({"states": {STATE: 7}}, {"states": LIMBS}, "takes 7 numbers, and robot_joint_pos + fingers are 6"),

@@ -1,7 +1,7 @@
 """``isaaclab-arena validate``: check job files without running anything."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,15 +100,18 @@ def _checked(
                 overrides=overrides,
                 suites=SUITES,
                 arms=partial(robustness_arms, may_import=not options.no_import),
+                partly=True,
             )
             jobs_file = limited(read, options.limit)
+            try:
+                check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
+            except ConfigError as error:
+                jobs_file = replace(jobs_file, problems=(*jobs_file.problems, *error.problems))
             jobs = resolve_jobs(
-                jobs_file.jobs,
-                file=jobs_file.path,
+                jobs_file,
                 policy_batch=options.policy_batch if options.deterministic else None,
                 may_import=not options.no_import,
             )
-            check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
         except ConfigError as error:
             problems.extend(error.problems)
         else:
