@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation.console import as_text, show_results
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
-from isaaclab_arena.storage.run.run_plan import RunPlan
+from isaaclab_arena.storage.recovery.leftovers import Leftovers, consolidate_leftovers
+from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, failed_report, read_job_reports, write_job_report
 
 if TYPE_CHECKING:
     from isaaclab_arena.results.merge import MergedResults
@@ -113,8 +114,39 @@ def _writing() -> ModuleType:
     return writing
 
 
-def consolidate_what_others_left(plan: RunPlan, output_directory: Path) -> None:
-    """Put episodes of ranks that died, while others finished their jobs, into the datasets that they belong to."""
-    for job in plan.jobs:
-        for note in consolidate_leftovers(job_directory(output_directory, job.name), job.name):
-            _LOG.warning("%s", note)
+def consolidate_what_ranks_left(
+    attempt: Attempt, output_directory: Path, *, rank: int = 0, is_all: bool = False
+) -> None:
+    """Put episodes that ranks have left into the datasets that they belong to; all ranks have ended.
+
+    A job of which recordings are lost, or whose dataset cannot be made, has failed, whatever its ranks have said.
+
+    Args:
+        attempt: What there was to do.
+        output_directory: The run's directory.
+        rank: The rank that does it.
+        is_all: Whether ranks never make datasets, because they are on other nodes.
+
+    Raises:
+        DiskUnusableError: If the disk is full.
+    """
+    for job in (work.job for work in attempt.jobs):
+        directory = job_directory(output_directory, job)
+        try:
+            done = consolidate_leftovers(directory, job, is_all=is_all)
+        except DiskUnusableError:
+            raise
+        except StorageError as error:
+            done = Leftovers(loss=str(error))
+        for note in done.notes:
+            _LOG.log(logging.DEBUG if is_all else logging.WARNING, "%s", note)
+        if done.loss is None or _has_failed(directory, job, attempt):
+            continue
+        _LOG.error("job '%s' has failed: %s", job, done.loss)
+        device = attempt.devices[rank]
+        write_job_report(directory, failed_report(job, done.loss, rank=rank, device=device, attempt=attempt.number))
+
+
+def _has_failed(directory: Path, job: str, attempt: Attempt) -> bool:
+    reports, _ = read_job_reports(directory, job)
+    return any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports)

@@ -16,7 +16,7 @@ from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
-from isaaclab_arena.evaluation.finish import Ending, consolidate_what_others_left, merge_and_show, write_live_report
+from isaaclab_arena.evaluation.finish import Ending, consolidate_what_ranks_left, merge_and_show, write_live_report
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
 from isaaclab_arena.evaluation.heartbeat.rank_watch import (
     RankFate,
@@ -255,11 +255,11 @@ class _RankRun:
 
     def _merge(self) -> int:
         """Write the tables from what is on disk, show them if that is wanted, and return the exit code."""
-        if self._work.others_may_finish_jobs:
-            consolidate_what_others_left(self._started.plan, self._output_directory)
-        ending = ending_of(self._request, self._conduct, self._save_conditions, self._how_to_go_on)
         others = [report for report in self._watch.look() if report.rank != self._context.rank]
         at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
+        if not (at_work or self._interruption.stop_requested()):
+            consolidate_what_ranks_left(self._attempt, self._output_directory, rank=self._context.rank)
+        ending = ending_of(self._request, self._conduct, self._save_conditions, self._how_to_go_on)
         return merge_and_show(self._output_directory, replace(ending, ranks_at_work=at_work))
 
 

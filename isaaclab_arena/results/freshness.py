@@ -7,10 +7,12 @@ from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.json_values import read_json
-from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_BEGUN_PATTERN, JOB_REPORT_PATTERN
 
 TABLE = "results.json"
 """The table that is written last."""
+
+_SOURCES = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN)
 
 
 def sizes_of_sources(output_directory: Path) -> dict[str, int]:
@@ -24,7 +26,7 @@ def sizes_of_sources(output_directory: Path) -> dict[str, int]:
     sizes = {}
     for directory in _entries(output_directory):
         for file in _entries(directory) if _is_directory(directory) else ():
-            if fnmatchcase(file.name, COMMIT_FILE_PATTERN) or fnmatchcase(file.name, JOB_REPORT_PATTERN):
+            if any(fnmatchcase(file.name, pattern) for pattern in _SOURCES):
                 sizes[f"{directory.name}/{file.name}"] = file.stat(follow_symlinks=False).st_size
     return dict(sorted(sizes.items()))
 

@@ -4,7 +4,7 @@ Whoever merges needs no memory of the run: every rank's commit lines and reports
 but no file holds is named as missing. Merging again gives the same tables.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,22 +31,27 @@ from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.queries.cells import latency_cells, server_cells
 from isaaclab_arena.results.rows import (
     JobEvidence,
-    JobResultStatus,
     answer_cells,
     episode_row,
     event_cells,
     job_row,
-    missing_episodes,
     score_cells,
-    status_of,
 )
 from isaaclab_arena.results.stopping.answers import Answer, answers_of, finished_episode, needed_episodes
 from isaaclab_arena.results.suites import benchmark_cells, suite_columns, suite_rows
 from isaaclab_arena.results.swept import swept_columns
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
+from isaaclab_arena.storage.provenance import Provenance
+from isaaclab_arena.storage.run.attempts import (
+    Attempt,
+    attempt_numbers,
+    contents_in_effect,
+    read_attempts,
+    times_rerun,
+)
 from isaaclab_arena.storage.run.commits import CommitLine, CommitLog, read_commits
-from isaaclab_arena.storage.run.job_reports import read_job_reports
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
 
 
@@ -117,24 +122,26 @@ def _merged(output_directory: Path) -> MergedResults:
     # Before anything is read: what ranks add while this goes on must make the tables old.
     sources = sizes_of_sources(output_directory)
     attempts, problems = read_attempts(output_directory)
-    problems += changes_between(attempts)
+    changes = changes_between(plan, attempts)
+    problems += changes
+    # The plan says of the first attempt what its file does.
+    unread = set(attempt_numbers(output_directory)) - {1} - {attempt.number for attempt in attempts}
     jobs = sorted(plan.jobs, key=lambda job: job.config.index)
-    same_conditions = not problems
     contents, reruns = contents_in_effect(jobs, attempts), times_rerun(attempts)
     logs = {job.name: read_commits(job_directory(output_directory, job.name), job.name) for job in jobs}
     answers = answers_in(plan, logs)
     read = (
-        read_evidence(output_directory, job, problems, same_conditions=same_conditions, commits=logs[job.name])
+        read_evidence(output_directory, job, problems, same_conditions=not changes, commits=logs[job.name])
         for job in jobs
     )
-    evidence = [
-        replace(
-            as_answered(each, logs[each.job.name], answers),
-            contents=contents[each.job.name],
-            times_rerun=reruns[each.job.name],
-            max_equal_errors=attempts[-1].max_equal_errors if attempts else 0,
-        )
+    most = attempts[-1].max_equal_errors if attempts else 0
+    told = (
+        replace(each, contents=contents[each.job.name], times_rerun=reruns[each.job.name], max_equal_errors=most)
         for each in read
+    )
+    evidence = [
+        as_answered(_with_what_recordings_say(each, plan, output_directory, unread), logs[each.job.name], answers)
+        for each in told
     ]
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
     suites = suite_rows(evidence)
@@ -220,19 +227,52 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def changes_between(attempts: Sequence[Attempt]) -> list[str]:
+def changes_between(plan: RunPlan, attempts: Sequence[Attempt]) -> list[str]:
     """Return one line for each thing that changed from the first attempt of a run to a later one.
 
-    Only what may change results is compared: versions, and the kind of machine.
+    Only what may change results is compared: versions, and the kind of machine. Of the first attempt the plan says both
+    too, where its own file cannot be read.
     """
-    changes = []
-    for later in attempts[1:]:
-        changes += [
-            f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
-            "results may differ in their last digits"
-            for change in attempts[0].provenance.differences(later.provenance)
-        ]
-    return changes
+    first = attempts[0] if attempts and attempts[0].number == 1 else plan
+    return [
+        f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
+        "results may differ in their last digits"
+        for later in attempts
+        if later.number > 1
+        for change in first.provenance.differences(later.provenance)
+    ]
+
+
+def _with_what_recordings_say(
+    evidence: JobEvidence, plan: RunPlan, output_directory: Path, unread: Set[int]
+) -> JobEvidence:
+    """Return what is known of a job whose attempts cannot all be read: its recordings hold what the attempts said.
+
+    Args:
+        evidence: What the other files of the job say.
+        plan: What the run set out to do.
+        output_directory: The run's directory.
+        unread: The attempts whose files cannot be read.
+    """
+    if not unread:
+        return evidence
+    from isaaclab_arena.storage.recordings import recorded_without_arrays  # noqa: PLC0415  loads h5py, for damaged runs
+
+    directory = job_directory(output_directory, evidence.job.name)
+    for number in sorted(unread & {line.attempt for line in evidence.lines}):
+        lines = (line for line in evidence.lines if line.attempt == number and line.checksum is not None)
+        checksums = {line.episode_index: line.checksum for line in lines}
+        recorded = recorded_without_arrays(directory, evidence.job.name, checksums)
+        if recorded is None:
+            evidence = replace(evidence, unknown_attempts=(*evidence.unknown_attempts, number))
+            continue
+        differs = plan.provenance.told_differences(Provenance(facts=recorded.provenance))
+        evidence = replace(
+            evidence,
+            same_conditions=evidence.same_conditions and not differs,
+            contents=recorded.contents or evidence.contents,
+        )
+    return evidence
 
 
 def read_evidence(
@@ -254,8 +294,8 @@ def read_evidence(
     """
     directory = job_directory(output_directory, job.name)
     commits = commits or read_commits(directory, job.name)
-    reports, unreadable = read_job_reports(directory)
-    problems += [*commits.problems, *unreadable]
+    reports, unread = read_job_reports(directory, job.name)
+    problems += [*commits.problems, *(problem for _, problem in unread)]
     problems += [
         f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
         for index in commits.unequal_episodes
@@ -264,6 +304,9 @@ def read_evidence(
         job=job,
         lines=commits.lines,
         reports=reports,
+        # Looked for only where it matters: there may be very many.
+        has_parts=not any(report.status is ReportedStatus.COMPLETED for report in reports)
+        and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
         unequal_episodes=bool(commits.unequal_episodes),
         retried_episodes=len(commits.retried_episodes),
         same_conditions=same_conditions,
@@ -295,10 +338,12 @@ def as_answered(evidence: JobEvidence, commits: CommitLog, answers: Sequence[Ans
 
 
 def _owed(evidence: JobEvidence) -> MissingEpisodes | None:
-    status, indices = status_of(evidence), missing_episodes(evidence)
-    if status is JobResultStatus.SKIPPED or (status is JobResultStatus.COMPLETED and not indices):
+    standing = evidence.standing
+    if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED):
         return None
-    return MissingEpisodes(job=evidence.job.name, rank=evidence.job.rank, status=status, episode_indices=indices)
+    return MissingEpisodes(
+        job=evidence.job.name, rank=evidence.job.rank, status=standing.status, episode_indices=standing.missing
+    )
 
 
 def typed_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:

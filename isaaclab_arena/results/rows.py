@@ -1,9 +1,9 @@
 """The rows of the results: one per job, one per episode."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields
-from enum import StrEnum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
@@ -23,22 +23,9 @@ from isaaclab_arena.results.stopping.wording import verdict_in_words
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitLine
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
+from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible, StartUp
+from isaaclab_arena.storage.run.job_standing import JobResultStatus, JobStanding, job_standing
 from isaaclab_arena.storage.run.run_plan import PlanEntry
-
-
-class JobResultStatus(StrEnum):
-    """Where a job stands when the results are merged.
-
-    ``INTERRUPTED``: it was stopped, or its rank died after it had finished episodes. ``MISSING``: no trace of it.
-    ``SKIPPED``: the job file said not to run it.
-    """
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    MISSING = "missing"
-    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +36,11 @@ class JobEvidence:
         job: What was planned.
         lines: The commit lines of its finished episodes, by index, each once.
         reports: How it went, by attempt and rank; normally one.
+        has_parts: Whether episodes still have files of their own, which are to go into a dataset.
         unequal_episodes: Whether an episode was committed twice with different results.
         retried_episodes: How many episodes count in place of an error of an earlier attempt.
         same_conditions: Whether all attempts of the run had the same versions and kind of machine.
+        unknown_attempts: Attempts that ran episodes of the job, with versions and on a machine that no file tells.
         contents: What its episodes were made with, None where nobody wrote it down.
         times_rerun: How often its episodes were set aside and ran anew, because it evaluated something else.
         answers: How far the questions are answered that are asked of the job.
@@ -64,9 +53,11 @@ class JobEvidence:
     job: PlanEntry
     lines: Sequence[CommitLine]
     reports: Sequence[JobReport]
+    has_parts: bool = False
     unequal_episodes: bool = False
     retried_episodes: int = 0
     same_conditions: bool = True
+    unknown_attempts: tuple[int, ...] = ()
     contents: Contents | None = None
     times_rerun: int = 0
     answers: Sequence[Answer] = ()
@@ -74,52 +65,28 @@ class JobEvidence:
     beyond: int = 0
     max_equal_errors: int = 0
 
+    @cached_property
+    def _by_its_files(self) -> JobStanding:
+        finished = {line.episode_index for line in self.lines}
+        return job_standing(self.job, finished, self.reports, needed=self.needed, has_parts=self.has_parts)
+
+    @cached_property
+    def failure_by_errors(self) -> str | None:
+        """Why the job fails although its ranks came to its end: too many of its episodes did not; else None."""
+        streak = error_streak(self.lines, self.max_equal_errors)
+        if streak is not None or self._by_its_files.status is not JobResultStatus.COMPLETED:
+            return streak
+        return nothing_but_errors(self.lines)
+
+    @cached_property
+    def standing(self) -> JobStanding:
+        """Where the job stands, by its last attempt and by how many of its episodes have finished, and how."""
+        found = self._by_its_files
+        return found if self.failure_by_errors is None else replace(found, status=JobResultStatus.FAILED)
+
     def is_beyond(self, line: CommitLine) -> bool:
         """Whether an episode of the job is one that its questions did not need."""
         return self.needed is not None and line.episode_index >= self.needed
-
-
-def planned_episodes(evidence: JobEvidence) -> int | None:
-    """Return how many episodes the job should have; None where steps decide, or nobody lived to say."""
-    if evidence.job.config.num_episodes is not None:
-        return evidence.job.config.num_episodes
-    return next((report.num_episodes for report in evidence.reports if report.num_episodes is not None), None)
-
-
-def missing_episodes(evidence: JobEvidence) -> tuple[int, ...]:
-    """Return the indices of the planned episodes that did not finish."""
-    planned = planned_episodes(evidence)
-    if planned is None or not evidence.job.is_to_run:
-        return ()
-    finished = {line.episode_index for line in evidence.lines}
-    owed = planned if evidence.needed is None else min(planned, evidence.needed)
-    return tuple(index for index in range(owed) if index not in finished)
-
-
-def all_episodes_finished(evidence: JobEvidence) -> bool:
-    """Whether it is known how many episodes the job has, and all of them have finished."""
-    return planned_episodes(evidence) is not None and not missing_episodes(evidence)
-
-
-def status_of(evidence: JobEvidence) -> JobResultStatus:
-    """Return where the job stands, by its last attempt and by which of its episodes have finished."""
-    latest = _latest(evidence)
-    statuses = {report.status for report in latest}
-    if ReportedStatus.FAILED in statuses or failed_by_errors(evidence) is not None:
-        return JobResultStatus.FAILED
-    if _has_everything(evidence, statuses):
-        return JobResultStatus.COMPLETED
-    if latest or evidence.lines:
-        return JobResultStatus.INTERRUPTED
-    return JobResultStatus.MISSING if evidence.job.is_to_run else JobResultStatus.SKIPPED
-
-
-def failed_by_errors(evidence: JobEvidence) -> str | None:
-    """Return why a job fails whose ranks came to its end: too many of its episodes did not; None if it does not."""
-    streak = error_streak(evidence.lines, evidence.max_equal_errors)
-    if streak is not None or not _has_everything(evidence, {report.status for report in _latest(evidence)}):
-        return streak
-    return nothing_but_errors(evidence.lines)
 
 
 def scored_lines(evidence: JobEvidence) -> list[CommitLine]:
@@ -140,8 +107,8 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
         "checkpoint": None if evidence.contents is None else evidence.contents.checkpoint,
         "policy_sha256": UNKNOWN if evidence.contents is None else evidence.contents.policy_sha256,
         "seed": job.config.seed,
-        "status": str(status_of(evidence)),
-        "planned": planned_episodes(evidence),
+        "status": str(evidence.standing.status),
+        "planned": evidence.standing.planned,
         **_success(evidence),
         **_means(evidence.lines),
         **_how_it_went(evidence),
@@ -221,7 +188,7 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
     scored = scored_lines(evidence)
     successes, errors = sum(line.success is True for line in scored), outcomes[Outcome.ERROR]
     unmeasured = len(evidence.lines) - errors - len(scored)
-    missing = len(missing_episodes(evidence))
+    missing = len(evidence.standing.missing)
     wilson = wilson_interval(successes, len(scored))
     exact = clopper_pearson_interval(successes, len(scored))
     if evidence.answers:
@@ -229,7 +196,7 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
         wilson, exact = rate_interval(successes, len(scored)) if scored else None, None
     # A job that does not measure success has no rate to bound, however many of its episodes are missing.
     bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)
-    unknown_plan = planned_episodes(evidence) is None and status_of(evidence) is JobResultStatus.MISSING
+    unknown_plan = evidence.standing.planned is None and evidence.standing.status is JobResultStatus.MISSING
     return {
         "episodes": len(evidence.lines),
         "successes": None if unmeasured and not scored else successes,
@@ -265,12 +232,12 @@ def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
 def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     """Return the columns that the job's reports give, None where no rank lived to write one."""
     reports, latest = evidence.reports, _latest(evidence)
-    by_errors = failed_by_errors(evidence)
+    by_errors = evidence.failure_by_errors
     if not reports:
         return {"rank": None if evidence.job.rank is None else str(evidence.job.rank), "error": by_errors}
     first_error = next((report for report in latest if report.error), None)
     return {
-        "cut": 0 if all_episodes_finished(evidence) else sum(report.cut_episodes for report in latest),
+        "cut": 0 if _all_finished(evidence) else sum(report.cut_episodes for report in latest),
         "reproducible": _reproducible(evidence),
         "plan_because": _plan_because(evidence),
         "policy_batch": max(_policy_batches(evidence), default=None),
@@ -281,6 +248,11 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
         "device": ", ".join(sorted({report.device for report in reports})),
         **_seconds(reports),
     }
+
+
+def _all_finished(evidence: JobEvidence) -> bool:
+    """Whether it is known how many episodes the job has, and all of them have finished."""
+    return evidence.standing.planned is not None and not evidence.standing.missing
 
 
 def _reproducible(evidence: JobEvidence) -> str | None:
@@ -305,7 +277,9 @@ def _doubts(evidence: JobEvidence) -> dict[str, bool]:
     """Return what no single rank could see of the job, and whether it is so."""
     processors = {report.processor for report in evidence.reports} - {None}
     devices = {report.device_kind for report in evidence.reports} - {None}
+    unknown = ", ".join(map(str, evidence.unknown_attempts))
     return {
+        f"no file says with which versions and on which machine attempt {unknown} ran": bool(unknown),
         "starts of the program had other versions or another kind of machine": not evidence.same_conditions,
         "an episode was finished twice, with different results": evidence.unequal_episodes,
         "ranks asked the policy on batches of different sizes": len(_policy_batches(evidence)) > 1,
@@ -363,10 +337,3 @@ def _latest(evidence: JobEvidence) -> list[JobReport]:
     """Return the reports of the last attempt that worked on the job."""
     last = max((report.attempt for report in evidence.reports), default=0)
     return [report for report in evidence.reports if report.attempt == last]
-
-
-def _has_everything(evidence: JobEvidence, statuses: Set[ReportedStatus]) -> bool:
-    if planned_episodes(evidence) is not None and evidence.job.is_to_run:
-        # The report says what the job promises; a rank that died before it wrote one is owed it, as by a resume.
-        return all_episodes_finished(evidence) and ReportedStatus.COMPLETED in statuses
-    return statuses == {ReportedStatus.COMPLETED}

@@ -24,10 +24,10 @@ from isaaclab_arena.results.columns import (
 )
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, typed_table
-from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import check_plain, storage_errors
 from isaaclab_arena.storage.json_values import read_json
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.results.columns import BENCHMARK_COLUMNS, SIMULATION_COLUMNS, SUITE_COLUMNS
-from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row, scored_lines
+from isaaclab_arena.results.rows import JobEvidence, job_row, scored_lines
 from isaaclab_arena.results.statistics import mean_rate_interval, success_rate, wilson_interval
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.job_reports import Reproducible
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
 
 
 def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

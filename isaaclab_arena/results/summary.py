@@ -11,10 +11,10 @@ from rich.text import Text
 from isaaclab_arena.config.loading import limit_in_words
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
-from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.stopping.wording import in_words, what_does_not_count
 from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain, suites_table
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
 
 _MAX_INDICES_SHOWN = 8
 

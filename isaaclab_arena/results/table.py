@@ -12,7 +12,7 @@ from rich.text import Text
 from isaaclab_arena.errors import shortened
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.results.merge import MergedResults, records
-from isaaclab_arena.results.rows import JobResultStatus
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
 
 MAX_JOBS_SHOWN = 200
 """Nobody reads more lines than that, and laying them out would take longer than all the other tables."""

@@ -21,6 +21,7 @@ SETTLED_FILE = "settled.json"
 VERIFICATION_FILE = "verification.json"
 COMMIT_FILE_PATTERN = "episode_results_rank*.jsonl"
 JOB_REPORT_PATTERN = "job_report_rank*.json"
+JOB_BEGUN_PATTERN = "job_begun_rank*.json"
 EPISODE_FILE_PATTERN = "e*.h5"
 
 MAX_LIVES = 10_000
@@ -132,6 +133,11 @@ def commit_file_name(rank: int, life: int = 0) -> str:
 def job_report_file_name(rank: int, life: int = 0) -> str:
     """Return the name of the report that a rank writes when it leaves a job; see `commit_file_name`."""
     return f"job_report_rank{rank}{_life(life)}.json"
+
+
+def job_begun_file_name(rank: int, attempt: int) -> str:
+    """Return the name of what a rank writes when it begins a job; its report takes the place of it."""
+    return f"job_begun_rank{rank}_attempt{attempt}.json"
 
 
 def traceback_file_name(rank: int, attempt: int) -> str:

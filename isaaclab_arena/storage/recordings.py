@@ -1,12 +1,13 @@
 """Find recordings: the files for a path, and the episodes in them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from isaaclab_arena import episode_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.plain_files import not_a_plain_file
-from isaaclab_arena.storage.hdf5.episodes import list_episodes
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
 from isaaclab_arena.storage.layout import (
     EPISODE_FILE_PATTERN,
     EPISODES_DIRECTORY,
@@ -15,6 +16,7 @@ from isaaclab_arena.storage.layout import (
     episode_index_of_file,
     is_dataset_of,
 )
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
@@ -94,6 +96,27 @@ def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
         index = episode_index_of_file(path.name)
         if index is not None and path.name == episode_file_name(index):
             yield path, index
+
+
+def recorded_without_arrays(
+    job_directory: Path, job: str, checksums: Mapping[int, int | None]
+) -> RecordedEpisode | None:
+    """Return what the first of some episodes that is recorded says of itself, without its arrays; None where none is.
+
+    Args:
+        job_directory: Directory of the job.
+        job: Name of the job.
+        checksums: The checksum of each episode that will do, by its index.
+    """
+    found, _ = locate_episodes(job_directory, job)
+    for index, checksum in checksums.items():
+        for path in found.get(index, ()):
+            with suppress(StorageError):
+                attributes = read_attributes(path, index)
+                episode = RecordedEpisode(episode_index=index, arrays={}, attributes=attributes, env_args={})
+                if attributes.get("checksum") == checksum and episode.provenance:
+                    return episode
+    return None
 
 
 def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:

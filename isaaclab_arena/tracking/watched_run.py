@@ -12,11 +12,12 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.grouping import job_settings
 from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
-from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, answer_cells, job_row
+from isaaclab_arena.results.rows import JobEvidence, answer_cells, job_row
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts, times_rerun
 from isaaclab_arena.storage.run.commits import CommitLog, read_commits
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 from isaaclab_arena.storage.videos import videos_of_job
 from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_name

@@ -49,7 +49,7 @@ def test_of_two_ranks_one_compiles_and_a_later_run_compiles_nothing(tmp_path):
             ).returncode
             == 0
         )
-        reports = [report for name in ("one", "other") for report in read_job_reports(tmp_path / out / name)[0]]
+        reports = [report for name in ("one", "other") for report in read_job_reports(tmp_path / out / name, name)[0]]
         found = [report.start_up for report in reports if report.start_up is not None]
         return sorted(found, key=lambda start_up: start_up.compile_s, reverse=True)
 

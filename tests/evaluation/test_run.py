@@ -1,3 +1,4 @@
+import shutil
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.long_work import told
+from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.run.attempts import read_attempts
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
@@ -79,6 +81,32 @@ def what_a_rank_says(output_directory: Path, timeout_s: float = 60.0) -> str | N
             return status.long_work
         time.sleep(0.05)
     return None
+
+
+@pytest.mark.parametrize("assignment", ["round_robin", "dynamic"])
+def test_a_job_whose_recordings_vanish_while_it_runs_fails_and_a_resume_runs_those_episodes_again(tmp_path, assignment):
+    class Losing(ShrugPolicy):
+        """Removes, once, what has been recorded so far, as a clean-up script may."""
+
+        has_lost: ClassVar[set[str]] = set()
+
+        def get_action(self, env, observation):
+            recorded = list((tmp_path / "coins" / "episodes").glob("*.h5"))
+            if len(recorded) > 2 and not self.has_lost:
+                self.has_lost.update(path.name for path in recorded)
+                shutil.rmtree(tmp_path / "coins" / "episodes")
+            return super().get_action(env, observation)
+
+    job = coin_job(policy_class=Losing)
+    assert run(job, tmp_path, assignment=assignment) == 1
+    failed = table(tmp_path)
+    number = len(Losing.has_lost)
+    assert failed["status"] == "failed"
+    assert f"recordings of {number} episodes are damaged or gone since they finished" in failed["error"]
+    assert failed["error"].endswith("is gone); --resume runs them again")
+    assert run(job, tmp_path, assignment=assignment, resume="") == 0
+    assert table(tmp_path)["status"] == "completed"
+    assert list_episodes(tmp_path / "coins" / "dataset_coins.hdf5") == list(range(10))
 
 
 @pytest.mark.parametrize(("fail_fast", "statuses"), [(False, ["failed", "completed"]), (True, ["failed", "missing"])])

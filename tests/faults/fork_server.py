@@ -89,6 +89,7 @@ class ForkServer:
         commands: int = 1,
         clock_jumps: bool = False,
         trouble: SystemTrouble | None = None,
+        survive: bool = False,
     ) -> Ended:
         """Run the evaluation runner to its end.
 
@@ -101,6 +102,7 @@ class ForkServer:
             commands: How often the same command is started, at once; each is a rank 0 then.
             clock_jumps: Whether the clock is set back by an hour now and then.
             trouble: What the system refuses to every rank; only where `has_trouble`.
+            survive: Whether ranks go on when one has died; torchrun would end them.
         """
         request = {
             "arguments": [*map(str, arguments)],
@@ -110,6 +112,7 @@ class ForkServer:
             "ranks": ranks,
             "commands": commands,
             "clock_jumps": clock_jumps,
+            "survive": survive,
             "trouble": {} if trouble is None else trouble.variables,
             "faults": {rank: dataclasses.asdict(fault) for rank, fault in (faults or {}).items()},
         }
@@ -162,7 +165,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             _be_rank(rank, request, {**variables, **_rank_variables(rank, ranks)}, notes[rank], log)
         children[pid] = rank
     os.close(log)
-    codes = _wait(children, belong_together=ranks > 1)
+    codes = _wait(children, belong_together=ranks > 1 and not request["survive"])
     del store
     return {
         "exit_codes": [codes[rank] for rank in range(processes)],

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,22 @@ class WatchedPolicy(PolicyBase[WatchedCfg]):
 _open = os.open
 
 
-def write_small_jobs(path: Path, *, num_jobs: int = 3, num_episodes: int = 6, step_s: float = 0.0, **keys: Any) -> Path:
+def write_small_jobs(
+    path: Path,
+    *,
+    num_jobs: int = 3,
+    num_episodes: int = 6,
+    step_s: float = 0.0,
+    success_rate: float = 0.5,
+    top_level: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> Path:
     """Write the job file: jobs ``a``, ``b``, ``c`` … of two env slots each; keys are added to every job."""
+    environment = {"environment": "coins", "success_rate": success_rate, "success_step": 2, "failure_step": 3}
     jobs = [
         {
             "name": "abcdefghij"[index],
-            "arena_env_args": {"environment": "coins", "num_envs": 2, "success_step": 2, "failure_step": 3},
+            "arena_env_args": {**environment, "num_envs": 2},
             "policy_type": "tests.faults.small_run.WatchedPolicy",
             "policy_config_dict": {"step_s": step_s},
             "num_episodes": num_episodes,
@@ -78,7 +88,7 @@ def write_small_jobs(path: Path, *, num_jobs: int = 3, num_episodes: int = 6, st
         }
         for index in range(num_jobs)
     ]
-    return write_jobs(path, jobs)
+    return write_jobs(path, jobs, **(top_level or {}))
 
 
 def read_diary(path: Path) -> Counter[tuple[str, int]]:

@@ -10,7 +10,6 @@ from tests.faults.file_operations import Effect, Fault
 from tests.faults.fork_server import Ended, ForkServer
 from tests.faults.invariants import check_results, check_whole, committed, is_called_complete
 from tests.faults.small_run import read_diary, write_small_jobs
-from tests.faults.system_trouble import SystemTrouble
 
 CAUSES = {
     Effect.SHORT_WRITE: ("the disk is full",),
@@ -94,20 +93,16 @@ class World:
         self,
         *arguments: object,
         faults: Mapping[int, Fault] | None = None,
-        ranks: int = 1,
-        clock_jumps: bool = False,
-        trouble: SystemTrouble | None = None,
+        **how: Any,
     ) -> Ended:
-        """Run the evaluation runner with these arguments, and check nothing."""
+        """Run the evaluation runner with these arguments, and check nothing; see `ForkServer.run`."""
         self.diary.unlink(missing_ok=True)
         return self.server.run(
             self.arguments(*arguments),
             directory=self.output,
             diary=self.diary,
             faults=faults,
-            ranks=ranks,
-            clock_jumps=clock_jumps,
-            trouble=trouble,
+            **how,
         )
 
     def _checked(self, ended: Ended, faults: Mapping[int, Fault] | None) -> Ended:

@@ -34,7 +34,7 @@ def test_what_must_be_read_is_refused(directory):
 
 def test_the_reports_of_other_ranks_count(directory):
     os.mkfifo(directory / "lift" / "job_report_rank1.json")
-    reports, [problem] = read_job_reports(directory / "lift")
+    reports, [(_, problem)] = read_job_reports(directory / "lift", "lift")
     assert [each.rank for each in reports] == [0]
     assert "is a pipe" in problem
 

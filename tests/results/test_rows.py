@@ -2,21 +2,14 @@ import dataclasses
 
 import pytest
 
-from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.results.columns import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
 )
-from isaaclab_arena.results.rows import (
-    JobEvidence,
-    episode_row,
-    job_row,
-    missing_episodes,
-    status_of,
-)
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, StartUp
+from isaaclab_arena.results.rows import JobEvidence, episode_row, job_row
+from isaaclab_arena.storage.run.job_reports import StartUp
 from tests.results.evidence import commit_lines, planned, report
 
 DONE = (report(),)
@@ -56,28 +49,6 @@ def test_means_leave_errors_out():
     row = job_row(evidence("sefs", num_episodes=4))
     assert row["mean_length"] == pytest.approx((10 + 12 + 13) / 3)
     assert row["mean_return"] == pytest.approx((0 + 2 + 3) / 3)
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "reports", "job_status", "expected"),
-    [
-        ("ssssssssss", [report()], JobStatus.PENDING, "completed"),
-        ("ss", [report()], JobStatus.PENDING, "interrupted"),
-        ("ss", [report(status=ReportedStatus.FAILED)], JobStatus.PENDING, "failed"),
-        ("ss", [report(status=ReportedStatus.INTERRUPTED)], JobStatus.PENDING, "interrupted"),
-        ("ss", [report(), report(rank=1, status=ReportedStatus.FAILED)], JobStatus.PENDING, "failed"),
-        ("ss", [], JobStatus.PENDING, "interrupted"),
-        ("", [], JobStatus.PENDING, "missing"),
-        ("", [], JobStatus.COMPLETED, "skipped"),
-    ],
-)
-def test_the_status_follows_from_what_is_there(outcomes, reports, job_status, expected):
-    assert status_of(evidence(outcomes, reports=reports, status=job_status)) == expected
-
-
-def test_missing_episodes_are_named_by_index():
-    assert missing_episodes(evidence("s-s-ffffff")) == (1, 3)
-    assert missing_episodes(evidence("", status=JobStatus.COMPLETED, reports=())) == ()
 
 
 def test_a_job_limited_by_steps_misses_nothing_and_says_what_was_cut():
@@ -184,11 +155,11 @@ def test_what_the_start_took_adds_up_and_is_empty_where_nobody_knows():
     assert all(silent[each.name] is None for each in dataclasses.fields(StartUp))
 
 
-def test_a_job_whose_rank_died_after_its_last_episode_still_owes_its_report():
-    assert status_of(evidence("ssssssssss", reports=())) == "interrupted"
-    assert status_of(evidence("ssssssssss", reports=[report(status="interrupted")])) == "interrupted"
-    shared = [report(status="interrupted"), report(rank=1)]
-    assert status_of(evidence("ssssssssss", reports=shared)) == "completed"
+def test_what_a_rank_said_when_it_began_stands_for_the_report_that_it_did_not_live_to_write():
+    begun = report(status="begun", wall_s=0.5, reproducible="plan", plan_because="it draws", policy_batch=4)
+    row = job_row(evidence("ssssssssss", reports=[begun]))
+    assert (row["status"], row["reproducible"], row["plan_because"]) == ("completed", "plan", "it draws")
+    assert (row["policy_batch"], row["attempts"], row["rank"]) == (4, 1, "0")
 
 
 def test_a_failure_of_an_earlier_attempt_is_forgotten_when_a_later_one_completes():

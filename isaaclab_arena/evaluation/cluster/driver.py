@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ConfigError, DiskUnusableError, Problem
 from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.crew import Crew, Engine
 from isaaclab_arena.evaluation.cluster.messages import NodeNeeds, RunOrders
-from isaaclab_arena.evaluation.finish import merge_and_show
+from isaaclab_arena.evaluation.finish import consolidate_what_ranks_left, merge_and_show
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
@@ -28,8 +28,6 @@ from isaaclab_arena.evaluation.run import (
 from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, named_contents, start_run_alone
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -103,7 +101,7 @@ def _work(
         log = log_file(started.output_directory / "logs" / "driver.log", 0)
         with log, shown_while_it_runs(request, started.output_directory, conduct, watch.look):
             crew.work(options.start_timeout_s)
-        _consolidate(started)
+        consolidate_what_ranks_left(attempt, started.output_directory, is_all=True)
         ending = ending_of(request, conduct, save_conditions, last_line)
         code = merge_and_show(started.output_directory, ending)
     return code if crew.failure is None else 1
@@ -178,10 +176,3 @@ def _watch(started: StartedRun, attempt: Attempt) -> RankWatch:
         run_id=attempt.run_id,
         missing_after_s=float("inf"),
     )
-
-
-def _consolidate(started: StartedRun) -> None:
-    """Put the episodes that came from other nodes into the datasets that their lines name."""
-    for job in started.plan.jobs:
-        for note in consolidate_leftovers(job_directory(started.output_directory, job.name), job.name):
-            _LOG.debug("%s", note)

@@ -84,7 +84,8 @@ def answer_to(reference: Any, way_out: str = "") -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, ArenaError):
             raise error.cause from error
-        raise
+        # Whatever it is, no job of the rank that asked is to blame.
+        raise DistributedError(f"the keeper of the run's claims failed: {why(error)}{way_out}") from error
     except RayActorError as error:
         raise DistributedError(f"the keeper of the run's claims does not answer: {why(error)}{way_out}") from error
 

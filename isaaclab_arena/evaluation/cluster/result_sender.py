@@ -23,6 +23,7 @@ from isaaclab_arena.evaluation.heartbeat.rank_status import status_path
 from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
     CONTACT_SHEET_FILE,
+    JOB_BEGUN_PATTERN,
     JOB_REPORT_PATTERN,
     SETTLED_FILE,
     VIDEOS_DIRECTORY,
@@ -32,7 +33,14 @@ from isaaclab_arena.storage.layout import (
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 16_000_000
 _MAX_EPISODES = 2_000
-_WHOLE_FILES = (SETTLED_FILE, f"{VIDEOS_DIRECTORY}/*", CONTACT_SHEET_FILE, "traceback_*.txt", JOB_REPORT_PATTERN)
+_WHOLE_FILES = (
+    SETTLED_FILE,
+    JOB_BEGUN_PATTERN,
+    f"{VIDEOS_DIRECTORY}/*",
+    CONTACT_SHEET_FILE,
+    "traceback_*.txt",
+    JOB_REPORT_PATTERN,
+)
 """What a rank writes about a job besides commits; the report comes last, as it says that the rest is there."""
 
 
@@ -251,7 +259,12 @@ class ResultSender:
                     return
                 if path in self._kept or path.name.startswith("."):
                     continue
-                size = parcel.add(path.read_bytes())
+                try:
+                    content = path.read_bytes()
+                except FileNotFoundError:
+                    # The report has just taken the place of what the rank wrote when it began.
+                    continue
+                size = parcel.add(content)
                 parcel.files.append(SentFile(path=str(path.relative_to(self._directory)), size=size))
                 (parcel.sent if path.parent.name == VIDEOS_DIRECTORY else parcel.kept).append(path)
 

@@ -14,7 +14,7 @@ import torch
 
 from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.errors import ConfigError, JobTimeoutError
+from isaaclab_arena.errors import ConfigError, DamagedFileError, JobTimeoutError
 from isaaclab_arena.evaluation.batching.policy_wrapper import PolicyWrapper
 from isaaclab_arena.evaluation.job.group_building import BuiltGroups, GroupBuilder
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
@@ -43,7 +43,13 @@ from isaaclab_arena.interfaces.policy import PolicyBase, overrides
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.provenance import SERVED_MODEL
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, ServerUsage
+from isaaclab_arena.storage.run.job_reports import (
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    ServerUsage,
+    write_job_report,
+)
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder
@@ -93,6 +99,7 @@ class JobRun:
         self._server_usage: ServerUsage | None = None
         self._query_times = QueryTimes()
         self._built: BuiltGroups | None = None
+        self._simulated_by: dict[str, str] | None = None
         self._files = JobFiles(consolidates=settings.consolidates)
         self.unfinished: JobFiles | None = None
 
@@ -145,7 +152,7 @@ class JobRun:
                 continue
             groups = self._build(directory, anew=has_run)
             self._prepare(directory, rebuild, [group.environment for group in groups])
-            self._run_rebuild(rebuild, indices, groups)
+            self._run_rebuild(directory, rebuild, indices, groups)
             has_run = True
             if self._results[-1].interrupted:
                 return
@@ -153,17 +160,25 @@ class JobRun:
             # Everything had finished before. What is left is to say what the job promises.
             self._build(directory, anew=False)
 
-    def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
-        """Return how the job went."""
+    def report(
+        self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
+    ) -> JobReport:
+        """Return how the job went.
+
+        Args:
+            status: How it ended, None for what its episodes say.
+            error: What went wrong, None where nothing did.
+            traceback_file: Where the whole traceback is.
+        """
         interrupted = any(result.interrupted for result in self._results)
-        status = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
+        ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
         watch = self._stopwatch
         return JobReport(
             job=self._job.config.name,
             rank=self._settings.rank,
             attempt=self._settings.attempt,
             device=str(self._settings.device),
-            status=ReportedStatus.FAILED if error else status,
+            status=status or (ReportedStatus.FAILED if error else ended),
             started_at=self._started_at,
             ended_at=now(),
             wall_s=watch.elapsed_s(),
@@ -188,7 +203,7 @@ class JobRun:
             query_pace=self._query_times.pace,
             processor=self._settings.provenance.get("cpu"),
             device_kind=self._settings.provenance.get("device"),
-            simulated_by=None if self._built is None else dict(self._built.groups[0].environment.provenance()),
+            simulated_by=self._simulated_by,
             error=error,
             traceback_file=traceback_file,
         )
@@ -219,6 +234,9 @@ class JobRun:
             # What an earlier start settled may not hold on this machine alone, which then has to be heard.
             level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
             _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
+        if self._built is None:
+            # Asked once: it may hash the whole model.
+            self._simulated_by = dict(built.groups[0].environment.provenance())
         self._built = built
         played_with = self._settings.played_with.get(config.name)
         if played_with is not None and built.plan_because is not None:
@@ -270,6 +288,7 @@ class JobRun:
 
     def _run_rebuild(
         self,
+        directory: Path,
         rebuild: int,
         indices: Iterable[int] | None,
         groups: Sequence[EnvGroup],
@@ -282,6 +301,9 @@ class JobRun:
         elif indices is None:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
             indices = indices_that_start(job, policy, started=started, supply=self._turn.supply)
+        if not self._results:
+            # From now on the rank may die at any moment, and what its episodes promise is known.
+            write_job_report(directory, self.report(ReportedStatus.BEGUN))
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
         # An observer without hooks has every picture drawn.
         eager = [Observer()] if self._settings.eager_pictures else []
@@ -377,13 +399,20 @@ class JobFiles:
             self.recorder.close()
 
     def finish(self) -> None:
-        """Put the recorded episodes into one dataset, and complete the videos."""
+        """Put the recorded episodes into one dataset, and complete the videos.
+
+        Raises:
+            DamagedFileError: If recordings of finished episodes are damaged or gone; the others are in the dataset.
+        """
+        loss = None
         try:
             if self.recorder is not None and self._consolidates:
-                self.recorder.consolidate()
+                loss = self.recorder.consolidate().loss
         finally:
             if self.videos is not None:
                 self.videos.close()
+        if loss is not None:
+            raise DamagedFileError(loss)
 
     def close(self) -> None:
         """Complete the videos of episodes that finished; recorded episodes stay in files of their own."""

@@ -256,7 +256,9 @@ class ClaimTable:
         return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
 
     def _ends_early(self, job_index: int) -> bool:
-        return self._is_over(self._jobs[job_index].job.config.name)
+        divided = self._jobs[job_index]
+        # A report is owed whatever was decided.
+        return not divided.owes_only_report and self._is_over(divided.job.config.name)
 
     def _whose_turn(self, job_index: int) -> int:
         """Return the job with the earliest open round among those with which a job takes turns."""

@@ -41,6 +41,11 @@ class DividedJob:
         """The job's position in the file."""
         return self.job.config.index
 
+    @property
+    def owes_only_report(self) -> bool:
+        """Whether all its episodes have finished, and nothing but its report is left."""
+        return self.pieces == ((),)
+
     @cached_property
     def num_episodes(self) -> tuple[int, ...]:
         """How many episodes each piece has, 0 where they are not known."""

@@ -132,7 +132,7 @@ def _has_recorded(output_directory: Path, job: str) -> bool:
 
 def _why_only_plan(output_directory: Path, job: str) -> str | None:
     """Return why a job's episodes would be others with other env slots, None where no attempt has said so."""
-    reports, _ = read_job_reports(job_directory(output_directory, job))
+    reports, _ = read_job_reports(job_directory(output_directory, job), job)
     said = [report for report in reports if report.reproducible is not None]
     if not said or said[-1].reproducible is Reproducible.BITWISE:
         return None
@@ -168,11 +168,12 @@ def take_up(
         _LOG.warning("%s", note)
     batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory)[0])
     batches = {job: batch for job, batch in batches.items() if job not in anew}
-    finished = {job.job: job.finished for job in recovery.left}
+    finished = {each.job.name: each.finished for each in recovery.jobs}
     watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
-    for name in recovery.reported:
-        watch.suspect(name)
-    left = [job for job in recovery.left if job.job not in recovery.reported or not watch.is_over(job.job)]
+    for each in recovery.jobs:
+        if each.reports:
+            watch.suspect(each.job.name)
+    left = recovery.left(watch.needed)
     begin = {job.job for job in left if not going_on.has_recorded(job.job)}
     for name in begin:
         forget_settled(output_directory, name, attempt=number)

@@ -253,7 +253,7 @@ class _Run:
         return _RecordedJob(
             job=next(job for job in self._plan.jobs if job.name == name),
             lines=_lines(self._directory, name),
-            reports=read_job_reports(directory)[0],
+            reports=read_job_reports(directory, name)[0],
             contents=self._contents.get(name),
             plan=self._plan,
             attempts=self._attempts,

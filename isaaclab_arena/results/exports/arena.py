@@ -10,11 +10,11 @@ from typing import Any
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
-from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import job_directory, parse_video_file_name
 from isaaclab_arena.storage.run.commits import CommitLine, read_commits
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 from isaaclab_arena.storage.videos import videos_of_job
 

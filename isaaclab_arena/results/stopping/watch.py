@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from isaaclab_arena.config.stopping.questions import Question
@@ -82,6 +83,14 @@ class AnswerWatch(Observer):
                 if before.verdict is None and answering.look(self._finished).verdict is not None:
                     _LOG.info("%s", in_words(answering.answer))
         return tuple(answering.answer for answering in self._answering)
+
+    def needed(self, job: str) -> int | None:
+        """Return how many episodes of a job are needed, None as long as all of them are; see `is_over`."""
+        if not self.is_over(job, now=True):
+            return None
+        answered = needed_episodes(job, self.look()) if job in self._asked else None
+        # Of a job that its errors ended, those that there are.
+        return next(index for index in count() if index not in self._lines[job]) if answered is None else answered
 
     def is_over(self, job: str, *, now: bool = False) -> bool:
         """Whether no further episode of a job is needed, or more of them would end in the same error; see `look`."""

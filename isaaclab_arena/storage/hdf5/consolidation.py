@@ -29,6 +29,15 @@ class Consolidation:
     episode_indices: tuple[int, ...]
     damaged: tuple[tuple[Path, str], ...]
 
+    @property
+    def loss(self) -> str | None:
+        """What is lost, and the way out; None where nothing is."""
+        if not self.damaged:
+            return None
+        episodes = "an episode" if len(self.damaged) == 1 else f"{len(self.damaged)} episodes"
+        first = self.damaged[0][1]
+        return f"recordings of {episodes} are damaged or gone since they finished ({first}); --resume runs them again"
+
 
 def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
     """Copy episode files into one dataset file, verify every episode there, then remove the episode files.
@@ -50,7 +59,7 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
     try:
         indices = _consolidate(sources, dataset)
     except StorageError:
-        reasons = _damage(sources)
+        reasons = _damage(sources, dataset)
         if not reasons:
             raise
         damaged += [(sources.pop(index), reason) for index, reason in reasons.items()]
@@ -98,12 +107,13 @@ def _remove_one(part: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
-    """Return why, for each episode whose file is gone or does not verify."""
+def _damage(sources: Mapping[int, Path], dataset: Path) -> dict[int, str]:
+    """Return why, for each episode whose file does not verify, or is gone and has not been brought in."""
     reasons = {}
+    kept = list_episodes(dataset) if dataset.exists() else []
     for index, part in sources.items():
         if not os.path.lexists(part):
-            reasons[index] = f"{part} is gone"
+            reasons |= {} if index in kept else {index: f"{part} is gone"}
             continue
         try:
             verify_episodes(part, [index])

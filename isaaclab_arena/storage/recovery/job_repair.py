@@ -8,6 +8,7 @@ from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
     EPISODES_DIRECTORY,
+    JOB_BEGUN_PATTERN,
     JOB_REPORT_PATTERN,
     SERVED_MODEL_FILE,
     SET_ASIDE_DIRECTORY,
@@ -74,7 +75,7 @@ def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
     Raises:
         StorageError: If something cannot be moved.
     """
-    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
+    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
     named = [path for pattern in patterns for path in sorted(job_directory.glob(pattern))]
     files = [*named, *datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))]
     return [f"job '{job}': {note}" for note in set_no_files_aside(files, job_directory / SET_ASIDE_DIRECTORY)]
@@ -102,7 +103,8 @@ def set_job_aside(
         StorageError: If a file cannot be moved.
     """
     parts = [path for path, _ in episode_files(job_directory)]
-    lines = [path for pattern in (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN) for path in job_directory.glob(pattern)]
+    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN)
+    lines = [path for pattern in patterns for path in job_directory.glob(pattern)]
     # Commit lines and reports are moved last, because they show that the job has begun.
     served = [path for path in (job_directory / SERVED_MODEL_FILE,) if path.exists()]
     files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]

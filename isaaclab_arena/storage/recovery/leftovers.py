@@ -8,23 +8,26 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.errors import DamagedFileError, StorageError
+from isaaclab_arena.errors import DamagedFileError
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import FileThereError, storage_errors
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
-from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_checksums, verify_episodes
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_checksums, verify_episodes
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import (
     ATTEMPTS_DIRECTORY,
     COMMIT_ATTRIBUTE,
     EPISODES_DIRECTORY,
+    JOB_BEGUN_PATTERN,
     SET_ASIDE_DIRECTORY,
     VIDEOS_DIRECTORY,
     job_directory,
 )
-from isaaclab_arena.storage.recordings import episode_files
+from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 from isaaclab_arena.storage.recovery.job_diagnosis import dataset_named_by
 from isaaclab_arena.storage.recovery.set_aside import move_aside
 from isaaclab_arena.storage.run.commits import CommitLine, parse_line, read_commits
@@ -61,7 +64,20 @@ def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
     return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
 
 
-def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What became of episodes that ranks have left outside of a dataset.
+
+    Attributes:
+        notes: One line for each dataset that gained episodes, and for each file that could not be moved.
+        loss: What is lost of finished episodes, and the way out; None where nothing is.
+    """
+
+    notes: tuple[str, ...] = ()
+    loss: str | None = None
+
+
+def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> Leftovers:
     """Copy committed episodes that still have files of their own into the datasets that their lines name.
 
     All ranks of the run must have ended. Such files come from ranks that died while others finished their job.
@@ -69,16 +85,15 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
     Args:
         job_directory: Directory of the job; it need not exist.
         job: Name of the job.
-
-    Returns:
-        One line for each dataset that gained episodes, and for each file that could not be moved.
+        is_all: Whether no rank has made a dataset, so that each of the job's episodes has to be looked for.
 
     Raises:
-        StorageError: If a dataset cannot be written; the episodes' files are still there.
+        StorageError: If a dataset cannot be written, or the system cannot read a file; the episodes' files are still
+            there.
     """
     files = list(episode_files(job_directory))
-    if not files:
-        return ()
+    if not (files or is_all or any(job_directory.glob(JOB_BEGUN_PATTERN))):
+        return Leftovers()
     lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
@@ -88,7 +103,15 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
             parts[dataset_named_by(line)].append(path)
         else:
             notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
-    return (*notes, *consolidate_parts(job_directory, job, parts))
+    notes += consolidate_parts(job_directory, job, parts)
+    recorded = {index for path in datasets(job_directory, job) for index in list_episodes(path)}
+    # An error stands without its recording; see `Diagnosis.lost`.
+    counted = {
+        index for index, line in lines.items() if line.checksum is not None and line.outcome is not Outcome.ERROR
+    }
+    lost = sorted(counted - recorded)
+    loss = f"the recordings of {in_words(lost)} are damaged or gone since they finished; --resume runs them again"
+    return Leftovers(notes=tuple(notes), loss=loss if lost else None)
 
 
 def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequence[Path]]) -> Iterator[str]:
@@ -188,5 +211,5 @@ def _temporary_files(directories: Sequence[Path]) -> Iterator[Path]:
 def _checksum(path: Path, episode_index: int) -> object:
     try:
         return read_checksums(path, [episode_index])[0]
-    except StorageError:
+    except DamagedFileError:
         return None

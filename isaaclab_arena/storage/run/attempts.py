@@ -4,6 +4,7 @@ The plan in ``run.json`` says what a run is; an attempt says who worked on it wh
 this file what is finished, so they agree on what remains though none of them asks another.
 """
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from isaaclab_arena.config.latency import Delays
 from isaaclab_arena.episode_ranges import EpisodeRanges
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
@@ -118,9 +119,7 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
         ConfigError: If it is of another version of this program, or damaged, or a directory has taken its place.
     """
     path = attempt_path(output_directory, number)
-    if path.is_dir():
-        raise ConfigError(Problem("is a directory, where the file of an attempt should be", file=str(path)))
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise StorageError(f"{path} is missing; the run's directory was changed by something else")
     return read_versioned(path, Attempt, SCHEMA_VERSION)
 

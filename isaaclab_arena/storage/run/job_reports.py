@@ -1,14 +1,24 @@
-"""``job_report_rank<r>.json``: how a job went on a rank, written when the rank leaves it."""
+"""``job_report_rank<r>.json``: how a job went on a rank, written when the rank leaves it.
+
+Until then ``job_begun_rank<r>_attempt<n>.json`` says what the rank promises, so that it may die at any moment.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from isaaclab_arena.errors import ArenaError, StorageError
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.clock import now
+from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import JOB_REPORT_PATTERN, MAX_LIVES, job_report_file_name
+from isaaclab_arena.storage.layout import (
+    JOB_BEGUN_PATTERN,
+    JOB_REPORT_PATTERN,
+    MAX_LIVES,
+    job_begun_file_name,
+    job_report_file_name,
+)
 
 SCHEMA_VERSION = 1
 
@@ -17,8 +27,9 @@ MAX_QUERY_TIMES = 512
 
 
 class ReportedStatus(StrEnum):
-    """How a job ended on a rank."""
+    """How a job ended on a rank. ``BEGUN``: it has been built there, and nobody knows yet how it ends."""
 
+    BEGUN = "begun"
     COMPLETED = "completed"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -193,30 +204,89 @@ class JobReport:
     schema_version: int = SCHEMA_VERSION
 
 
+def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int) -> JobReport:
+    """Return the report on a job that has failed after its episodes, or before them: none of its time is known.
+
+    Args:
+        job: Name of the job.
+        error: What went wrong, in one line, with the way out.
+        rank: In whose name it is reported.
+        device: That of the rank.
+        attempt: Which start of the program it is.
+    """
+    at = now()
+    return JobReport(
+        job=job,
+        rank=rank,
+        device=device,
+        status=ReportedStatus.FAILED,
+        started_at=at,
+        ended_at=at,
+        wall_s=0.0,
+        error=error,
+        attempt=attempt,
+    )
+
+
 def write_job_report(job_directory: Path, report: JobReport) -> Path:
     """Write a report, complete or not at all, beside those that this rank left before; return its path.
 
     Raises:
         StorageError: If it cannot be written.
     """
+    begun = job_directory / job_begun_file_name(report.rank, report.attempt)
+    if report.status is ReportedStatus.BEGUN:
+        write_text(begun, json_text(report), overwrite=True)
+        return begun
     for life in range(MAX_LIVES):
         path = job_directory / job_report_file_name(report.rank, life)
         if not path.exists():
             write_text(path, json_text(report))
+            with storage_errors("remove", begun):
+                begun.unlink(missing_ok=True)
             return path
     raise StorageError(f"{job_directory} holds {MAX_LIVES} reports of rank {report.rank} already")
 
 
-def read_job_reports(job_directory: Path) -> tuple[list[JobReport], list[str]]:
-    """Read the reports of every rank that ran a job.
+def read_job_reports(
+    job_directory: Path, job: str, *, skip_unreadable: bool = True
+) -> tuple[list[JobReport], list[tuple[Path, str]]]:
+    """Read what every rank that worked on a job has said of it.
+
+    That a rank has begun counts as long as it has not said how it ended.
+
+    Args:
+        job_directory: Directory of the job; it need not exist.
+        job: Name of the job.
+        skip_unreadable: Whether a file that the system cannot read is one of those that cannot be read.
 
     Returns:
-        The reports by attempt, rank and time, and one message for each file that cannot be read.
+        The reports by attempt, rank and time, and each file that cannot be read, with the reason.
+
+    Raises:
+        StorageError: If a file cannot be read and is not to be left out.
     """
-    reports, problems = [], []
-    for path in sorted(job_directory.glob(JOB_REPORT_PATTERN)):
+    reports: list[JobReport] = []
+    unread: list[tuple[Path, str]] = []
+    for path in sorted([*job_directory.glob(JOB_REPORT_PATTERN), *job_directory.glob(JOB_BEGUN_PATTERN)]):
         try:
-            reports.append(read_versioned(path, JobReport, SCHEMA_VERSION))
-        except ArenaError as error:
-            problems.append(str(error))
-    return sorted(reports, key=lambda report: (report.attempt, report.rank, report.started_at)), problems
+            report = read_versioned(path, JobReport, SCHEMA_VERSION)
+        except ConfigError as error:
+            unread.append((path, str(error)))
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                # The rank has ended this moment, and its report is there.
+                continue
+            if not skip_unreadable:
+                raise
+            unread.append((path, str(error)))
+        else:
+            reports += [report] if report.job == job else []
+            unread += [] if report.job == job else [(path, f"{path}: is of job '{report.job}'")]
+    ended = {(each.rank, each.attempt) for each in reports if each.status is not ReportedStatus.BEGUN}
+    counted = [
+        each
+        for each in sorted(reports, key=lambda each: (each.attempt, each.rank, each.started_at))
+        if each.status is not ReportedStatus.BEGUN or (each.rank, each.attempt) not in ended
+    ]
+    return counted, unread

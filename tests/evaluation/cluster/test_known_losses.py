@@ -69,6 +69,7 @@ def test_the_program_is_killed_and_then_the_keeper_and_another_program_goes_on(t
         assert told.startswith("error: the keeper of the run's claims does not answer: The actor ")
         assert told.endswith(f"go on with the same command and --resume {running.output}")
         assert "Traceback" not in running.said
+    assert not [*running.output.rglob("traceback_*"), *running.output.rglob("job_report_*")]
     last = run(resumed(jobs, running.output), extra=QUICK, timeout_s=patience_s(120))
     assert last.returncode == 0, last.stderr
     assert time.monotonic() - killed_s < patience_s(120)

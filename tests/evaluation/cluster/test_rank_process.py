@@ -1,12 +1,17 @@
 """What a rank of a cluster runs, and the directories that ranks make on their nodes."""
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
+import pytest
+
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import needs_of
 from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
@@ -26,8 +31,12 @@ from isaaclab_arena.evaluation.cluster.rank_process import (
     run_rank,
 )
 from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.finish import consolidate_what_ranks_left
 from isaaclab_arena.evaluation.startup.start_up import start_run_alone
+from isaaclab_arena.results.merge import MergedResults, merge_results
+from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.run.attempts import read_attempt
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
 from tests.end_to_end.launching import ROOT, write_jobs
@@ -74,7 +83,35 @@ class KeeperNextDoor:
             return self._keeper.deliver(delivery, content)
 
 
-def run_alone(directory: Path, job: dict[str, object], *, node: Path | None) -> tuple[RankEnd, KeeperNextDoor]:
+class DyingKeeper(KeeperNextDoor):
+    """Dies once it has been told that episodes begin."""
+
+    def begin(self, begun: BegunEpisodes) -> bool:
+        raise DistributedError("the keeper of the run's claims does not answer")
+
+    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
+        if delivery.finished or delivery.failed:
+            raise DistributedError("the keeper of the run's claims does not answer")
+        return super().deliver(delivery, content)
+
+
+class KeeperWithoutReports(KeeperNextDoor):
+    """Keeps what a rank has delivered that died just before its report arrived."""
+
+    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
+        begin, kept = sum(each.size for each in delivery.episodes), []
+        for file in delivery.files:
+            if "job_report" in file.path:
+                content = content[:begin] + content[begin + file.size :]
+            else:
+                kept.append(file)
+                begin += file.size
+        return super().deliver(replace(delivery, files=tuple(kept)), content)
+
+
+def run_alone(
+    directory: Path, job: dict[str, object], *, node: Path | None, keeper_class: type[KeeperNextDoor] = KeeperNextDoor
+) -> tuple[RankEnd, KeeperNextDoor]:
     """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
     jobs = write_jobs(directory / "jobs.json", [job])
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--device", "cpu")
@@ -92,7 +129,7 @@ def run_alone(directory: Path, job: dict[str, object], *, node: Path | None) -> 
             node_directory=None if node is None else str(node),
         )
         received = adapter(RunOrders).validate_json(json_line(orders))
-        keeper = KeeperNextDoor(ClaimKeeper(request, started.attempt, started.output_directory))
+        keeper = keeper_class(ClaimKeeper(request, started.attempt, started.output_directory))
         return run_rank(received, Life(rank=0), keeper), keeper
 
 
@@ -106,7 +143,7 @@ REACH = {
 
 def test_a_job_whose_latency_was_measured_at_the_start_runs_with_it(tmp_path):
     end, _ = run_alone(tmp_path, {**REACH, "latency": "measured"}, node=tmp_path / "node")
-    (report,), _ = read_job_reports(tmp_path / "out" / "reach")
+    (report,), _ = read_job_reports(tmp_path / "out" / "reach", "reach")
     assert (end.state, report.status, report.error) == ("finished", ReportedStatus.COMPLETED, None)
     assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
 
@@ -124,3 +161,37 @@ def test_a_rank_with_a_disk_of_its_own_leaves_nothing_there(tmp_path):
     assert end.state == "finished"
     assert sum(len(each.episodes) for each in keeper.delivered) == 2
     assert list((tmp_path / "node").iterdir()) == []
+
+
+def ended_by_the_driver(directory: Path) -> MergedResults:
+    """Do what the program that drives a run does once its ranks have gone."""
+    consolidate_what_ranks_left(read_attempt(directory, 1), directory, is_all=True)
+    return merge_results(directory)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_keeper_that_dies_fails_no_job(tmp_path, is_own):
+    with pytest.raises(DistributedError, match="does not answer"):
+        run_alone(tmp_path, REACH, node=tmp_path / "node" if is_own else None, keeper_class=DyingKeeper)
+    (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
+    assert row["status"] in ("interrupted", "missing")
+    assert not [*tmp_path.rglob("traceback_*"), *tmp_path.rglob("job_report_*")]
+
+
+def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tmp_path):
+    run_alone(tmp_path, REACH, node=tmp_path / "node", keeper_class=KeeperWithoutReports)
+    merged = ended_by_the_driver(tmp_path / "out")
+    assert merged.complete
+    (row,) = merged.jobs.to_dict("records")
+    assert (row["status"], row["reproducible"]) == ("completed", "bitwise")
+    assert list_episodes(tmp_path / "out" / "reach" / "dataset_reach.hdf5") == [0, 1]
+    assert not [*(tmp_path / "out").rglob("job_report_*")]
+
+
+def test_a_job_whose_recordings_vanish_before_they_are_in_a_dataset_has_failed(tmp_path):
+    run_alone(tmp_path, REACH, node=tmp_path / "node")
+    shutil.rmtree(tmp_path / "out" / "reach" / "episodes")
+    (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
+    assert row["status"] == "failed"
+    told = "the recordings of demo_0 to demo_1 are damaged or gone since they finished; --resume runs them again"
+    assert row["error"] == told

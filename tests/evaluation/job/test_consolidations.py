@@ -121,7 +121,7 @@ def recording_runner(output_directory: Path, hear=heed_nothing, **options) -> Jo
 
 
 def report_on_disk(output_directory: Path, name: str) -> JobReport:
-    (report,), problems = read_job_reports(output_directory / name)
+    (report,), problems = read_job_reports(output_directory / name, name)
     assert problems == []
     return report
 

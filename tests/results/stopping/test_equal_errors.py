@@ -7,7 +7,7 @@ import pytest
 
 from isaaclab_arena.interfaces.episode import POLICY_LOST
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row, status_of
+from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row
 from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
 from isaaclab_arena.results.stopping.watch import AnswerWatch
 from isaaclab_arena.results.summary import failures
@@ -65,10 +65,10 @@ def evidence(outcomes: str, *, most: int = 0, **job) -> JobEvidence:
 
 def test_a_job_of_nothing_but_errors_has_failed_once_all_of_them_are_there():
     every = "all 10 episodes ended in an error: the physics diverged"
-    assert (status_of(evidence("e" * 10)), job_row(evidence("e" * 10))["error"]) == (JobResultStatus.FAILED, every)
-    assert status_of(evidence("e" * 9)) is JobResultStatus.INTERRUPTED
-    assert status_of(evidence("e" * 9 + "f")) is JobResultStatus.COMPLETED
-    assert status_of(evidence("", num_steps=9, num_episodes=None)) is JobResultStatus.COMPLETED
+    assert (evidence("e" * 10).standing.status, job_row(evidence("e" * 10))["error"]) == (JobResultStatus.FAILED, every)
+    assert evidence("e" * 9).standing.status is JobResultStatus.INTERRUPTED
+    assert evidence("e" * 9 + "f").standing.status is JobResultStatus.COMPLETED
+    assert evidence("", num_steps=9, num_episodes=None).standing.status is JobResultStatus.COMPLETED
 
 
 def test_what_a_rank_raised_is_named_before_the_errors_of_episodes():

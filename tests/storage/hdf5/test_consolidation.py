@@ -50,6 +50,23 @@ def test_very_many_parts_are_gone_too_and_one_that_cannot_be_removed_is_named(tm
     assert sorted((tmp_path / "episodes").iterdir()) == sorted(parts[110:])
 
 
+def test_a_part_that_cannot_be_removed_makes_no_loss_of_those_that_were_removed_before(tmp_path):
+    parts = write_parts(tmp_path, [0, 1, 2])
+    with os_refuses_to_remove(parts[1]), pytest.raises(StorageError, match=r"cannot remove .*e000001\.h5"):
+        consolidate(parts, tmp_path / "dataset.hdf5")
+    assert consolidate(parts, tmp_path / "dataset.hdf5").loss is None
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "dataset.hdf5"]
+
+
+def test_parts_that_vanish_are_told_as_a_loss_and_the_others_are_kept(tmp_path):
+    parts = write_parts(tmp_path, [0, 1, 2])
+    parts[1].unlink()
+    done = consolidate(parts, tmp_path / "dataset.hdf5")
+    assert done.episode_indices == (0, 2)
+    what = f"recordings of an episode are damaged or gone since they finished ({parts[1]} is gone)"
+    assert done.loss == f"{what}; --resume runs them again"
+
+
 @contextmanager
 def os_refuses_to_remove(path: Path) -> Iterator[None]:
     unlink = Path.unlink

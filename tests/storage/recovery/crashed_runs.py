@@ -60,7 +60,7 @@ def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors
         versions={},
         git_revision=None,
         machine=Node(host="", cpu="", cores=1, platform=""),
-        jobs=recovery.left,
+        jobs=recovery.left(),
         retry_errors=retry_errors,
     )
     write_attempt(output, attempt)

@@ -16,8 +16,8 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.hdf5.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
-from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from isaaclab_arena.storage.recovery.leftovers import Leftovers, consolidate_leftovers
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible
 from tests.growth import assert_grows_linearly
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 
@@ -44,7 +44,7 @@ def test_a_complete_run_is_not_written_to(tmp_path, job):
     job.report()
     before = snapshot(tmp_path)
     recovery = recover(tmp_path)
-    assert not recovery.left
+    assert not recovery.left()
     assert recovery.jobs[0].finished == ((0, 4),)
     assert snapshot(tmp_path) == before
     assert recover(tmp_path).notes == ()
@@ -52,13 +52,13 @@ def test_a_complete_run_is_not_written_to(tmp_path, job):
 
 def test_a_run_that_never_began_has_everything_to_run_and_nothing_is_made(tmp_path):
     recovery = recover(tmp_path)
-    assert recovery.left
+    assert recovery.left()
     assert recovery.jobs[0].finished == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_that_the_job_file_skips_is_left_alone(tmp_path):
-    assert not recover(tmp_path, planned(status=JobStatus.COMPLETED)).left
+    assert not recover(tmp_path, planned(status=JobStatus.COMPLETED)).left()
 
 
 def test_committed_episodes_are_finished_and_their_files_go_into_the_dataset_that_their_lines_name(tmp_path):
@@ -66,7 +66,7 @@ def test_committed_episodes_are_finished_and_their_files_go_into_the_dataset_tha
     job.finish(0, 2)
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ((0, 1), (2, 3))
-    assert recovery.left
+    assert recovery.left()
     assert job.recorded() == {"dataset_lift_rank2.hdf5": [0, 2]}
     assert recovery.notes == ("job 'lift': brought 2 episodes that dead processes left into dataset_lift_rank2.hdf5",)
     assert recover(tmp_path) == dataclasses.replace(recovery, notes=())
@@ -88,49 +88,65 @@ def test_all_episodes_without_a_report_need_a_run_that_reports(tmp_path, job):
     job.finish(0, 1, 2, 3)
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ((0, 4),)
-    assert recovery.left
+    assert recovery.left()
 
 
 @pytest.mark.parametrize("status", [ReportedStatus.FAILED, ReportedStatus.INTERRUPTED])
 def test_the_last_attempts_report_decides(tmp_path, job, status):
     job.finish(0, 1, 2, 3)
     job.report(status)
-    assert recover(tmp_path).left
+    assert recover(tmp_path).left()
     job.report(attempt=2)
-    assert not recover(tmp_path, attempt=3).left
+    assert not recover(tmp_path, attempt=3).left()
 
 
 def test_a_rank_that_finished_what_an_interrupted_one_had_begun_completes_the_job(tmp_path, job):
     job.finish(0, 1, 2, 3)
     job.report(ReportedStatus.INTERRUPTED)
     job.report(rank=1)
-    assert not recover(tmp_path).left
+    assert not recover(tmp_path).left()
 
 
 def test_a_report_that_is_none_is_set_aside_and_the_job_reports_again(tmp_path, job):
     job.finish(0, 1, 2, 3)
     job.report().write_text("{")
     recovery = recover(tmp_path)
-    assert recovery.left
+    assert recovery.left()
     assert job.set_aside() == {"job_report_rank0.json"}
 
 
-def test_a_report_that_is_none_may_have_been_the_last_one(tmp_path, job):
+def test_a_report_that_is_none_takes_nothing_from_a_job_that_is_whole_without_it(tmp_path, job):
     job.finish(0, 1, 2, 3)
     job.report()
     job.report().write_text("{")
-    assert recover(tmp_path).left
+    assert not recover(tmp_path).left()
     assert job.set_aside() == {"job_report_rank0_life1.json"}
-    assert not recover(tmp_path).left
+    assert recover(tmp_path).notes == ()
+
+
+def test_a_job_whose_rank_said_what_it_promises_and_died_after_its_last_episode_owes_nothing(tmp_path, job):
+    job.finish(0, 1, 2, 3)
+    job.report(ReportedStatus.BEGUN, reproducible=Reproducible.BITWISE)
+    assert not recover(tmp_path).left()
+    assert job.recorded() == {"dataset_lift.hdf5": [0, 1, 2, 3]}
+
+
+def test_a_decided_job_owes_its_report_alone_or_nothing(tmp_path, job):
+    job.finish(0, 1, 2)
+    (owed,) = recover(tmp_path).left(lambda _: 2)
+    assert owed.finished == ((0, 4),)
+    job.report(ReportedStatus.BEGUN, reproducible=Reproducible.BITWISE)
+    assert recover(tmp_path).left(lambda _: 2) == ()
+    assert recover(tmp_path).left()[0].finished == ((0, 3),)
 
 
 def test_a_job_of_unknown_length_runs_until_it_reports_that_it_completed(tmp_path, job):
     unknown = planned(num_episodes=None)
     job.finish(0, 1)
     recovery = recover(tmp_path, unknown)
-    assert (len(recovery.left), recovery.jobs[0].finished) == (1, ((0, 2),))
+    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, ((0, 2),))
     job.report(num_episodes=2)
-    assert not recover(tmp_path, unknown).left
+    assert not recover(tmp_path, unknown).left()
 
 
 # Temporary files
@@ -215,7 +231,7 @@ def test_a_line_of_an_episode_that_is_not_planned_is_withdrawn(tmp_path, job):
     job.finish(0, 1, 2, 3, 4)
     job.report()
     recovery = recover(tmp_path)
-    assert not recovery.left
+    assert not recovery.left()
     assert set(job.committed()) == {0, 1, 2, 3}
     assert job.set_aside() == {"e000004.h5", "episode_results_rank0.jsonl"}
 
@@ -224,7 +240,7 @@ def test_episodes_without_recordings_need_no_check(tmp_path, job):
     job.commit(*(job.line(index, checksum=None, dataset_file=None, episode_file=None) for index in range(4)))
     job.report()
     before = snapshot(tmp_path)
-    assert not recover(tmp_path).left
+    assert not recover(tmp_path).left()
     assert snapshot(tmp_path) == before
 
 
@@ -264,7 +280,7 @@ def test_a_damaged_episode_is_left_out_of_the_dataset_and_the_old_file_is_kept(t
     old = job.dataset.read_bytes()
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ((0, 2), (3, 4))
-    assert recovery.left
+    assert recovery.left()
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1, 3]}
     assert (job.directory / "set_aside" / "dataset_lift.hdf5").read_bytes() == old
     with h5py.File(job.dataset) as file:
@@ -543,7 +559,7 @@ def test_a_job_limited_by_steps_that_did_not_end_starts_anew(tmp_path, job):
     job.write_part(job.line(2))
     job.report(ReportedStatus.INTERRUPTED)
     recovery = recover(tmp_path, planned(num_episodes=None, num_steps=100), attempt=2)
-    assert (len(recovery.left), recovery.jobs[0].finished) == (1, ())
+    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, ())
     assert {path.name for path in job.directory.iterdir()} == {"set_aside"}
     assert job.set_aside() == {
         "attempt_1/dataset_lift.hdf5",
@@ -558,7 +574,7 @@ def test_a_job_limited_by_steps_that_ended_is_left_alone(tmp_path, job):
     job.consolidate()
     job.report()
     before = snapshot(tmp_path)
-    assert not recover(tmp_path, planned(num_episodes=None, num_steps=100)).left
+    assert not recover(tmp_path, planned(num_episodes=None, num_steps=100)).left()
     assert snapshot(tmp_path) == before
 
 
@@ -566,7 +582,7 @@ def test_a_job_limited_by_steps_that_ended_on_one_rank_but_not_on_another_starts
     job.finish(0)
     job.report()
     job.report(ReportedStatus.INTERRUPTED, rank=1)
-    assert recover(tmp_path, planned(num_episodes=None, num_steps=100)).left
+    assert recover(tmp_path, planned(num_episodes=None, num_steps=100)).left()
     assert job.committed() == {}
 
 
@@ -583,7 +599,7 @@ def test_a_job_limited_by_steps_with_damaged_recordings_starts_anew(tmp_path, jo
     job.report()
     change_one_value(job.dataset, 0)
     recovery = recover(tmp_path, planned(num_episodes=None, num_steps=100))
-    assert (len(recovery.left), recovery.jobs[0].finished) == (1, ())
+    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, ())
     assert job.committed() == {}
 
 
@@ -595,10 +611,11 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
     job.write_part(job.line(2))
     job.commit(job.line(3))
     job.write_part(job.line(3, length=9))
-    notes = consolidate_leftovers(job.directory, planned().name)
+    left = consolidate_leftovers(job.directory, planned().name)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
-    assert len(notes) == 3
-    assert consolidate_leftovers(tmp_path / "no job", planned().name) == ()
+    assert len(left.notes) == 3
+    assert left.loss == "the recordings of demo_3 are damaged or gone since they finished; --resume runs them again"
+    assert consolidate_leftovers(tmp_path / "no job", planned().name) == Leftovers()
 
 
 # Size

@@ -58,7 +58,7 @@ def test_an_attempt_whose_file_is_a_directory_is_named_as_that_and_the_others_ar
     attempt_path(tmp_path, 1).mkdir()
     attempts, problems = read_attempts(tmp_path)
     assert [each.number for each in attempts] == [2]
-    assert problems == [f"{attempt_path(tmp_path, 1)}: is a directory, where the file of an attempt should be"]
+    assert problems == [f"{attempt_path(tmp_path, 1)}: is a directory, not a file"]
 
 
 def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_settled(tmp_path):

@@ -27,7 +27,7 @@ def report(rank: int, **changes) -> JobReport:
 def test_reports_come_back_by_rank(tmp_path):
     for rank in (10, 2):
         write_job_report(tmp_path, report(rank))
-    assert read_job_reports(tmp_path) == ([report(2), report(10)], [])
+    assert read_job_reports(tmp_path, "lift") == ([report(2), report(10)], [])
 
 
 def test_a_report_that_does_not_say_how_the_job_began_is_read(tmp_path):
@@ -35,13 +35,13 @@ def test_a_report_that_does_not_say_how_the_job_began_is_read(tmp_path):
     document = json.loads(path.read_text())
     del document["start_up"]
     path.write_text(json.dumps(document))
-    assert read_job_reports(tmp_path) == ([report(0)], [])
+    assert read_job_reports(tmp_path, "lift") == ([report(0)], [])
 
 
 def test_a_report_says_how_the_job_began(tmp_path):
     began = report(0, start_up=StartUp(import_s=1.5, compile_s=14.0, first_step_s=0.5))
     write_job_report(tmp_path, began)
-    assert read_job_reports(tmp_path) == ([began], [])
+    assert read_job_reports(tmp_path, "lift") == ([began], [])
 
 
 def test_a_later_report_stands_beside_the_earlier_one(tmp_path):
@@ -49,12 +49,33 @@ def test_a_later_report_stands_beside_the_earlier_one(tmp_path):
     write_job_report(tmp_path, failed)
     later = write_job_report(tmp_path, report(0, attempt=2))
     assert later.name == "job_report_rank0_life1.json"
-    assert read_job_reports(tmp_path)[0] == [failed, report(0, attempt=2)]
+    assert read_job_reports(tmp_path, "lift")[0] == [failed, report(0, attempt=2)]
 
 
 def test_an_unreadable_report_is_told_and_the_others_are_read(tmp_path):
     write_job_report(tmp_path, report(0))
     (tmp_path / "job_report_rank1.json").write_text("{")
-    reports, problems = read_job_reports(tmp_path)
+    reports, problems = read_job_reports(tmp_path, "lift")
     assert reports == [report(0)]
-    assert "job_report_rank1.json: is not valid JSON" in problems[0]
+    [(path, problem)] = problems
+    assert path.name == "job_report_rank1.json"
+    assert "job_report_rank1.json: is not valid JSON" in problem
+
+
+def test_a_report_of_another_job_is_told_and_does_not_count(tmp_path):
+    path = write_job_report(tmp_path, report(0, job="push"))
+    assert read_job_reports(tmp_path, "lift") == ([], [(path, f"{path}: is of job 'push'")])
+
+
+def test_that_a_rank_has_begun_counts_until_it_says_how_it_ended(tmp_path):
+    begun = [report(rank, status=ReportedStatus.BEGUN) for rank in (0, 1)]
+    paths = [write_job_report(tmp_path, each) for each in begun]
+    write_job_report(tmp_path, report(1, status=ReportedStatus.BEGUN, attempt=2))
+    kept = paths[0].read_bytes()
+    ended = report(0)
+    assert write_job_report(tmp_path, ended).name == "job_report_rank0.json"
+    assert not paths[0].exists()
+    assert read_job_reports(tmp_path, "lift")[0] == [ended, begun[1], report(1, status=ReportedStatus.BEGUN, attempt=2)]
+    # As a crash between the two leaves it.
+    paths[0].write_bytes(kept)
+    assert read_job_reports(tmp_path, "lift")[0][:2] == [ended, begun[1]]

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.scheduling.suspects import LIVES_OF_AN_EPISODE, C
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.commits import CommitContext, CommitLine, commit_line
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus
+from isaaclab_arena.storage.run.job_reports import JobReport, failed_report
 
 _Key = tuple[int, int]
 """A job's index, and a piece of it."""
@@ -155,18 +155,9 @@ def error_line(job: Job, condemned: Condemned, *, attempt: int) -> CommitLine:
     return commit_line(record, context)
 
 
-def failed_report(job: Job, failed: FailedJob, attempt: Attempt) -> JobReport:
+def report_of_failure(job: Job, failed: FailedJob, attempt: Attempt) -> JobReport:
     """Return the report on a job that has failed because ranks died over it."""
     told = "; ".join(f"rank {death.rank}: {death.reason}" for death in failed.deaths)
-    rank, at = failed.deaths[-1].rank, now()
-    return JobReport(
-        job=job.config.name,
-        rank=rank,
-        device=attempt.devices[rank],
-        status=ReportedStatus.FAILED,
-        started_at=at,
-        ended_at=at,
-        wall_s=0.0,
-        error=f"ranks died over the job as a whole, over no single episode of it: {told}",
-        attempt=attempt.number,
-    )
+    error = f"ranks died over the job as a whole, over no single episode of it: {told}"
+    rank = failed.deaths[-1].rank
+    return failed_report(job.config.name, error, rank=rank, device=attempt.devices[rank], attempt=attempt.number)

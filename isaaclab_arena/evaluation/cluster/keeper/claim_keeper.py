@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import as_ranges
-from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, error_line, failed_report
+from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, error_line, report_of_failure
 from isaaclab_arena.evaluation.cluster.keeper.committed_files import CommittedFiles
 from isaaclab_arena.evaluation.cluster.keeper.pace import pace_of, rest_of
 from isaaclab_arena.evaluation.cluster.messages import (
@@ -244,7 +244,7 @@ class ClaimKeeper:
             _LOG.error("episode %d of job '%s' is an error: %s", line.episode_index, line.job_name, line.error)
             self._files.commit(life, line)
         for each in failed:
-            report = failed_report(self._jobs[each.job_index].job, each, self._attempt)
+            report = report_of_failure(self._jobs[each.job_index].job, each, self._attempt)
             _LOG.error("job '%s' has failed: %s", report.job, report.error)
             self._table.give_up(each.job_index)
             directory = job_directory(self._output_directory, report.job)

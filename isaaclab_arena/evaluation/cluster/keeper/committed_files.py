@@ -9,23 +9,23 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.cluster.messages import Delivery, Life, SentEpisode, SentFile
 from isaaclab_arena.evaluation.heartbeat.rank_status import status_path
 from isaaclab_arena.storage.atomic import append_line, storage_errors, write_at, write_bytes, write_text
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.layout import (
     CONTACT_SHEET_FILE,
     EPISODES_DIRECTORY,
+    JOB_BEGUN_PATTERN,
     JOB_REPORT_PATTERN,
-    MAX_LIVES,
     SETTLED_FILE,
     VIDEOS_DIRECTORY,
     episode_file_name,
     job_directory,
-    job_report_file_name,
 )
 from isaaclab_arena.storage.recovery.leftovers import put_in_place
 from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter, parse_line
+from isaaclab_arena.storage.run.job_reports import JobReport, write_job_report
 
 _LOGS = "logs"
-_FILES_OF_JOB = (SETTLED_FILE, CONTACT_SHEET_FILE, "traceback_*.txt", JOB_REPORT_PATTERN)
+_FILES_OF_JOB = (SETTLED_FILE, JOB_BEGUN_PATTERN, CONTACT_SHEET_FILE, "traceback_*.txt", JOB_REPORT_PATTERN)
 
 
 class CommittedFiles:
@@ -111,7 +111,7 @@ class CommittedFiles:
         if file.offset is not None:
             write_at(path, file.offset, bytes(content))
         elif path.match(JOB_REPORT_PATTERN):
-            write_bytes(_free_report_path(path.parent, life.rank), bytes(content))
+            write_job_report(path.parent, _checked_report(life, file, content))
         elif path.name != SETTLED_FILE or not path.exists():
             write_bytes(path, bytes(content), overwrite=True)
 
@@ -157,9 +157,11 @@ def _cut(content: bytes, sizes: Sequence[int]) -> list[memoryview]:
     return parts
 
 
-def _free_report_path(directory: Path, rank: int) -> Path:
-    for life in range(MAX_LIVES):
-        path = directory / job_report_file_name(rank, life)
-        if not path.exists():
-            return path
-    raise StorageError(f"{directory} holds {MAX_LIVES} reports of rank {rank} already")
+def _checked_report(life: Life, file: SentFile, content: memoryview) -> JobReport:
+    try:
+        report = adapter(JobReport).validate_json(bytes(content))
+    except ValueError as error:
+        raise StorageError(f"rank {life.rank} sent '{file.path}', which is no report: {error}") from error
+    if report.rank != life.rank:
+        raise StorageError(f"rank {life.rank} sent '{file.path}', a report of rank {report.rank}")
+    return report

@@ -1,4 +1,4 @@
-from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, FailedJob, error_line, failed_report
+from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, FailedJob, error_line, report_of_failure
 from isaaclab_arena.evaluation.cluster.messages import BegunEpisodes, Life
 from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
 from isaaclab_arena.evaluation.scheduling.suspects import Condemned, Death
@@ -44,7 +44,7 @@ def test_a_single_machine_of_several_fails_no_job():
 
 def test_a_job_that_runs_again_as_a_whole_has_three_lives_too():
     (after_all,) = failed(casualties(), death(0), death(1), death(0), job_index=1)
-    report = failed_report(JOBS[1], after_all, ATTEMPT)
+    report = report_of_failure(JOBS[1], after_all, ATTEMPT)
     assert (report.job, report.rank, report.attempt, report.status) == ("steps", 0, 1, ReportedStatus.FAILED)
     assert report.error is not None
     assert report.error.count("a segmentation fault") == 3

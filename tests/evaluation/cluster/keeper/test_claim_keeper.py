@@ -400,7 +400,7 @@ def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_wi
         assert (end.pieces, end.was_fruitful, end.lives_explained) == (1, False, explained)
     assert cluster.errors() == {}
     assert cluster.ranks[0].claims.claim_next(None) is None
-    (report,), _ = read_job_reports(cluster.home / "coins")
+    (report,), _ = read_job_reports(cluster.home / "coins", "coins")
     assert (report.status, report.rank) == (ReportedStatus.FAILED, 0)
 
 

@@ -1,0 +1,99 @@
+"""A process dies between two files of each step of a run, and the next start ends the run, or the ranks that are left.
+
+Job ``a`` is decided after a few of its episodes, ``b`` plays them all.
+"""
+
+import pytest
+
+from isaaclab_arena.evaluation.verify.directory_check import check_directory
+from isaaclab_arena.results.merge import merge_results
+from tests.faults.file_operations import Effect, Fault
+from tests.faults.invariants import committed
+from tests.faults.world import World
+
+BETWEEN = {
+    "the plan and its copy": ("replace attempts/.plan.json", 1),
+    "the plan and the first attempt": ("replace attempts/.attempt_1.json", 1),
+    "a claim and its owner's name": ("write claims/attempt_1/j000001", 1),
+    "a claim and the first word on its job": ("replace b/.job_begun_rank0", 1),
+    "the first word on a job and its first episode": ("write b/episodes/", 1),
+    "a recording and its line": ("write b/episode_results_rank0.jsonl", 3),
+    "the last line of a piece and its end": ("open claims/attempt_1/j000001_p00002.done", 1),
+    "a recording and the line that decides": ("write a/episode_results_rank0.jsonl", 2),
+    "the line that decides and the end of its piece": ("open claims/attempt_1/j000000_p00001.done", 1),
+    "a decision and the dataset of its job": ("replace a/.dataset_a", 1),
+    "a decision and the report of its job": ("replace a/.job_report", 1),
+    "the last line of a job and its dataset": ("replace b/.dataset_b", 1),
+    "a dataset and the first recording that it replaces": ("unlink b/episodes/", 1),
+    "a dataset and the last recording that it replaces": ("unlink b/episodes/", 6),
+    "a dataset and the report": ("replace b/.job_report", 1),
+    "the report and the first word on its job": ("unlink b/job_begun", 1),
+    "the last report and the tables": ("replace .results.csv", 1),
+    "two tables": ("replace .episodes.csv", 1),
+    "the tables and the one that is written last": ("replace .results.json", 1),
+    "the tables and the page": ("replace .report.html", 1),
+}
+"""Before which operation of its kind the process dies."""
+
+
+@pytest.fixture(scope="module")
+def world(server, tmp_path_factory) -> World:
+    bars = [{"job": "a", "at_least": 0.1, "stop": {"alpha": 0.05}}]
+    return World(
+        tmp_path_factory.mktemp("world"),
+        server,
+        "--assignment=dynamic",
+        num_jobs=2,
+        num_episodes=6,
+        success_rate=1.0,
+        top_level={"bars": bars},
+    )
+
+
+def check_ended(world: World, output: str) -> None:
+    """The run is whole, and says what an undisturbed one says. How many episodes follow a decision is chance."""
+    merged = merge_results(world.output)
+    assert merged.complete, output
+    assert [*check_directory(world.output, merged)] == []
+    for name in ("results.csv", "results.parquet"):
+        assert (world.output / name).read_bytes() == (world.undisturbed / name).read_bytes(), name
+    assert not [*world.output.rglob("*.h5"), *world.output.rglob("set_aside")]
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("where", BETWEEN)
+def test_the_next_start_ends_a_run_that_was_cut_between(world, where):
+    only, at = BETWEEN[where]
+    world.bring_back("nothing")
+    faults = {0: Fault(effect=Effect.DIES, at=at, only=only)}
+    cut = world.run("--output_dir", world.output, faults=faults)
+    assert cut.met[0], cut.output
+    before = committed(world.output)
+    ended = world.run("--output_dir", world.output, "--resume")
+    assert ended.exit_code == 0, ended.output
+    assert not before.keys() & world.started.keys()
+    check_ended(world, ended.output)
+
+
+@pytest.mark.parametrize("where", ["a decision and the report of its job", "a dataset and the report"])
+def test_a_decided_run_without_any_word_of_the_rank_that_died_is_ended_by_the_next_start(world, where):
+    """As earlier versions left it, whose ranks said nothing before their report."""
+    only, at = BETWEEN[where]
+    world.bring_back("nothing")
+    world.run("--output_dir", world.output, faults={0: Fault(effect=Effect.DIES, at=at, only=only)})
+    for path in world.output.glob("*/job_begun_*"):
+        path.unlink()
+    ended = world.run("--output_dir", world.output, "--resume")
+    assert ended.exit_code == 0, ended.output
+    check_ended(world, ended.output)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("where", ["write b/episode_results_rank", "replace b/.job_report_rank"])
+def test_ranks_that_are_left_end_a_run_of_which_one_has_died(world, where, rank):
+    """Which rank plays which episodes is left to chance; the one that is to die may have none of job ``b``."""
+    world.bring_back("nothing")
+    faults = {rank: Fault(effect=Effect.DIES, at=1, only=where)}
+    ended = world.run("--output_dir", world.output, faults=faults, ranks=2, survive=True)
+    assert ended.exit_codes[1 - rank] == 0, ended.output
+    check_ended(world, ended.output)
