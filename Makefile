@@ -173,6 +173,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.runs.merge_speed
 	$(BIN)/python -m benchmarks.analysis.comparison_speed
 	$(BIN)/python -m benchmarks.analysis.decision_quality
+	$(BIN)/python -m benchmarks.analysis.clustered_intervals
 	$(BIN)/python -m benchmarks.analysis.live_cost
 	$(BIN)/python -m benchmarks.runs.many_episodes
 	$(BIN)/python -m benchmarks.runs.memory

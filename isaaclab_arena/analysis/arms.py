@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.results.clusters import ScoredEpisodes
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.results.merge import MergedResults, merge_results
+from isaaclab_arena.results.merge import MergedResults, keys_in, merge_results
 from isaaclab_arena.results.stored import read_table
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.provenance import Provenance
@@ -18,7 +19,10 @@ from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempt
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
 from isaaclab_arena.storage.videos import videos_of_job
 
-_COLUMNS = ["job", "episode_index", "episode_seed", "success", "length", "return", "conditions", "metrics"]
+_COLUMNS = [
+    *("job", "episode_index", "environment", "object", "episode_seed", "success", "length", "return", "conditions"),
+    "metrics",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,8 @@ class EpisodeColumns:
 
     Attributes:
         index: Position in the job, ascending. Shape: (num_episodes,), int64, like all.
-        episode_seed: What stands for the conditions where none are said.
+        drawn: What the episode started from as it was drawn, see `condition_key`.
+        began: The same, but equal too for episodes that began and went alike although their seeds differ.
         success: 1 and 0; NaN for an error and where it is not measured.
         length: Control steps.
         episode_return: Sum of the rewards, NaN where that is not a number.
@@ -37,7 +42,8 @@ class EpisodeColumns:
     """
 
     index: np.ndarray
-    episode_seed: np.ndarray
+    drawn: np.ndarray
+    began: np.ndarray
     success: np.ndarray
     length: np.ndarray
     episode_return: np.ndarray
@@ -56,10 +62,17 @@ class EpisodeColumns:
         """
         return EpisodeColumns(**{name: column[positions] for name, column in vars(self).items()})
 
+    @property
+    def scored(self) -> ScoredEpisodes:
+        """Those that say whether they succeeded."""
+        known = np.isfinite(self.success)
+        return ScoredEpisodes(success=self.success[known], conditions=self.began[known].tolist())
+
 
 _NONE = EpisodeColumns(
     index=np.zeros(0, np.int64),
-    episode_seed=np.zeros(0, np.int64),
+    drawn=np.zeros(0, object),
+    began=np.zeros(0, object),
     success=np.zeros(0),
     length=np.zeros(0),
     episode_return=np.zeros(0),
@@ -180,7 +193,7 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedR
         plan=plan,
         contents=contents_in_effect(plan.jobs, attempts),
         planned=_planned(jobs),
-        episodes={str(job): _columns(part) for job, part in episodes.groupby("job", sort=False)},
+        episodes={str(job): _columns(pd.DataFrame(part)) for job, part in episodes.groupby("job", sort=False)},
     )
 
 
@@ -219,10 +232,12 @@ def _columns(episodes: pd.DataFrame) -> EpisodeColumns:
     def numbers(name: str) -> np.ndarray:
         return episodes[name].to_numpy(float, na_value=np.nan)
 
+    drawn = keys_in(episodes.drop(columns="start", errors="ignore"))
     order = np.argsort(episodes["episode_index"].to_numpy(np.int64), kind="stable")
     return EpisodeColumns(
         index=episodes["episode_index"].to_numpy(np.int64),
-        episode_seed=episodes["episode_seed"].to_numpy(np.int64),
+        drawn=np.array(drawn, object),
+        began=np.array(keys_in(episodes) if "start" in episodes else drawn, object),
         success=numbers("success"),
         length=numbers("length"),
         episode_return=numbers("return"),
@@ -252,7 +267,7 @@ def _stored_tables(directory: Path, *, asks: bool) -> tuple[pd.DataFrame, pd.Dat
     try:
         return (
             read_table(directory / "results.parquet", of_jobs),
-            read_table(directory / "episodes.parquet", of_episodes, optional=["events"]),
+            read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"]),
         )
     except StorageError:
         # Tables can be rebuilt, so a damaged one is no reason to give up.

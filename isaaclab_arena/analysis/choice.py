@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from isaaclab_arena.analysis.arms import Arm
-from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.clusters import ScoredEpisodes, draws_of, together
+from isaaclab_arena.results.statistics import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +48,8 @@ class Choice:
 def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
     """Choose the policy with the highest mean of its tasks' rates over the episodes of even index.
 
-    Equal conditions have equal indices, so no condition is both chosen by and scored by. Of equal policies the first
-    is chosen.
+    Equal conditions have equal indices, so no condition is both chosen by and scored by. A job that repeats some is not
+    scored by those of its even episodes. Of equal policies the first is chosen.
 
     Args:
         entries: Name of a policy to its jobs, one per task.
@@ -54,41 +57,42 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
     Returns:
         None if a job has no episode of even or of odd index that says whether it succeeded.
     """
-    chosen_by = {name: [_counts(arm, odd=False) for arm in arms] for name, arms in entries.items()}
-    scored_by = {name: [_counts(arm, odd=True) for arm in arms] for name, arms in entries.items()}
-    if not all(episodes for tasks in (*chosen_by.values(), *scored_by.values()) for _, episodes in tasks):
+    chosen_by = {
+        name: [arm.episodes.at(arm.episodes.index % 2 == 0).scored for arm in arms] for name, arms in entries.items()
+    }
+    scored_by = {name: [not_chosen_by(arm).episodes.scored for arm in arms] for name, arms in entries.items()}
+    if not all(map(len, (task for tasks in (*chosen_by.values(), *scored_by.values()) for task in tasks))):
         return None
     name = max(entries, key=lambda each: _mean_rate(chosen_by[each]))
-    successes, episodes = (sum(each) for each in zip(*scored_by[name], strict=True))
-    interval = wilson_interval(successes, episodes)
+    scored = together(scored_by[name])
+    interval = scored.wilson()
     if interval is None:
         return None
     return Choice(
         name=name,
         chosen_among=len(entries),
         rate_when_chosen=_mean_rate(chosen_by[name]),
-        episodes_when_chosen=sum(episodes for _, episodes in chosen_by[name]),
+        episodes_when_chosen=sum(map(len, chosen_by[name])),
         rate=_mean_rate(scored_by[name]),
-        successes=successes,
-        episodes=episodes,
+        successes=scored.successes,
+        episodes=len(scored),
         interval=interval,
     )
 
 
 def not_chosen_by(arm: Arm) -> Arm:
-    """Return a job with its episodes of odd index alone, by which `choose_best` chooses nothing."""
-    return replace(
-        arm,
-        episodes=arm.episodes.at(arm.episodes.index % 2 == 1),
-        planned=None if arm.planned is None else arm.planned // 2,
-    )
+    """Return a job with those of its episodes alone by which `choose_best` chooses nothing."""
+    episodes = arm.episodes.at(_is_not_chosen_by(arm))
+    if arm.planned is None:
+        return replace(arm, episodes=episodes)
+    return replace(arm, episodes=episodes, planned=arm.planned // 2 if arm.num_missing else len(episodes))
 
 
-def _counts(arm: Arm, *, odd: bool) -> tuple[int, int]:
-    """Return successes, and episodes that say whether they succeeded, of odd or of even index."""
-    success = arm.episodes.success[arm.episodes.index % 2 == int(odd)]
-    return int((success > 0).sum()), int((success >= 0).sum())
+def _is_not_chosen_by(arm: Arm) -> np.ndarray:
+    """Return which episodes have an odd index, and conditions that none of even index has. Shape: (num_episodes,)."""
+    is_odd, drawn = arm.episodes.index % 2 == 1, arm.episodes.drawn
+    return is_odd & ~np.isin(draws_of(drawn), draws_of(drawn)[~is_odd])
 
 
-def _mean_rate(counts: Sequence[tuple[int, int]]) -> float:
-    return sum(successes / episodes for successes, episodes in counts) / len(counts)
+def _mean_rate(tasks: Sequence[ScoredEpisodes]) -> float:
+    return sum(task.rate or 0.0 for task in tasks) / len(tasks)

@@ -11,15 +11,11 @@ import numpy as np
 from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
 from isaaclab_arena.analysis.families import holm, mean_interval, signed_rank_p
 from isaaclab_arena.analysis.matching import MatchedEpisodes
-from isaaclab_arena.analysis.paired_rates import (
-    PairCounts,
-    mcnemar_exact_p,
-    mcnemar_mid_p,
-    paired_difference_interval,
-)
+from isaaclab_arena.analysis.paired_rates import PairCounts, paired_difference_interval, sign_flip_p
 from isaaclab_arena.analysis.planning import PairChances, least_number, pair_chances, paired_power
 from isaaclab_arena.interfaces.episode import EVENTS
-from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.clusters import design_effect, draws_of, influences, means_of_draws
+from isaaclab_arena.results.statistics import Interval
 
 _POWER = 0.8
 _MOST_PAIRS = 5_000
@@ -112,6 +108,7 @@ class JobComparison:
         second: The baseline.
         matched: Their pairs.
         counts: How the pairs came out, those with an error left out.
+        distinct: How many different conditions these pairs started from.
         num_errors: Pairs in which either episode, or both, ended in an error.
         rates: Success rates over the pairs, candidate and baseline.
         intervals: Their Wilson intervals.
@@ -119,13 +116,13 @@ class JobComparison:
         interval: Its interval, of confidence 1 - alpha.
         bounds: The difference if every error was a failure of the candidate and a success of the baseline, and the
             other way round.
-        mid_p: Two-sided mid-p value of McNemar's test.
+        mid_p: Two-sided mid-p value of McNemar's test, see `sign_flip_p` for pairs that share conditions.
         exact_p: That of the exact test.
         adjusted_p: ``mid_p`` adjusted for the family that the comparison belongs to.
         verdict: What is to be said of the candidate.
         detectable: The least difference that so many pairs would find in four of five tries, None where none is.
-        pairs_needed: How many pairs would settle the question in four of five tries, if the rates are what was seen;
-            None where more than 5,000 would be needed.
+        pairs_needed: How many pairs, each with conditions of its own, would settle the question in four of five tries,
+            if the rates are what was seen; None where more than 5,000 would be needed.
         length: Control steps of an episode.
         time_to_success: The same over pairs in which both succeeded.
         episode_return: Sum of the rewards of an episode.
@@ -137,6 +134,7 @@ class JobComparison:
     second: Arm
     matched: MatchedEpisodes
     counts: PairCounts
+    distinct: int
     num_errors: int
     rates: tuple[float, float]
     intervals: tuple[Interval, Interval]
@@ -162,13 +160,15 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
     Raises:
         ValueError: If no pair tells a success from a failure.
     """
-    counts = matched.counts
-    interval = paired_difference_interval(counts, confidence=1.0 - question.alpha)
-    intervals = [wilson_interval(successes, counts.total) for successes in counts.successes]
+    counts, pairs = matched.counts, matched.without_errors()
+    conditions = pairs.conditions
+    draws = draws_of(conditions)
+    effect = design_effect(pairs.differences, conditions)
+    interval = paired_difference_interval(counts, confidence=1.0 - question.alpha, design_effect=effect)
+    intervals = [side.scored.wilson() for side in (pairs.first, pairs.second)]
     if interval is None or counts.difference is None or intervals[0] is None or intervals[1] is None:
         raise ValueError("no pair tells a success from a failure")
-    pairs = matched.without_errors()
-    mid_p = mcnemar_mid_p(counts.only_first, counts.only_second)
+    exact_p, mid_p = sign_flip_p(pairs.differences, draws)
     both_succeed = (pairs.first.success > 0) & (pairs.second.success > 0)
     num_errors = len(matched) - len(pairs)
     return JobComparison(
@@ -176,6 +176,7 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         second=second,
         matched=matched,
         counts=counts,
+        distinct=len({*draws.tolist()}),
         num_errors=num_errors,
         rates=(counts.successes[0] / counts.total, counts.successes[1] / counts.total),
         intervals=(intervals[0], intervals[1]),
@@ -183,30 +184,37 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         interval=interval,
         bounds=_bounds(matched),
         mid_p=mid_p,
-        exact_p=mcnemar_exact_p(counts.only_first, counts.only_second),
+        exact_p=exact_p,
         adjusted_p=mid_p,
         verdict=verdict_of(counts.difference, interval, mid_p, question),
-        detectable=_detectable(counts, question),
+        detectable=_detectable(counts, question, num_pairs=max(1, round(counts.total / effect))),
         pairs_needed=_pairs_needed(counts, question),
-        length=_mean_difference(pairs.first.length, pairs.second.length),
-        time_to_success=_mean_difference(*(side.length[both_succeed] for side in (pairs.first, pairs.second))),
-        episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return),
-        progress=_mean_difference(*(_progress(side) for side in (pairs.first, pairs.second))),
-        events=event_differences(pairs.first.events, pairs.second.events),
+        length=_mean_difference(pairs.first.length, pairs.second.length, draws),
+        time_to_success=_mean_difference(
+            *(each[both_succeed] for each in (pairs.first.length, pairs.second.length, draws))
+        ),
+        episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return, draws),
+        progress=_mean_difference(_progress(pairs.first), _progress(pairs.second), draws),
+        events=event_differences(pairs.first.events, pairs.second.events, draws),
     )
 
 
-def event_differences(first: np.ndarray, second: np.ndarray) -> tuple[EventDifference, ...]:
+def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> tuple[EventDifference, ...]:
     """Return how often each event happened to either side of some pairs, the surest difference first.
 
     Args:
         first: What happened to the candidate, as JSON; None where that is not told. Shape: (num_pairs,).
         second: What happened to the baseline. Shape: (num_pairs,).
+        draws: What each pair started from, see `draws_of`. Shape: (num_pairs,), int.
     """
-    told = [(json.loads(a), json.loads(b)) for a, b in zip(first, second, strict=True) if _is_text(a) and _is_text(b)]
+    both = np.array([_is_text(a) and _is_text(b) for a, b in zip(first, second, strict=True)], bool)
+    told = [(json.loads(a), json.loads(b)) for a, b in zip(first[both], second[both], strict=True)]
     counts = {name: Counter((name in mine, name in other) for mine, other in told) for name in EVENTS}
     happened = {name: count for name, count in counts.items() if count[False, False] < len(told)}
-    p_values = [mcnemar_mid_p(count[True, False], count[False, True]) for count in happened.values()]
+    p_values = [
+        sign_flip_p(np.array([(name in mine) - (name in other) for mine, other in told]), draws[both])[1]
+        for name in happened
+    ]
     found = (
         EventDifference(
             event=name,
@@ -263,19 +271,19 @@ def _bounds(matched: MatchedEpisodes) -> Interval:
     return Interval(low=float(low), high=float(high))
 
 
-def _mean_difference(first: np.ndarray, second: np.ndarray) -> MeanDifference | None:
+def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> MeanDifference | None:
     """Return how a measure differs over the pairs that have it on both sides, None where none has."""
     both = np.isfinite(first) & np.isfinite(second)
     if not both.any():
         return None
-    differences = (first - second)[both].tolist()
+    differences = (first - second)[both]
     return MeanDifference(
         num_pairs=len(differences),
         first_mean=float(first[both].mean()),
         second_mean=float(second[both].mean()),
-        mean=sum(differences) / len(differences),
-        interval=mean_interval(differences),
-        p_value=signed_rank_p(differences),
+        mean=sum(differences.tolist()) / len(differences),
+        interval=mean_interval(influences(differences, draws[both]).tolist()),
+        p_value=signed_rank_p(means_of_draws(differences, draws[both]).tolist()),
     )
 
 
@@ -286,8 +294,8 @@ def _progress(episodes: EpisodeColumns) -> np.ndarray:
     return np.array([np.nan if value is None else float(value) for value in said], float)
 
 
-def _detectable(counts: PairCounts, question: Question) -> float | None:
-    """Return the least difference that so many pairs would show, with outcomes that agree as these do."""
+def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> float | None:
+    """Return the least difference that a number of pairs would show, with outcomes that agree as these do."""
     rate, agreement = counts.successes[1] / counts.total, _agreement(counts)
     # Where the baseline is near one end, only a difference towards the other can be seen.
     direction = 1.0 if rate <= 0.5 else -1.0
@@ -295,7 +303,7 @@ def _detectable(counts: PairCounts, question: Question) -> float | None:
     def power(step: int) -> float:
         other = rate + direction * step * _DETECTABLE_STEP
         chances = pair_chances(min(max(other, 0.0), 1.0), rate, agreement=agreement)
-        return paired_power(counts.total, chances, alpha=question.alpha)
+        return paired_power(num_pairs, chances, alpha=question.alpha)
 
     low, high = 0, int(max(rate, 1.0 - rate) / _DETECTABLE_STEP)
     if power(high) < _POWER:

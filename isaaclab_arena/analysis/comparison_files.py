@@ -18,7 +18,7 @@ from isaaclab_arena.analysis.comparison_table import (
     rates_table,
     sentences,
 )
-from isaaclab_arena.analysis.report import ComparisonReport
+from isaaclab_arena.analysis.report import ComparisonReport, Together
 from isaaclab_arena.results.result_files import harmless_text
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
@@ -68,7 +68,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
         "family": report.family,
         "choice": report.choice,
         "tasks": [_task(each) for each in report.tasks],
-        "together": report.together,
+        "together": None if report.together is None else _together(report.together),
         "refused": report.refused,
         "notes": report.notes,
     }
@@ -93,6 +93,7 @@ def _task(each: JobComparison) -> dict[str, Any]:
         "candidate": _arm(each.first),
         "baseline": _arm(each.second),
         **{name: getattr(each, name) for name in plain},
+        **_repeats(each),
         "measures": measures(each),
         **({"events": each.events} if each.events else {}),
         "discordant_episodes": discordant,
@@ -100,6 +101,15 @@ def _task(each: JobComparison) -> dict[str, Any]:
         "unequal_conditions": each.matched.unequal,
         "without_counterpart": {"candidate": each.matched.only_first, "baseline": each.matched.only_second},
     }
+
+
+def _together(together: Together) -> dict[str, Any]:
+    return {name: value for name, value in vars(together).items() if name != "distinct"} | _repeats(together)
+
+
+def _repeats(each: JobComparison | Together) -> dict[str, int]:
+    """Return how many different conditions pairs started from, where some started from the same."""
+    return {"distinct_conditions": each.distinct} if each.distinct < each.counts.total else {}
 
 
 def _arm(arm: Arm) -> Mapping[str, Any]:
@@ -115,7 +125,10 @@ def _arm(arm: Arm) -> Mapping[str, Any]:
 
 
 def _csv(report: ComparisonReport) -> str:
-    return pd.DataFrame([_numbers(each) for each in report.tasks]).to_csv(index=False, lineterminator="\n")
+    table = pd.DataFrame([_numbers(each) for each in report.tasks])
+    if any(map(_repeats, report.tasks)):
+        table["distinct_conditions"] = [each.distinct for each in report.tasks]
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def _numbers(each: JobComparison) -> dict[str, Any]:

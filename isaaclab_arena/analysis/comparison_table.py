@@ -81,6 +81,11 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
         if telling := [event for event in each.events if event.adjusted_p <= report.question.alpha]:
             listed = [f"{event.event} ({event.first} against {event.second})" for event in telling]
             yield f"{_name(each)}: events that tell candidate and baseline apart: {_listed(listed)}"
+    if report.together is not None and report.together.distinct < report.together.counts.total:
+        yield (
+            f"together: {report.together.counts.total} pairs have {report.together.distinct} different conditions and "
+            "count as a sample of these"
+        )
     if len(report.tasks) > 1:
         yield f"p-values are adjusted by Holm's method for the family: {report.family}"
         if alike := [_name(each) for each in report.tasks if each.counts.total in vars(each.counts).values()]:
@@ -143,6 +148,9 @@ def _about_numbers(each: JobComparison, report: ComparisonReport) -> Iterator[st
 
 def _about_pairs(each: JobComparison) -> Iterator[str]:
     name, matched = _name(each), each.matched
+    if each.distinct < each.counts.total:
+        pairs = f"{each.counts.total} pairs have {each.distinct} different conditions"
+        yield f"{name}: {pairs} and count as a sample of these"
     for who, episodes in discordant_episodes(each).items():
         if episodes:
             yield f"{name}: only the {who} succeeds in {_listed([str(index) for index in episodes])}"

@@ -56,7 +56,7 @@ def signed_rank_p(differences: Sequence[float]) -> float:
 
 
 def mean_of_tasks_interval(
-    values_by_task: Mapping[str, Sequence[float]], *, confidence: float = 0.95
+    values_by_task: Mapping[str, Sequence[float]], *, confidence: float = 0.95, design_effect: float = 1.0
 ) -> Interval | None:
     """Return the bootstrap interval of the mean over tasks of each task's mean; None where a task has no values.
 
@@ -66,6 +66,7 @@ def mean_of_tasks_interval(
     Args:
         values_by_task: The values of each task's episodes: 0 and 1 for successes, differences of pairs, or returns.
         confidence: Of the interval.
+        design_effect: How many episodes say as much as one with conditions of its own; the interval is that much wider.
     """
     if not values_by_task or not all(values_by_task.values()):
         return None
@@ -75,6 +76,9 @@ def mean_of_tasks_interval(
         total += _resampled_means(np.asarray(values, float), generator)
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(total / len(values_by_task), [tail, 1.0 - tail])
+    if design_effect > 1.0:
+        mean = sum(float(np.mean(values)) for values in values_by_task.values()) / len(values_by_task)
+        low, high = (mean + math.sqrt(design_effect) * (end - mean) for end in (low, high))
     return Interval(low=float(low), high=float(high))
 
 

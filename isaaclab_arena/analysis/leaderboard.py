@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from isaaclab_arena.analysis.arms import Arm, ReadRun
 from isaaclab_arena.analysis.choice import Choice, choose_best
 from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.families import holm
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
-from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p
+from isaaclab_arena.analysis.paired_rates import sign_flip_p
 from isaaclab_arena.analysis.report import NotComparableError
-from isaaclab_arena.results.statistics import Interval, mean_rate_interval, wilson_interval
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.clusters import draws_of, mean_of_tasks, together
+from isaaclab_arena.results.statistics import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +25,10 @@ class Place:
         name: The run, or the job where all are of one run.
         rank: From 1, by the mean of the tasks' rates; policies with equal means share one.
         mean_rate: Mean of the tasks' success rates: every task weighs the same.
-        mean_interval: Its interval, stratified by task; see `mean_rate_interval`.
+        mean_interval: Its interval, stratified by task; see `mean_of_tasks`.
         successes: Successes over all episodes.
         episodes: Episodes that say whether they succeeded.
+        distinct: How many different conditions were drawn for them.
         interval: Wilson interval of the rate over all of them.
         like: The policies that it cannot be told apart from.
     """
@@ -36,6 +39,7 @@ class Place:
     mean_interval: Interval
     successes: int
     episodes: int
+    distinct: int
     interval: Interval
     like: tuple[str, ...]
 
@@ -137,33 +141,23 @@ def _check(entries: Mapping[str, Mapping[str, Arm]]) -> None:
 
 
 def _p_value(one: Mapping[str, Arm], other: Mapping[str, Arm]) -> float:
-    counts = [match(one[task], other[task]).counts for task in one]
-    pooled = PairCounts(
-        both=sum(each.both for each in counts),
-        only_first=sum(each.only_first for each in counts),
-        only_second=sum(each.only_second for each in counts),
-        neither=sum(each.neither for each in counts),
-    )
-    if not pooled.total:
+    pairs = [match(one[task], other[task]).without_errors() for task in one]
+    if not any(map(len, pairs)):
         names = " and ".join(next(iter(arms.values())).label for arms in (one, other))
         raise NotComparableError(f"{names} have no two episodes that started from the same conditions")
-    return mcnemar_mid_p(pooled.only_first, pooled.only_second)
-
-
-def _counts(arm: Arm) -> tuple[int, int]:
-    """Return successes, and episodes that say whether they succeeded."""
-    success = arm.episodes.success
-    return int((success > 0).sum()), int((success >= 0).sum())
+    draws = draws_of(condition for each in pairs for condition in each.conditions)
+    return sign_flip_p(np.concatenate([each.differences for each in pairs]), draws)[1]
 
 
 def _mean_rate(arms: Mapping[str, Arm]) -> float:
-    rates = [successes / episodes for successes, episodes in map(_counts, arms.values())]
+    rates = [arm.episodes.scored.rate or 0.0 for arm in arms.values()]
     return sum(rates) / len(rates)
 
 
 def _place(name: str, arms: Mapping[str, Arm], *, rank: int, like: tuple[str, ...]) -> Place:
-    successes, episodes = (sum(each) for each in zip(*map(_counts, arms.values()), strict=True))
-    interval, mean_interval = wilson_interval(successes, episodes), mean_rate_interval([*map(_counts, arms.values())])
+    tasks = [arm.episodes.scored for arm in arms.values()]
+    everything, mean_interval = together(tasks), mean_of_tasks(tasks)
+    interval = everything.wilson()
     if interval is None or mean_interval is None:
         raise ValueError("no episode tells a success from a failure")
     return Place(
@@ -171,8 +165,9 @@ def _place(name: str, arms: Mapping[str, Arm], *, rank: int, like: tuple[str, ..
         rank=rank,
         mean_rate=_mean_rate(arms),
         mean_interval=mean_interval,
-        successes=successes,
-        episodes=episodes,
+        successes=everything.successes,
+        episodes=len(everything),
+        distinct=everything.num_distinct,
         interval=interval,
         like=like,
     )

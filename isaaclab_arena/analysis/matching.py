@@ -12,7 +12,6 @@ from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
 from isaaclab_arena.results.stopping.counts import PairCounts
 
 _ANY_BACKEND = "backend"
-_NO_CONDITIONS = "{}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +52,16 @@ class MatchedEpisodes:
     def unequal(self) -> tuple[UnequalConditions, ...]:
         """The episodes that are no pairs, with what differs; found when it is asked for, because it takes long."""
         return tuple(_unequal(*self.unequal_sides))
+
+    @property
+    def conditions(self) -> list[str]:
+        """What each pair started from, see `conditions_of_pairs`."""
+        return conditions_of_pairs(self.first, self.second)
+
+    @property
+    def differences(self) -> np.ndarray:
+        """Success of each pair's first episode less that of its second; NaN for an error. Shape: (number of pairs,)."""
+        return self.first.success - self.second.success
 
     def without_errors(self) -> "MatchedEpisodes":
         """Return the pairs in which both episodes say whether they succeeded."""
@@ -112,8 +121,13 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
 
 def same_conditions(first: EpisodeColumns, second: EpisodeColumns) -> np.ndarray:
     """Return which episodes of equal index started from the same conditions. Shape: (number of episodes,), bool."""
-    said = first.conditions != _NO_CONDITIONS
-    return (first.conditions == second.conditions) & (said | (first.episode_seed == second.episode_seed))
+    return first.drawn == second.drawn
+
+
+def conditions_of_pairs(first: EpisodeColumns, second: EpisodeColumns) -> list[str]:
+    """Return what each pair started from; equal too where both episodes of a pair began and went as another's did."""
+    alike = (first.began != first.drawn) & (second.began != second.drawn)
+    return np.where(alike, first.began + "|" + second.began, first.drawn).tolist()
 
 
 def _facts(first: Arm, second: Arm) -> Iterator[tuple[str, Any, Any]]:

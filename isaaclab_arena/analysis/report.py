@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from isaaclab_arena.analysis.arms import Arm, ReadRun, named_arm, read_run
 from isaaclab_arena.analysis.choice import Choice, choose_best, not_chosen_by
 from isaaclab_arena.analysis.comparison import (
@@ -15,8 +17,9 @@ from isaaclab_arena.analysis.comparison import (
 )
 from isaaclab_arena.analysis.families import mean_of_tasks_interval
 from isaaclab_arena.analysis.matching import UnequalConditions, differences_of_tasks, match, same_tasks, with_tasks
-from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
+from isaaclab_arena.analysis.paired_rates import paired_difference_interval, sign_flip_p
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.results.clusters import design_effect, draws_of
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.stopping.counts import PairCounts
 
@@ -37,6 +40,7 @@ class Together:
 
     Attributes:
         counts: All pairs, whatever their task.
+        distinct: How many different conditions were drawn for them.
         difference: The candidate's rate over them less the baseline's.
         interval: Its interval.
         mid_p: Of McNemar's test over them.
@@ -45,6 +49,7 @@ class Together:
     """
 
     counts: PairCounts
+    distinct: int
     difference: float
     interval: Interval
     mid_p: float
@@ -290,17 +295,23 @@ def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
         only_second=sum(each.counts.only_second for each in tasks),
         neither=sum(each.counts.neither for each in tasks),
     )
+    pairs = [each.matched.without_errors() for each in tasks]
+    conditions = [condition for each in pairs for condition in each.conditions]
+    values, draws = np.concatenate([each.differences for each in pairs]), draws_of(conditions)
+    strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
     differences = {str(number): list(_differences(each.counts)) for number, each in enumerate(tasks)}
     confidence = 1.0 - question.alpha
-    interval = paired_difference_interval(counts, confidence=confidence)
-    stratified = mean_of_tasks_interval(differences, confidence=confidence)
+    effect, of_mean = design_effect(values, conditions), design_effect(values, conditions, strata=strata)
+    interval = paired_difference_interval(counts, confidence=confidence, design_effect=effect)
+    stratified = mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
     if interval is None or counts.difference is None or stratified is None:
         raise ValueError("no pair tells a success from a failure")
     return Together(
         counts=counts,
+        distinct=len({*draws.tolist()}),
         difference=counts.difference,
         interval=interval,
-        mid_p=mcnemar_mid_p(counts.only_first, counts.only_second),
+        mid_p=sign_flip_p(values, draws)[1],
         mean_of_tasks=sum(each.difference for each in tasks) / len(tasks),
         mean_of_tasks_interval=stratified,
     )

@@ -15,10 +15,12 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
 from isaaclab_arena.results.columns import (
     BENCHMARK_COLUMNS,
+    DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
     EVENT_EPISODE_COLUMNS,
     EVENT_JOB_COLUMNS,
     JOB_COLUMNS,
+    START_COLUMNS,
 )
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.results.summary import print_summary
@@ -82,7 +84,7 @@ class Results:
         """The table of jobs, as in ``results.parquet``."""
         jobs = self._merged.jobs
         swept = [name for name in jobs.columns if name.startswith(PREFIX)]
-        more = [name for name in BENCHMARK_COLUMNS | EVENT_JOB_COLUMNS if name in jobs]
+        more = [name for name in BENCHMARK_COLUMNS | DISTINCT_COLUMNS | EVENT_JOB_COLUMNS if name in jobs]
         return pd.DataFrame(jobs[[*JOB_COLUMNS, *swept, *more]])
 
     @property
@@ -94,7 +96,8 @@ class Results:
     def episodes(self) -> pd.DataFrame:
         """The table of finished episodes, as in ``episodes.parquet``."""
         episodes = self._merged.episodes
-        return pd.DataFrame(episodes[[*EPISODE_COLUMNS, *(name for name in EVENT_EPISODE_COLUMNS if name in episodes)]])
+        more = [name for name in START_COLUMNS | EVENT_EPISODE_COLUMNS if name in episodes]
+        return pd.DataFrame(episodes[[*EPISODE_COLUMNS, *more]])
 
     @property
     def complete(self) -> bool:

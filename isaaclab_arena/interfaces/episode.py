@@ -14,6 +14,10 @@ Conditions: TypeAlias = Mapping[str, ConditionValue]
 """What an episode starts from: ``"<asset>.<what>"`` to a plain value, so that it fits into JSON and into a table."""
 
 
+SEED_CONDITION = "gym.seed"
+"""The condition from which an environment made elsewhere draws everything else; it stands before any others."""
+
+
 def conditions_from_json(values: Mapping[str, Any]) -> Conditions:
     """Return conditions as environments take them, from what a JSON file holds: it has lists where they have tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

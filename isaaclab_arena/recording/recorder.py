@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,8 +14,10 @@ import numpy as np
 
 from isaaclab_arena.clock import now
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.nested import leaves
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.recording.slot_numbers import SlotNumbers
 from isaaclab_arena.storage import layout
@@ -109,6 +112,7 @@ class EpisodeRecorder(Observer):
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
         self._commits = CommitWriter(job_directory, job.rank)
         self._started_s: dict[int, float] = {}
+        self._first_seen: dict[int, int] = {}
         self._finished_in_env: dict[int, int] = {}
         self._parts: list[Path] = []
         self._underway: dict[Environment, _UnderWay] = {}
@@ -118,11 +122,17 @@ class EpisodeRecorder(Observer):
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
         """Keep the state that the episodes start from."""
-        del observation
         if environment not in self._underway:
             self._underway[environment] = self._begin(environment)
         started_s = time.perf_counter()
         self._started_s.update({self._slots.of(environment, start.env_id): started_s for start in starts})
+        self._first_seen.update(
+            {
+                self._slots.of(environment, start.env_id): _first_seen(observation, start.env_id)
+                for start in starts
+                if _may_begin_alike(environment, start)
+            }
+        )
         arrays = self._underway[environment].arrays
         if arrays is not None:
             arrays.start([start.env_id for start in starts])
@@ -147,6 +157,7 @@ class EpisodeRecorder(Observer):
         record = dataclasses.replace(record, env_id=self._slots.of(environment, record.env_id))
         if not self._may_commit(record.episode.episode_index):
             del self._started_s[record.env_id]
+            self._first_seen.pop(record.env_id, None)
             return
         if arrays is None:
             self._commits.write(self._line(record))
@@ -205,6 +216,7 @@ class EpisodeRecorder(Observer):
             dataset_file=None if episode_file is None else self._dataset_name,
             episode_file=episode_file,
             checksum=crc,
+            start=self._first_seen.pop(record.env_id, None),
         )
         return commit_line(record, context)
 
@@ -220,6 +232,22 @@ class EpisodeRecorder(Observer):
             attributes=attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: json_line(line)},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
+
+
+def _may_begin_alike(environment: Environment, start: EpisodeStart) -> bool:
+    """Whether what an episode is told may change nothing, and its first observation shows whether it does.
+
+    Pictures may not have been drawn, and what else is observed may leave out what they show.
+    """
+    is_seed = not start.conditions or SEED_CONDITION in start.conditions
+    return is_seed and CAMERAS not in environment.observation_spec
+
+
+def _first_seen(observation: Observation, env_id: int) -> int:
+    crc = 0
+    for _, values in leaves(observation):
+        crc = zlib.crc32(values[env_id].cpu().contiguous().numpy().tobytes(), crc)
+    return crc
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.clusters import ScoredEpisodes
+from isaaclab_arena.results.statistics import Interval
 
 MEASURE = "mutual information with success, in bits, less its bias (Miller and Madow)"
 """How the conditions that tell most are found, in words."""
@@ -73,21 +74,24 @@ def condition_columns(conditions: Iterable[Any]) -> dict[str, np.ndarray]:
     return columns
 
 
-def telling_conditions(columns: Mapping[str, np.ndarray], success: np.ndarray) -> tuple[ConditionRates, ...]:
+def telling_conditions(
+    columns: Mapping[str, np.ndarray], success: np.ndarray, started: Sequence[str]
+) -> tuple[ConditionRates, ...]:
     """Return success against each condition that varies, the one that tells most first.
 
     Args:
         columns: Name to values; see `condition_columns`.
         success: 1 and 0, NaN for an episode that is not scored. Shape: (num_episodes,).
+        started: What each episode started from, by its `condition_key`.
 
     Returns:
         The conditions; none for fewer than 20 scored episodes, or where all came out the same.
     """
     scored = np.isfinite(success)
-    won = success[scored] > 0
+    won, keys = success[scored] > 0, [key for key, counts in zip(started, scored, strict=True) if counts]
     if len(won) < _FEWEST_EPISODES or won.all() or not won.any():
         return ()
-    found = (_rates(name, values[scored], won) for name, values in columns.items())
+    found = (_rates(name, values[scored], won, keys) for name, values in columns.items())
     return tuple(sorted((each for each in found if each is not None), key=lambda each: -each.bits))
 
 
@@ -124,7 +128,7 @@ def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
         yield name, np.array(texts, object)
 
 
-def _rates(name: str, values: np.ndarray, won: np.ndarray) -> ConditionRates | None:
+def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str]) -> ConditionRates | None:
     """Return success against one condition, None for one that does not vary."""
     groups, labels, middles = _number_groups(values) if values.dtype == float else _text_groups(values)
     if len(labels) < 2:
@@ -132,16 +136,17 @@ def _rates(name: str, values: np.ndarray, won: np.ndarray) -> ConditionRates | N
     kept = groups >= 0
     bins = []
     for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
-        inside = won[groups == number]
-        interval = wilson_interval(int(inside.sum()), len(inside))
+        members = np.flatnonzero(groups == number)
+        inside = ScoredEpisodes(success=won[members].astype(float), conditions=[started[at] for at in members.tolist()])
+        interval = inside.wilson()
         if interval is not None:
             bins.append(
                 RateBin(
                     label=label,
                     middle=middle,
-                    successes=int(inside.sum()),
+                    successes=inside.successes,
                     scored=len(inside),
-                    rate=float(inside.mean()),
+                    rate=inside.rate or 0.0,
                     interval=interval,
                 )
             )

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import JobOnPage, percent_text
-from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.report.jobs import JobOnPage, of_conditions, percent_text
+from isaaclab_arena.results.clusters import together
+from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.swept import PREFIX
 
@@ -49,7 +50,8 @@ class SuiteOnPage:
         policy = row["policy"].replace(":", ".").rpartition(".")[2]
         said = "success not measured"
         if row["successes"] is not None:
-            said = f"mean of tasks {self.mean}; {row['successes']} of {row['scored']} episodes, {self.pooled}"
+            counted = f"{row['successes']} of {row['scored']} episodes{of_conditions(row, row['scored'])}"
+            said = f"mean of tasks {self.mean}; {counted}, {self.pooled}"
         left_out = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
         left_out += [f"{row['missing']} missing"] if row["missing"] else []
         played = ", ".join(filter(None, (f"{row['tasks']} tasks", policy, simulation_in_words(row))))
@@ -66,6 +68,7 @@ class PooledRate:
         x: Where it lies on the axis, 0 to 1.
         successes: Scored episodes that succeeded.
         scored: Scored episodes.
+        distinct: How many different conditions were drawn for them.
         rate: Their share.
         interval: Its Wilson interval.
         jobs: How many jobs they are.
@@ -76,10 +79,16 @@ class PooledRate:
     x: float
     successes: int
     scored: int
+    distinct: int
     rate: float
     interval: Interval
     jobs: int
     address: str | None = None
+
+    @property
+    def repeats(self) -> str:
+        """How many different conditions they have, nothing where each has its own."""
+        return of_conditions({"distinct_conditions": self.distinct}, self.scored)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,17 +206,17 @@ def _rest(row: Mapping[str, Any], key: str) -> str:
 
 
 def _pooled(jobs: Sequence[JobOnPage], *, label: str, x: float = 0.0, address: str | None = None) -> PooledRate | None:
-    successes = sum(job.row["successes"] for job in jobs)
-    scored = sum(job.num_scored for job in jobs)
-    interval = wilson_interval(successes, scored)
+    scored = together([job.scored for job in jobs])
+    interval = scored.wilson()
     if interval is None:
         return None
     return PooledRate(
         label=plain_text(label),
         x=x,
-        successes=successes,
-        scored=scored,
-        rate=successes / scored,
+        successes=scored.successes,
+        scored=len(scored),
+        distinct=scored.num_distinct,
+        rate=scored.successes / len(scored),
         interval=interval,
         jobs=len(jobs),
         address=address,

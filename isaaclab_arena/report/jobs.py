@@ -12,6 +12,9 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.columns import packed_numbers, packed_texts
 from isaaclab_arena.report.conditions import ConditionRates, condition_columns, telling_conditions
 from isaaclab_arena.report.histograms import Bin, histogram
+from isaaclab_arena.results.clusters import ScoredEpisodes
+from isaaclab_arena.results.merge import keys_in, scored_in
+from isaaclab_arena.results.rows import scored_episodes
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.results.table import mean_and_spread
 
@@ -75,6 +78,7 @@ class JobOnPage:
         num_conditions: How many conditions vary.
         episodes: Its episodes for the script of the page.
         failed: Episodes that did not succeed.
+        scored: Its episodes that say whether they succeeded, without those beyond a decision.
         reasons: Why its episodes failed, the most frequent reason first; none where the environment does not tell.
     """
 
@@ -92,6 +96,7 @@ class JobOnPage:
     num_conditions: int
     episodes: Mapping[str, Any]
     failed: frozenset[int]
+    scored: ScoredEpisodes
     reasons: tuple[Reason, ...] = ()
 
     @property
@@ -133,7 +138,8 @@ def job_on_page(
     success = np.where(is_error, np.nan, success)
     length, total = (episodes[name].to_numpy(float, na_value=np.nan) for name in ("length", "return"))
     columns = condition_columns(episodes["conditions"].to_numpy(object))
-    telling = telling_conditions(columns, success)
+    telling = telling_conditions(columns, success, keys_in(episodes))
+    counted = pd.DataFrame(episodes[~episodes["beyond_decision"]]) if "beyond_decision" in episodes else episodes
     won, kept = success == 1, ~is_error
     counts = Counter(outcome.tolist())
     ended = Counter(text for text in episodes["termination"] if isinstance(text, str))
@@ -153,6 +159,7 @@ def job_on_page(
         num_conditions=len(telling),
         episodes=_for_script(episodes, columns, telling, most_values=most_values),
         failed=frozenset(episodes["episode_index"].to_numpy(int)[~won].tolist()),
+        scored=scored_in(counted),
     )
 
 
@@ -189,7 +196,8 @@ def sentence(row: Mapping[str, Any], label: str) -> str:
         if not row["episodes"]:
             said = f"no episode, {row['status']}"
     else:
-        said = f"{row['successes']} of {scored_episodes(row)}, {rate_text(row)}"
+        scored = scored_episodes(row)
+        said = f"{row['successes']} of {scored}{of_conditions(row, scored)}, {rate_text(row)}"
     left_out = [_number(row["errors"], "error")] if row["errors"] else []
     left_out += [f"{row['missing']} missing"] if row["missing"] else []
     return f"{what}: {'; '.join([said, *left_out])}"
@@ -200,16 +208,15 @@ def rate_text(row: Mapping[str, Any]) -> str:
     return percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")))
 
 
+def of_conditions(row: Mapping[str, Any], scored: int) -> str:
+    """Return `` (4 different conditions)`` for a rate that has fewer of them than scored episodes, else nothing."""
+    distinct = row.get("distinct_conditions") or scored
+    return "" if distinct == scored else f" ({distinct} different condition{'' if distinct == 1 else 's'})"
+
+
 def percent_text(rate: float | None, low: float, high: float) -> str:
     """Return a rate with the ends of its interval as `rate_text` does."""
     return "-" if rate is None else f"{100 * rate:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def scored_episodes(row: Mapping[str, Any]) -> int:
-    """Return how many episodes the rate of a job is of."""
-    if not row["success_rate"]:
-        return (row["failures"] or 0) + (row["timeouts"] or 0)
-    return round(row["successes"] / row["success_rate"])
 
 
 def _for_script(

@@ -8,10 +8,11 @@ from typing import Any
 from isaaclab_arena.analysis.arms import Arm, ReadRun
 from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
-from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
+from isaaclab_arena.analysis.paired_rates import paired_difference_interval, sign_flip_p
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.evidence import EvidenceCurve, evidence_curve
+from isaaclab_arena.results.clusters import design_effect, draws_of
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.results.stopping.counts import PairCounts
@@ -28,6 +29,7 @@ class PairOnPage:
         first: Position of the candidate on the page.
         second: Position of the baseline on the page.
         counts: How the pairs came out.
+        distinct: How many different conditions these pairs started from.
         difference: Difference of the success rates.
         interval: Its 95 % interval.
         mid_p: McNemar's mid-p.
@@ -42,6 +44,7 @@ class PairOnPage:
     first: int
     second: int
     counts: PairCounts
+    distinct: int
     difference: float
     interval: Interval
     mid_p: float
@@ -98,19 +101,20 @@ def compared(
     if differences_of_tasks(first, second):
         return None
     matched = match(first, second)
-    counts = matched.counts
-    interval = paired_difference_interval(counts)
+    counts, known = matched.counts, matched.without_errors()
+    effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
+    interval = paired_difference_interval(counts, design_effect=effect)
     if interval is None or counts.difference is None:
         return None
-    known = matched.without_errors()
     is_unequal = len(matched.unequal_sides[0]) > 0
     return PairOnPage(
         first=at,
         second=other,
         counts=counts,
+        distinct=len({*draws.tolist()}),
         difference=counts.difference,
         interval=interval,
-        mid_p=mcnemar_mid_p(counts.only_first, counts.only_second),
+        mid_p=sign_flip_p(known.differences, draws)[1],
         verdict=None if verdict is None else plain_text(verdict),
         evidence=evidence,
         could_stop=tuple(plain_text(arm.entry.name) for arm in (first, second) if arm.asked),

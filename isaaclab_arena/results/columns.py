@@ -141,6 +141,14 @@ QUESTION_JOB_TIMING_COLUMNS: dict[str, str] = {"episodes_beyond": "Int64"}
 QUESTION_EPISODE_COLUMNS: dict[str, str] = {"beyond_decision": "boolean"}
 """Column to type of the last column of the table of episodes in those."""
 
+DISTINCT_COLUMNS: dict[str, str] = {"distinct_conditions": "Int64"}
+"""Column to type of the last column of the tables of jobs, suites and groups, where a rate in them has fewer conditions
+than episodes: how many different ones its scored episodes started from."""
+
+START_COLUMNS: dict[str, str] = {"start": "Int64"}
+"""Column to type of what the table of episodes has besides where episodes of other seeds began and went alike: a number
+that is equal for those; see `isaaclab_arena.results.conditions.alike_starts`."""
+
 EPISODE_COLUMNS: dict[str, str] = {
     "job": "string",
     "episode_index": "Int64",

@@ -14,9 +14,11 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.clusters import ScoredEpisodes, together
+from isaaclab_arena.results.columns import DISTINCT_COLUMNS
+from isaaclab_arena.results.merge import MergedResults, records, scored_by_job
 from isaaclab_arena.results.result_files import csv_text
-from isaaclab_arena.results.statistics import standard_deviation, success_rate, wilson_interval
+from isaaclab_arena.results.statistics import standard_deviation
 from isaaclab_arena.results.table import SPREAD, mean_and_spread
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.run.run_plan import PlanEntry
@@ -46,7 +48,8 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
             ``variations.cube.mass.sampler_cfg.high``. A job without one of them has an empty value there.
 
     Returns:
-        The keys, then `GROUP_COLUMNS`; rows in the order of their values, numbers by size.
+        The keys, then `GROUP_COLUMNS`, and `DISTINCT_COLUMNS` where conditions repeat within a row; rows in the order
+        of their values, numbers by size.
 
     Raises:
         ConfigError: If no job has a key.
@@ -59,13 +62,16 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
     episodes: dict[str, list[Mapping[Any, Any]]] = {}
     for row in records(merged.episodes):
         episodes.setdefault(str(row["job"]), []).append(row)
+    scored = scored_by_job(merged)
     rows = [
         dict(zip(keys, values, strict=True))
-        | _counted([row for name in names for row in episodes.get(name, ())], len(names))
+        | _counted([row for name in names for row in episodes.get(name, ())], [scored[name] for name in names])
         for values, names in sorted(members.items(), key=lambda item: [_order(value) for value in item[0]])
     ]
+    repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
+    kinds = GROUP_COLUMNS | (DISTINCT_COLUMNS if repeats else {})
     columns = {key: pd.Series([row[key] for row in rows], dtype=object) for key in keys}
-    counts = {name: pd.array([row[name] for row in rows], dtype=kind) for name, kind in GROUP_COLUMNS.items()}
+    counts = {name: pd.array([row[name] for row in rows], dtype=kind) for name, kind in kinds.items()}
     return pd.DataFrame({**columns, **counts})
 
 
@@ -99,11 +105,12 @@ def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
 
 
 def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
-    """Return the groups for a terminal, one line each."""
+    """Return the groups for a terminal, one line each, with the number of conditions where some repeat."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for key in keys:
         table.add_column(plain(key), overflow="fold")
-    for heading in ("jobs", "episodes", "successes", "success % [95 %]", f"length {SPREAD}", "errors"):
+    different = ["conditions"] if "distinct_conditions" in groups else []
+    for heading in ("jobs", "episodes", *different, "successes", "success % [95 %]", f"length {SPREAD}", "errors"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in records(groups):
         values = [Text("-" if row[key] is None else plain(row[key])) for key in keys]
@@ -112,8 +119,8 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
             share, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
             rate = f"{share:.1f} [{low:.1f}, {high:.1f}]"
         length = mean_and_spread(row["mean_length"], row["std_length"], ".1f")
-        numbers = (str(row["jobs"]), str(row["episodes"]), _count(row["successes"]), rate, length, str(row["errors"]))
-        table.add_row(*values, *numbers)
+        numbers = [str(row["jobs"]), str(row["episodes"]), *([str(row["distinct_conditions"])] if different else [])]
+        table.add_row(*values, *numbers, _count(row["successes"]), rate, length, str(row["errors"]))
     return table
 
 
@@ -146,20 +153,20 @@ def _order(value: Any) -> tuple[int, float, str]:
     return (0, 0.0, "") if value is None else (2, 0.0, str(value))
 
 
-def _counted(episodes: Sequence[Mapping[Any, Any]], num_jobs: int) -> dict[str, Any]:
+def _counted(episodes: Sequence[Mapping[Any, Any]], jobs: Sequence[ScoredEpisodes]) -> dict[str, Any]:
     kept = [row for row in episodes if row["outcome"] != Outcome.ERROR]
-    lengths = [row["length"] for row in kept]
-    scored = [bool(row["success"]) for row in kept if row["success"] is not None]
-    interval = wilson_interval(sum(scored), len(scored))
+    lengths, scored = [row["length"] for row in kept], together(jobs)
+    interval = scored.wilson()
     return {
-        "jobs": num_jobs,
+        "jobs": len(jobs),
         "episodes": len(episodes),
         "scored": len(scored),
-        "successes": sum(scored) if scored else None,
-        "success_rate": success_rate(sum(scored), len(scored)),
+        "successes": scored.successes if len(scored) else None,
+        "success_rate": scored.rate,
         "success_low": interval.low if interval else None,
         "success_high": interval.high if interval else None,
         "mean_length": sum(lengths) / len(lengths) if lengths else None,
         "std_length": standard_deviation(lengths),
         "errors": len(episodes) - len(kept),
+        "distinct_conditions": scored.num_distinct,
     }

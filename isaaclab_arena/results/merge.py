@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from isaaclab_arena.garbage import without_collecting
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.clusters import ScoredEpisodes, together
 from isaaclab_arena.results.columns import (
     BENCHMARK_COLUMNS,
+    DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     EVENT_EPISODE_COLUMNS,
@@ -26,12 +30,15 @@ from isaaclab_arena.results.columns import (
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
     SERVER_JOB_TIMING_COLUMNS,
+    START_COLUMNS,
 )
+from isaaclab_arena.results.conditions import alike_starts, condition_key
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.queries.cells import latency_cells, server_cells
 from isaaclab_arena.results.rows import (
     JobEvidence,
     answer_cells,
+    distinct_cells,
     episode_row,
     event_cells,
     job_row,
@@ -40,6 +47,7 @@ from isaaclab_arena.results.rows import (
 from isaaclab_arena.results.stopping.answers import Answer, answers_of, finished_episode, needed_episodes
 from isaaclab_arena.results.suites import benchmark_cells, suite_columns, suite_rows
 from isaaclab_arena.results.swept import swept_columns
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
 from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import (
@@ -136,7 +144,13 @@ def _merged(output_directory: Path) -> MergedResults:
     )
     most = attempts[-1].max_equal_errors if attempts else 0
     told = (
-        replace(each, contents=contents[each.job.name], times_rerun=reruns[each.job.name], max_equal_errors=most)
+        replace(
+            each,
+            told={line.episode_index: json_line(line.variations) for line in logs[each.job.name].lines},
+            contents=contents[each.job.name],
+            times_rerun=reruns[each.job.name],
+            max_equal_errors=most,
+        )
         for each in read
     )
     evidence = [
@@ -193,10 +207,18 @@ def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobE
         own |= QUESTION_JOB_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
     if _tell_events(each.lines for each in evidence):
         own |= EVENT_JOB_COLUMNS
+    if not all(each.scored.are_distinct for each in evidence):
+        own |= DISTINCT_COLUMNS
     if not own:
         return typed_table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
     rows = (
-        job_row(each) | simulated | server_cells(each) | latency_cells(each) | answer_cells(each) | score_cells(each)
+        job_row(each)
+        | simulated
+        | server_cells(each)
+        | latency_cells(each)
+        | answer_cells(each)
+        | score_cells(each)
+        | distinct_cells(each)
         for each, simulated in zip(evidence, simulation, strict=True)
     )
     table = typed_table(rows, columns | own)
@@ -207,10 +229,18 @@ def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping
     columns = EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS | (QUESTION_EPISODE_COLUMNS if plan.questions else {})
     if _tell_events(log.lines for log in logs.values()):
         columns |= EVENT_EPISODE_COLUMNS
+    starts = {job: alike_starts(log.lines) for job, log in logs.items()}
+    if any(start is not None for own in starts.values() for start in own):
+        columns |= START_COLUMNS
     rows = (
-        {**episode_row(each.job, line), "beyond_decision": each.is_beyond(line), **event_cells(line)}
+        {
+            **episode_row(each.job, line, each.told[line.episode_index]),
+            "beyond_decision": each.is_beyond(line),
+            "start": start,
+            **event_cells(line),
+        }
         for each in evidence
-        for line in logs[each.job.name].lines
+        for line, start in zip(logs[each.job.name].lines, starts[each.job.name], strict=True)
     )
     return typed_table(rows, columns)
 
@@ -225,6 +255,25 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
         {str(name): None if pd.isna(value) else value for name, value in row.items()}
         for row in table.to_dict(orient="records")
     ]
+
+
+def scored_by_job(merged: MergedResults) -> dict[str, ScoredEpisodes]:
+    """Return the scored episodes of each job of the plan by its name, also those beyond decisions."""
+    scored = {job.name: together([]) for job in merged.plan.jobs}
+    return scored | {str(name): scored_in(pd.DataFrame(own)) for name, own in merged.episodes.groupby("job")}
+
+
+def scored_in(episodes: pd.DataFrame) -> ScoredEpisodes:
+    """Return the scored ones of a job's rows of the table of episodes."""
+    is_error = (episodes["outcome"] == Outcome.ERROR).fillna(value=False)
+    kept = pd.DataFrame(episodes[episodes["success"].notna() & ~is_error])
+    return ScoredEpisodes(success=np.array(kept["success"], float), conditions=keys_in(kept))
+
+
+def keys_in(episodes: pd.DataFrame) -> list[str]:
+    """Return the `condition_key` of each row of the table of episodes."""
+    columns = [name for name in ("environment", "object", "conditions", "episode_seed", "start") if name in episodes]
+    return list(map(condition_key, *(episodes[name].to_numpy(object, na_value=None) for name in columns)))
 
 
 def changes_between(plan: RunPlan, attempts: Sequence[Attempt]) -> list[str]:

@@ -16,6 +16,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import (
     BENCHMARK_COLUMNS,
+    DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     EVENT_EPISODE_COLUMNS,
@@ -29,6 +30,7 @@ from isaaclab_arena.results.columns import (
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
     SERVER_JOB_TIMING_COLUMNS,
+    START_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.merge import MergedResults, records
@@ -110,6 +112,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "needed_log_e_value": answer.needed_log_e_value,
         "by_later_step": answer.is_late,
         "left_out": answer.left_out,
+        **({"repeated": answer.repeated} if answer.repeated else {}),
         "unequal": answer.unequal,
     }
 
@@ -119,10 +122,11 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     jobs, episodes = merged.jobs, merged.episodes
     swept = [name for name in jobs.columns if name.startswith(PREFIX)]
     timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | LATENCY_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
-    own = BENCHMARK_COLUMNS | LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS
+    own = BENCHMARK_COLUMNS | LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS | DISTINCT_COLUMNS
+    of_episodes = QUESTION_EPISODE_COLUMNS | START_COLUMNS
     tables = {
         "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in own if name in jobs)]],
-        "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in QUESTION_EPISODE_COLUMNS if name in episodes)]],
+        "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in of_episodes if name in episodes)]],
         "timing": jobs[["name", *(name for name in timing if name in jobs)]],
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
     }

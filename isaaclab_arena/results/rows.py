@@ -2,20 +2,18 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.clusters import ScoredEpisodes
 from isaaclab_arena.results.columns import PICTURE_COLUMNS
-from isaaclab_arena.results.statistics import (
-    clopper_pearson_interval,
-    rate_bounds,
-    standard_deviation,
-    success_rate,
-    wilson_interval,
-)
+from isaaclab_arena.results.conditions import alike_starts, condition_key
+from isaaclab_arena.results.statistics import Interval, rate_bounds, standard_deviation
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.results.stopping.anytime import rate_interval
 from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
@@ -35,6 +33,7 @@ class JobEvidence:
     Attributes:
         job: What was planned.
         lines: The commit lines of its finished episodes, by index, each once.
+        told: What each of them started from as its row of the table says it, by index; found out where it is missing.
         reports: How it went, by attempt and rank; normally one.
         has_parts: Whether episodes still have files of their own, which are to go into a dataset.
         unequal_episodes: Whether an episode was committed twice with different results.
@@ -54,6 +53,7 @@ class JobEvidence:
     lines: Sequence[CommitLine]
     reports: Sequence[JobReport]
     has_parts: bool = False
+    told: Mapping[int, str] = field(default_factory=dict)
     unequal_episodes: bool = False
     retried_episodes: int = 0
     same_conditions: bool = True
@@ -88,10 +88,22 @@ class JobEvidence:
         """Whether an episode of the job is one that its questions did not need."""
         return self.needed is not None and line.episode_index >= self.needed
 
+    @cached_property
+    def scored(self) -> ScoredEpisodes:
+        """The episodes that say whether they succeeded: no errors, and none whose success is not measured."""
+        success, conditions = [], []
+        for line, start in zip(self.lines, alike_starts(self.lines), strict=True):
+            if is_scored(line):
+                told = self.told.get(line.episode_index) or json_line(line.variations)
+                success.append(line.success)
+                world = self.job.config.environment, self.job.object
+                conditions.append(condition_key(*world, told, line.episode_seed, start))
+        return ScoredEpisodes(success=np.array(success, float), conditions=conditions)
 
-def scored_lines(evidence: JobEvidence) -> list[CommitLine]:
-    """Return the episodes that say whether they succeeded: no errors, and none whose success is not measured."""
-    return [line for line in evidence.lines if line.success is not None and line.outcome is not Outcome.ERROR]
+
+def is_scored(line: CommitLine) -> bool:
+    """Whether an episode says whether it succeeded: it is no error, and success is measured."""
+    return line.success is not None and line.outcome is not Outcome.ERROR
 
 
 def job_row(evidence: JobEvidence) -> dict[str, Any]:
@@ -115,8 +127,14 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
     }
 
 
-def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
-    """Return an episode's row of the table: a value, or None, for each column."""
+def episode_row(job: PlanEntry, line: CommitLine, told: str | None = None) -> dict[str, Any]:
+    """Return an episode's row of the table: a value, or None, for each column.
+
+    Args:
+        job: Its job.
+        line: What was committed of it.
+        told: What it started from, as JSON, where that is known already.
+    """
     return {
         "job": job.name,
         "episode_index": line.episode_index,
@@ -132,7 +150,7 @@ def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
         "termination": line.termination,
         "error": line.error,
         "language_instruction": line.language_instruction,
-        "conditions": json_line(line.variations),
+        "conditions": told or json_line(line.variations),
         "metrics": json_line(line.metrics),
         "checksum": line.checksum,
         "dataset_file": line.dataset_file,
@@ -161,7 +179,7 @@ def score_cells(evidence: JobEvidence) -> dict[str, Any]:
 
     Nothing where the environment does not tell what happens, whatever the share of its successes.
     """
-    scored = scored_lines(evidence)
+    scored = [line for line in evidence.lines if is_scored(line)]
     failed = [line.events for line in scored if not line.success]
     told = [events.progress for events in failed if events is not None]
     if all(line.events is None for line in scored) or len(told) < len(failed):
@@ -182,25 +200,46 @@ def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
     }
 
 
+def scored_episodes(row: Mapping[str, Any]) -> int:
+    """Return how many episodes the rate in a job's row is of."""
+    if not row["success_rate"]:
+        return (row["failures"] or 0) + (row["timeouts"] or 0)
+    return round(row["successes"] / row["success_rate"])
+
+
+def repeats_in_words(row: Mapping[str, Any]) -> str | None:
+    """Return of how many conditions the rate of a job or a suite is, None where each scored episode has its own."""
+    distinct = row.get("distinct_conditions")
+    if distinct is None:
+        return None
+    scored = row["scored"] if "scored" in row else scored_episodes(row)
+    if distinct == scored:
+        return None
+    different = "all of the same conditions" if distinct == 1 else f"{distinct} different conditions"
+    return f"{scored} scored episodes, {different}: intervals are those of a sample of conditions"
+
+
+def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in a run in which conditions repeat."""
+    return {"distinct_conditions": evidence.scored.num_distinct if len(evidence.scored) else None}
+
+
 def _success(evidence: JobEvidence) -> dict[str, Any]:
     """Count. Errors and episodes whose success is not measured are not scored."""
-    outcomes = Counter(line.outcome for line in evidence.lines)
-    scored = scored_lines(evidence)
-    successes, errors = sum(line.success is True for line in scored), outcomes[Outcome.ERROR]
+    outcomes, scored = Counter(line.outcome for line in evidence.lines), evidence.scored
+    successes, errors = scored.successes, outcomes[Outcome.ERROR]
     unmeasured = len(evidence.lines) - errors - len(scored)
     missing = len(evidence.standing.missing)
-    wilson = wilson_interval(successes, len(scored))
-    exact = clopper_pearson_interval(successes, len(scored))
-    if evidence.answers:
-        # The others take for granted that nobody looked before the end.
-        wilson, exact = rate_interval(successes, len(scored)) if scored else None, None
+    # The usual ones take for granted that nobody looked before the end.
+    wilson = _anytime(scored) if evidence.answers else scored.wilson()
+    exact = None if evidence.answers else scored.clopper_pearson()
     # A job that does not measure success has no rate to bound, however many of its episodes are missing.
     bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)
     unknown_plan = evidence.standing.planned is None and evidence.standing.status is JobResultStatus.MISSING
     return {
         "episodes": len(evidence.lines),
         "successes": None if unmeasured and not scored else successes,
-        "success_rate": success_rate(successes, len(scored)),
+        "success_rate": scored.rate,
         "success_low": wilson.low if wilson else None,
         "success_high": wilson.high if wilson else None,
         "clopper_pearson_low": exact.low if exact else None,
@@ -214,6 +253,15 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
         "rerun": evidence.times_rerun,
         "missing": None if unknown_plan else missing,
     }
+
+
+def _anytime(scored: ScoredEpisodes) -> Interval | None:
+    """Return the interval that holds at every look: of the first episode of each condition, as questions count them."""
+    first, rate = scored.first_of_each(), scored.rate
+    if rate is None:
+        return None
+    interval = rate_interval(first.successes, len(first))
+    return Interval(low=min(interval.low, rate), high=max(interval.high, rate))
 
 
 def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:

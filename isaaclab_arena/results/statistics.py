@@ -33,10 +33,19 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return math.sqrt(sum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
 
 
-def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval | None:
+def wilson_interval(
+    successes: int, trials: int, *, confidence: float = 0.95, design_effect: float = 1.0
+) -> Interval | None:
     """Return Wilson's score interval, None if nothing was tried.
 
     Its coverage is right on average and it is never empty, not even when all trials succeeded: the one to show.
+
+    Args:
+        successes: Trials that succeeded.
+        trials: All of them.
+        confidence: Of the interval.
+        design_effect: How many trials say as much as one that has nothing to do with the others; by so much their
+            effective number is smaller.
 
     Raises:
         ValueError: If there are more successes than trials, or a count is negative.
@@ -44,10 +53,12 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) ->
     _check(successes, trials)
     if trials == 0:
         return None
-    return _score_interval(successes / trials, trials, confidence)
+    return _score_interval(successes / trials, trials / design_effect, confidence)
 
 
-def mean_rate_interval(counts: Sequence[tuple[int, int]], *, confidence: float = 0.95) -> Interval | None:
+def mean_rate_interval(
+    counts: Sequence[tuple[int, int]], *, confidence: float = 0.95, design_effect: float = 1.0
+) -> Interval | None:
     """Return the interval of the mean of several tasks' rates, in which every task weighs the same.
 
     It is Wilson's score interval of that mean at the effective number of trials: as many as one rate would need for
@@ -63,6 +74,7 @@ def mean_rate_interval(counts: Sequence[tuple[int, int]], *, confidence: float =
     Args:
         counts: Successes and trials of each task.
         confidence: Of the interval.
+        design_effect: See `wilson_interval`.
 
     Returns:
         The interval, None if there is no task or one was never tried.
@@ -75,7 +87,7 @@ def mean_rate_interval(counts: Sequence[tuple[int, int]], *, confidence: float =
     if not counts or not all(trials for _, trials in counts):
         return None
     if len(counts) == 1:
-        return wilson_interval(*counts[0], confidence=confidence)
+        return wilson_interval(*counts[0], confidence=confidence, design_effect=design_effect)
     rates = [successes / trials for successes, trials in counts]
     mean = sum(rates) / len(rates)
     spread = mean * (1 - mean)
@@ -85,14 +97,19 @@ def mean_rate_interval(counts: Sequence[tuple[int, int]], *, confidence: float =
         for rate, (_, trials) in zip(rates, counts, strict=True)
     ]
     if not sum(variances):
-        return _score_interval(mean, len(counts) ** 2 / sum(1 / trials for _, trials in counts), confidence)
-    return _score_interval(mean, spread * len(counts) ** 2 / sum(variances), confidence)
+        effective = len(counts) ** 2 / sum(1 / trials for _, trials in counts)
+    else:
+        effective = spread * len(counts) ** 2 / sum(variances)
+    return _score_interval(mean, effective / design_effect, confidence)
 
 
-def clopper_pearson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval | None:
+def clopper_pearson_interval(
+    successes: int, trials: int, *, confidence: float = 0.95, design_effect: float = 1.0
+) -> Interval | None:
     """Return the exact interval of Clopper and Pearson, None if nothing was tried.
 
-    It covers the true rate at least as often as it says, whatever the rate: the one for claims such as "at least".
+    It covers the true rate at least as often as it says, whatever the rate: the one for claims such as "at least". For
+    arguments see `wilson_interval`.
 
     Raises:
         ValueError: If there are more successes than trials, or a count is negative.
@@ -100,10 +117,11 @@ def clopper_pearson_interval(successes: int, trials: int, *, confidence: float =
     _check(successes, trials)
     if trials == 0:
         return None
-    failures, tail = trials - successes, (1 - confidence) / 2
+    failures, tail = (trials - successes) / design_effect, (1 - confidence) / 2
+    successful = successes / design_effect
     return Interval(
-        low=float(betaincinv(successes, failures + 1, tail)) if successes else 0.0,
-        high=float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0,
+        low=float(betaincinv(successful, failures + 1, tail)) if successes else 0.0,
+        high=float(betaincinv(successful + 1, failures, 1 - tail)) if failures else 1.0,
     )
 
 

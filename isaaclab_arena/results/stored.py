@@ -11,6 +11,7 @@ from pyarrow.parquet import read_schema
 from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
 from isaaclab_arena.results.columns import (
     BENCHMARK_COLUMNS,
+    DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
     EVENT_EPISODE_COLUMNS,
@@ -20,6 +21,7 @@ from isaaclab_arena.results.columns import (
     LATENCY_JOB_COLUMNS,
     LATENCY_JOB_TIMING_COLUMNS,
     SERVER_JOB_TIMING_COLUMNS,
+    START_COLUMNS,
     SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
@@ -88,12 +90,16 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
     return MergedResults(
         plan=plan,
         jobs=jobs,
-        suites=pd.DataFrame(suites[[*SUITE_COLUMNS, *(name for name in BENCHMARK_COLUMNS if name in suites)]]),
+        suites=pd.concat(
+            [suites[[*SUITE_COLUMNS]], _there(suites, BENCHMARK_COLUMNS), _there(suites, DISTINCT_COLUMNS)],
+            axis="columns",
+        ),
         episodes=pd.concat(
             [
                 episodes[[*EPISODE_COLUMNS]],
                 episode_timing[[*EPISODE_TIMING_COLUMNS]],
                 _there(episodes, EVENT_EPISODE_COLUMNS),
+                _there(episodes, START_COLUMNS),
             ],
             axis="columns",
         ),
@@ -123,6 +129,7 @@ def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
         _there(timing, SERVER_JOB_TIMING_COLUMNS),
         _there(timing, LATENCY_JOB_TIMING_COLUMNS),
         _there(results, EVENT_JOB_COLUMNS),
+        _there(results, DISTINCT_COLUMNS),
     ]
     return pd.concat(parts, axis="columns")
 

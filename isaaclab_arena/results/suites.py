@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.results.columns import BENCHMARK_COLUMNS, SIMULATION_COLUMNS, SUITE_COLUMNS
-from isaaclab_arena.results.rows import JobEvidence, job_row, scored_lines
-from isaaclab_arena.results.statistics import mean_rate_interval, success_rate, wilson_interval
+from isaaclab_arena.results.clusters import ScoredEpisodes, mean_of_tasks, together
+from isaaclab_arena.results.columns import BENCHMARK_COLUMNS, DISTINCT_COLUMNS, SIMULATION_COLUMNS, SUITE_COLUMNS
+from isaaclab_arena.results.rows import JobEvidence, job_row
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.job_reports import Reproducible
 from isaaclab_arena.storage.run.job_standing import JobResultStatus
@@ -18,10 +18,13 @@ from isaaclab_arena.storage.run.job_standing import JobResultStatus
 
 def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return column to type of the table that rows of suites make."""
+    simulation: dict[str, str] = {}
     if any("environment_sha256" in row for row in rows):
-        return SUITE_COLUMNS | BENCHMARK_COLUMNS
-    is_told = any(row["protocol"] is not None or row["engine"] is not None for row in rows)
-    return SUITE_COLUMNS | (SIMULATION_COLUMNS if is_told else {})
+        simulation = BENCHMARK_COLUMNS
+    elif any(row["protocol"] is not None or row["engine"] is not None for row in rows):
+        simulation = SIMULATION_COLUMNS
+    repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
+    return SUITE_COLUMNS | simulation | (DISTINCT_COLUMNS if repeats else {})
 
 
 def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
@@ -31,7 +34,7 @@ def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
         evidence: What the disk says of every job of the plan; those that are in no suite are left out.
 
     Returns:
-        The columns `SUITE_COLUMNS`, and `SIMULATION_COLUMNS` or `BENCHMARK_COLUMNS`.
+        The columns `SUITE_COLUMNS`, `SIMULATION_COLUMNS` or `BENCHMARK_COLUMNS`, and `DISTINCT_COLUMNS`.
     """
     members: dict[str, list[JobEvidence]] = {}
     for each in evidence:
@@ -76,34 +79,28 @@ def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
         "status": str(_status({JobResultStatus(row["status"]) for row in rows})),
         "tasks": len(rows),
         **{key: _sum(rows, key) for key in ("planned", "episodes", "errors", "missing", "cut")},
-        **_rates([_counts(job) for job in jobs]),
+        **_rates([job.scored for job in jobs]),
         **_bounds(rows),
         "reproducible": _reproducible(rows),
         **(benchmark_cells(jobs) or _simulation(jobs)),
     }
 
 
-def _counts(job: JobEvidence) -> tuple[int, int]:
-    """Return successes, and episodes that say whether they succeeded."""
-    scored = scored_lines(job)
-    return sum(line.success is True for line in scored), len(scored)
-
-
-def _rates(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _rates(tasks: Sequence[ScoredEpisodes]) -> dict[str, Any]:
     """Return both rates. There is no mean of the tasks before each of them has one: it would be that of others."""
-    successes, scored = (sum(each) for each in zip(*counts, strict=True))
-    interval, pooled = mean_rate_interval(counts), wilson_interval(successes, scored)
-    rates = [success_rate(*each) for each in counts]
-    known = [rate for rate in rates if rate is not None]
+    everything, interval = together(tasks), mean_of_tasks(tasks)
+    pooled = everything.wilson()
+    known = [task.rate for task in tasks if task.rate is not None]
     return {
-        "scored": scored,
-        "successes": successes if scored else None,
-        "mean_rate": sum(known) / len(known) if len(known) == len(rates) else None,
+        "scored": len(everything),
+        "successes": everything.successes if len(everything) else None,
+        "mean_rate": sum(known) / len(known) if len(known) == len(tasks) else None,
         "mean_low": interval.low if interval else None,
         "mean_high": interval.high if interval else None,
-        "pooled_rate": success_rate(successes, scored),
+        "pooled_rate": everything.rate,
         "pooled_low": pooled.low if pooled else None,
         "pooled_high": pooled.high if pooled else None,
+        "distinct_conditions": everything.num_distinct,
     }
 
 

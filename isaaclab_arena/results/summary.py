@@ -11,6 +11,7 @@ from rich.text import Text
 from isaaclab_arena.config.loading import limit_in_words
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
+from isaaclab_arena.results.rows import repeats_in_words
 from isaaclab_arena.results.stopping.wording import in_words, what_does_not_count
 from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain, suites_table
@@ -63,8 +64,8 @@ def print_summary(
 def caveats(merged: MergedResults) -> list[str]:
     """Return what is to be known of rates before they are read, in a line each.
 
-    They are what jobs leave out of their rates, with bounds; what episodes show that end before a policy can do much;
-    and what ranks have noticed.
+    They are what jobs leave out of their rates, with bounds; conditions that repeat; what episodes show that end before
+    a policy can do much; and what ranks have noticed.
     """
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
     lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
@@ -85,6 +86,8 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"* job '{plain(known['name'])}': its episodes ran anew with something else than before (--rerun), "
                 f"{_times(known['rerun'])}; those of before do not count and are in set_aside/"
             )
+        if told := repeats_in_words(known):
+            lines.append(f"* job '{plain(known['name'])}': {told}")
         if not is_partial(known):
             continue
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
@@ -158,6 +161,8 @@ def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:
                 f"* suite '{name}': {left_out} do not count; the mean of its tasks is {low:.1f} % "
                 f"if they are counted as failures, {high:.1f} % as successes"
             )
+        if told := repeats_in_words(row):
+            yield f"* suite '{name}': {told}"
 
 
 def answers_in_words(merged: MergedResults) -> list[str]:

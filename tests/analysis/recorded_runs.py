@@ -18,6 +18,10 @@ def write_run(
     jobs: dict[str, str],
     *,
     moved: dict[int, float] | None = None,
+    told: bool = True,
+    own_starts: bool = False,
+    starts: int | None = None,
+    first_seed: int = 0,
     events: Mapping[int, EpisodeEvents] | None = None,
     **planned_as: Any,
 ) -> Path:
@@ -27,24 +31,33 @@ def write_run(
         directory: Where to; it is made.
         jobs: Name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``, which is
             another one than all others if it is called ``outside``.
-        moved: Episodes that start from another place, to that place.
+        moved: Episodes that start from another place, to that place, beside their index.
+        told: Whether episodes say what they start from.
+        own_starts: Whether each job starts from other conditions than all others.
+        starts: How many starts a job plays in turns; None where each episode has one of its own.
+        first_seed: Seed of the first episode.
         events: What happened in episodes of which that is told.
         planned_as: What is said of every job, see `planned`.
     """
     directory.mkdir(parents=True)
     entries = [
-        planned(name, index=index, num_episodes=len(outcomes), rank=0, **{"suite": suite_of(name), **planned_as})
+        planned(name, index=index, num_episodes=len(outcomes), rank=0, **suite_of(name) | planned_as)
         for index, (name, outcomes) in enumerate(jobs.items())
     ]
     write_plan(directory, *entries)
-    for name, outcomes in jobs.items():
+    for number, (name, outcomes) in enumerate(jobs.items()):
+        begin = 1_000 * number * own_starts
         lines = [
             dataclasses.replace(
                 line,
-                variations={"cube.x": (moved or {}).get(line.episode_index, 0.5)},
-                events=(events or {}).get(line.episode_index),
+                variations={"cube.x": begin + index % (starts or len(outcomes)) + (moved or {}).get(index, 0.5)}
+                if told
+                else {},
+                episode_seed=index + first_seed,
+                events=(events or {}).get(index),
             )
             for line in commit_lines(outcomes, job=name)
+            for index in [line.episode_index]
         ]
         if lines:
             write_lines(directory, lines)
@@ -58,10 +71,11 @@ def failed_by(event: str | None, progress: float = 0.5) -> EpisodeEvents:
     return EpisodeEvents(progress=progress, decisive=event, seen={} if event is None else {event: (1, 1)})
 
 
-def suite_of(name: str) -> SuiteMember | None:
-    """Return what the job ``mine:0`` is in the suite ``mine``, None for a name without a colon."""
+def suite_of(name: str) -> dict[str, Any]:
+    """Return what the job ``mine:0`` is planned as in the suite ``mine``, nothing for a name without a colon."""
     entry, colon, task = name.partition(":")
-    return SuiteMember(name=entry, suite="garden" if entry == "outside" else "kitchen", task=task) if colon else None
+    member = SuiteMember(name=entry, suite="garden" if entry == "outside" else "kitchen", task=task)
+    return {"suite": member, "environment": f"room/{task}"} if colon else {}
 
 
 def run_of(directory: Path, jobs: dict[str, str], **how: Any) -> ReadRun:

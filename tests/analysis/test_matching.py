@@ -19,11 +19,9 @@ def test_episodes_of_the_same_index_that_started_elsewhere_are_no_pair(tmp_path)
 
 
 def test_without_conditions_the_seed_of_the_episode_stands_for_them(tmp_path):
-    first, second = (arm_of(tmp_path / name, "sss") for name in ("a", "b"))
-    first.episodes.conditions[:] = second.episodes.conditions[:] = "{}"
+    first, second = (arm_of(tmp_path / name, "sss", told=False) for name in ("a", "b"))
     assert len(match(first, second)) == 3
-    second.episodes.episode_seed[:] += 1
-    matched = match(first, second)
+    matched = match(first, arm_of(tmp_path / "c", "sss", told=False, first_seed=1))
     assert len(matched) == 0
     assert matched.unequal[0].names == ("episode_seed",)
 

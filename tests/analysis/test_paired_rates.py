@@ -1,3 +1,6 @@
+import itertools
+
+import numpy as np
 import pytest
 
 from isaaclab_arena.analysis.paired_rates import (
@@ -5,6 +8,7 @@ from isaaclab_arena.analysis.paired_rates import (
     mcnemar_exact_p,
     mcnemar_mid_p,
     paired_difference_interval,
+    sign_flip_p,
 )
 
 
@@ -62,3 +66,37 @@ def test_no_pairs_have_no_difference():
 def test_a_negative_count_is_refused():
     with pytest.raises(ValueError, match="must not be negative"):
         counts(1, -1, 0, 0)
+
+
+def flipped(sums: list[int]) -> tuple[float, float]:
+    """Return both p-values by trying every way to exchange the policies of whole conditions."""
+    found = [abs(sum(sign * each for sign, each in zip(signs, sums, strict=True)))
+             for signs in itertools.product((1, -1), repeat=len(sums))]  # fmt: skip
+    observed = abs(sum(sums))
+    exact = sum(each >= observed for each in found) / len(found)
+    return exact, exact - sum(each == observed for each in found) / len(found) / 2
+
+
+@pytest.mark.parametrize("sums", [[20, 20], [2, 0, 1, 2], [3, -1, 2, 2, -3], [1, 1, -1, 0], [2, -2]], ids=str)
+def test_pairs_of_one_condition_are_exchanged_together(sums):
+    differences = np.concatenate([np.full(abs(each), np.sign(each)) for each in sums] + [np.zeros(len(sums))])
+    draws = np.concatenate([np.repeat(np.arange(len(sums)), np.abs(sums)), np.arange(len(sums))])
+    assert sign_flip_p(differences, draws) == pytest.approx(flipped(sums))
+
+
+def test_where_no_pair_differs_nothing_is_found():
+    assert sign_flip_p(np.zeros(4), np.array([0, 0, 1, 1])) == (1.0, 1.0)
+
+
+def test_where_all_conditions_differ_it_is_mcnemars_test():
+    differences = np.array([1] * 15 + [-1] * 5 + [0] * 7)
+    assert sign_flip_p(differences, np.arange(27)) == (mcnemar_exact_p(15, 5), mcnemar_mid_p(15, 5))
+
+
+def test_pairs_that_are_repeated_widen_the_interval_to_that_of_the_different_ones():
+    once = PairCounts(both=4, only_first=3, only_second=1, neither=2)
+    often = PairCounts(both=20, only_first=15, only_second=5, neither=10)
+    expected, found = paired_difference_interval(once), paired_difference_interval(often, design_effect=5.0)
+    assert expected is not None
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))

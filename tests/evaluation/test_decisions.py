@@ -200,3 +200,26 @@ def test_a_rank_says_at_its_end_that_nothing_is_left(tmp_path):
     status = json.loads((tmp_path / "logs" / "rank0.status.json").read_text())
     assert status["episodes_total"] == status["episodes_done"] < 150
     assert status["jobs_done"] == status["jobs_total"] == 2
+
+
+def saved_starts(*hardness: float, number: int = 40) -> list:
+    """Return two jobs whose episodes start from saved conditions in turns."""
+    coin = {"coin.heads": 1, "coin.number": 1}
+    conditions = tuple({**coin, "hardness": hardness[index % len(hardness)]} for index in range(number))
+    jobs = new_and_old(0.9, 0.1, num_episodes=number)
+    return [replace(job, saved_conditions=conditions) for job in jobs]
+
+
+def test_two_saved_starts_that_are_played_again_and_again_decide_nothing(tmp_path):
+    merged = contest(tmp_path, saved_starts(0.5, 0.6), [replace(ASKED, max_episodes=40)])
+    [answer] = merged.answers
+    assert (answer.verdict, answer.episodes, answer.repeated) == (None, 40, 38)
+    assert merged.jobs["distinct_conditions"].tolist() == [2, 2]
+    assert merged.jobs["success_low"].tolist()[0] < 0.2
+
+
+def test_as_many_different_saved_starts_decide_as_ever(tmp_path):
+    hardness = [0.3 + 0.01 * index for index in range(40)]
+    merged = contest(tmp_path, saved_starts(*hardness), [replace(ASKED, max_episodes=40)])
+    assert decision(merged) == (Verdict.BETTER, 7)
+    assert "distinct_conditions" not in merged.jobs

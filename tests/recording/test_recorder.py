@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.recording.episode_arrays import RecordedObservations, observation_path
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.results.conditions import alike_starts
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_episode, verify_episodes
 from isaaclab_arena.storage.recorded_episode import Compression
 from isaaclab_arena.storage.run.commits import read_commits
@@ -327,3 +329,37 @@ def test_recording_changes_nothing_it_is_shown(tmp_path):
     plain, recorded = ActionLog(), record(tmp_path)
     rollout(ScriptedEnvironment(4), PushPolicy(), episodes(12), [plain])
     assert all(torch.equal(plain.actions[index], recorded.actions[index]) for index in range(12))
+
+
+class SeededEnvironment(ScriptedEnvironment):
+    """The same, whose conditions are a seed that changes nothing below ten."""
+
+    def draw_conditions(self, generator):
+        return {SEED_CONDITION: int(generator.integers(20))}
+
+    def reset(self, env_ids, conditions):
+        starts = [max(0, int(str(each[SEED_CONDITION])) - 9) for each in conditions]
+        rest = {"script.length": 5, "script.ending": "failure"}
+        return super().reset(env_ids, [{**rest, "point.start": (float(start), 0.0, 0.0)} for start in starts])
+
+
+def test_where_conditions_are_a_seed_the_first_observation_tells_which_episodes_began_alike(tmp_path):
+    record(tmp_path, made=SeededEnvironment, number=20, num_envs=3)
+    lines = read_commits(tmp_path, "push").lines
+    starts: dict[int, set[int | None]] = {}
+    for line in lines:
+        starts.setdefault(max(0, line.variations[SEED_CONDITION] - 9), set()).add(line.start)
+    assert all(len(each) == 1 and None not in each for each in starts.values())
+    assert len(set.union(*starts.values())) == len(starts)
+    shared = [
+        start for line, start in zip(lines, alike_starts(lines), strict=True) if line.variations[SEED_CONDITION] < 10
+    ]
+    assert len(shared) > 1
+    assert None not in shared
+    assert len({*shared}) == 1
+
+
+@pytest.mark.parametrize(("made", "cameras"), [(ScriptedEnvironment, False), (SeededEnvironment, True)])
+def test_nothing_is_said_of_starts_that_are_told_or_that_only_pictures_may_show(tmp_path, made, cameras):
+    record(tmp_path, made=made, cameras=cameras)
+    assert {line.start for line in read_commits(tmp_path, "push").lines} == {None}

@@ -13,7 +13,7 @@ from tests.analysis.recorded_runs import write_run
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[JobOnPage]:
-    merged = merge_results(write_run(tmp_path / "run", {"a": "ssss", "b": "sfff", "c": "sssf"}))
+    merged = merge_results(write_run(tmp_path / "run", {"a": "ssss", "b": "sfff", "c": "sssf"}, own_starts=True))
     parts = [pd.DataFrame(merged.episodes[merged.episodes["job"] == name]) for name in ("a", "b", "c")]
     rows = records(merged.jobs)
     return [job_on_page(row, part, run=0, label=row["name"]) for row, part in zip(rows, parts, strict=True)]
@@ -68,3 +68,16 @@ def test_policies_stand_against_tasks(jobs: list[JobOnPage]):
     assert found.lines[0][1][0].successes == 4
     assert found.lines[1][1][1] is None
     assert matrix(jobs) is None
+
+
+def test_jobs_that_play_the_same_episodes_under_other_seeds_are_pooled_as_one(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "again", {"a": "ssss", "b": "ssss", "c": "ssss"}))
+    rows = records(merged.jobs)
+    parts = [pd.DataFrame(merged.episodes[merged.episodes["job"] == row["name"]]) for row in rows]
+    jobs = [job_on_page(row, part, run=0, label=row["name"]) for row, part in zip(rows, parts, strict=True)]
+    swept = [with_row(job, **{"sweep.noise.high": float(at > 0), "sweep.seed": at}) for at, job in enumerate(jobs)]
+    (curve,) = curves(swept)
+    once, twice = curve.points
+    assert (once.repeats, twice.repeats) == ("", " (4 different conditions)")
+    assert (twice.scored, twice.distinct) == (8, 4)
+    assert twice.interval.low == pytest.approx(once.interval.low)

@@ -82,3 +82,11 @@ def test_a_comparison_made_the_other_way_round_is_shown_once_with_the_evidence_o
     (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, [merge_results(tmp_path).answers])
     assert (pair.first, pair.second, pair.verdict) == (0, 1, "worse")
     assert pair.evidence.answer is not None
+
+
+def test_pairs_that_repeat_conditions_are_those_that_compare_counts(tmp_path: Path):
+    run = read_run(write_run(tmp_path / "run", {"old": "f" * 40, "new": "s" * 40}, starts=2))
+    (pair,) = pairs_on_page([run], {(0, "old"): 0, (0, "new"): 1})
+    (task,) = compare_with_job(run, "old", Question()).tasks
+    assert (pair.distinct, pair.mid_p, pair.interval) == (2, task.mid_p, task.interval)
+    assert pair.evidence.points[-1].evidence < pair.evidence.decisive

@@ -29,7 +29,7 @@ def commit_lines(outcomes: str, *, job: str = "lift", rank: int = 0, first: int 
             success=None if letter in "eu" else letter == "s",
             episode_length=10 + index,
             timestamp=f"2026-01-01T00:00:{index:02d}",
-            variations={"cube.x": 0.5},
+            variations={"cube.x": 0.5 + index},
             episode_index=index,
             outcome=LETTERS[letter],
             termination="terminated",

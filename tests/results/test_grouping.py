@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import pandas as pd
@@ -9,6 +10,12 @@ from isaaclab_arena.results.grouping import GROUPS_FILE, group_by, groups_table,
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+
+
+def placed(line, place):
+    """Return an episode that starts from conditions that no other place has."""
+    return dataclasses.replace(line, variations={"place": place, **line.variations})
+
 
 HIGH = "variations.cube.mass.sampler_cfg.high"
 
@@ -29,7 +36,7 @@ def merged(tmp_path):
     write_plan(tmp_path, *jobs)
     for name, letters in outcomes.items():
         (tmp_path / name).mkdir()
-        write_lines(tmp_path, commit_lines(letters, job=name))
+        write_lines(tmp_path, [placed(line, name) for line in commit_lines(letters, job=name)])
         write_report(tmp_path, report(name))
     return merge_results(tmp_path)
 

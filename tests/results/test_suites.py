@@ -28,7 +28,9 @@ def write_suites(directory: Path, outcomes: dict[str, str], *, world_size: int =
     for index, (name, letters) in enumerate(outcomes.items()):
         entry, dash, task = name.rpartition("-")
         suite = SuiteMember(name=entry, suite="libero_goal", task=task) if dash else None
-        jobs.append(planned(name, index=index, num_episodes=len(letters), rank=index % world_size, suite=suite))
+        environment = f"goal/{task}" if dash else "lift_object"
+        said = {"index": index, "num_episodes": len(letters), "environment": environment, "suite": suite}
+        jobs.append(planned(name, rank=index % world_size, **said))
     write_plan(directory, *jobs, world_size=world_size)
     for job in jobs:
         letters = outcomes[job.name]

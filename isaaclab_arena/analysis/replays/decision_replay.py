@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from isaaclab_arena.analysis.arms import Arm
-from isaaclab_arena.analysis.matching import same_conditions
+from isaaclab_arena.analysis.matching import conditions_of_pairs, same_conditions
 from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.results.clusters import draws_of
 from isaaclab_arena.results.stopping.answers import Verdict, verdict_of
 from isaaclab_arena.results.stopping.anytime import log_e_values, log_e_values_of_difference, log_e_values_of_rate
 
@@ -41,7 +42,7 @@ class DecisionReplay:
         needed_log_e_value: How much evidence decides, as a logarithm.
         log_e_values: The evidence after each episode in the run's own order. Shape: (num_episodes,).
         decision: The decision in that order, None where the episodes do not decide.
-        left_out: Episodes that say nothing: errors, and conditions that were not equal.
+        left_out: Episodes that say nothing: errors, conditions that were not equal, and those of an earlier episode.
         reordered: The decisions in other orders of the same episodes, those that came to one.
         num_orders: How many other orders were tried.
     """
@@ -85,26 +86,28 @@ def replay_decision(
         num_questions: How many questions share the level.
         num_orders: How many other orders are tried.
     """
-    came_out = _came_out(question, arms)
+    came_out, draws = _came_out(question, arms)
+    in_order = _once(came_out, draws)
     needed = math.log(num_questions / question.alpha)
     generator = np.random.default_rng(_SEED)
-    orders = (generator.permutation(came_out, axis=0) for _ in range(num_orders))
-    reordered = (_decision(question, order, needed) for order in orders)
+    orders = (generator.permutation(len(draws)) for _ in range(num_orders))
+    reordered = (_decision(question, _once(came_out[order], draws[order]), needed) for order in orders)
     return DecisionReplay(
         question=question,
         needed_log_e_value=needed,
-        log_e_values=_evidence(question, np.cumsum(came_out, axis=0)),
-        decision=_decision(question, came_out, needed),
-        left_out=int((came_out.sum(axis=1) == 0).sum()),
+        log_e_values=_evidence(question, np.cumsum(in_order, axis=0)),
+        decision=_decision(question, in_order, needed),
+        left_out=int((in_order.sum(axis=1) == 0).sum()),
         reordered=tuple(decision for decision in reordered if decision is not None),
         num_orders=num_orders,
     )
 
 
-def _came_out(question: Question, arms: Sequence[Arm]) -> np.ndarray:
-    """Return how each episode came out, as one 1 in a line of zeros; only zeros for one that says nothing.
+def _came_out(question: Question, arms: Sequence[Arm]) -> tuple[np.ndarray, np.ndarray]:
+    """Return how each episode came out, as one 1 in a line of zeros, and its draw; zeros for one that says nothing.
 
-    Shape: (num_episodes, 3), with columns for a win, a loss and neither. An episode of one job alone wins or loses.
+    Shapes: (num_episodes, 3), with columns for a win, a loss and neither, and (num_episodes,). An episode of one job
+    alone wins or loses.
     """
     num_episodes = min(question.max_episodes, *map(_prefix, arms))
     episodes = [arm.episodes.at(np.arange(num_episodes)) for arm in arms]
@@ -118,7 +121,16 @@ def _came_out(question: Question, arms: Sequence[Arm]) -> np.ndarray:
     found = np.zeros((num_episodes, 3), np.int64)
     for column, which in ((_WIN, won), (_LOSS, lost), (_ALIKE, ~won & ~lost)):
         found[:, column] = which & counts
-    return found
+    return found, draws_of(conditions_of_pairs(episodes[0], episodes[-1]))
+
+
+def _once(came_out: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return how episodes came out in their order, with zeros for those whose draw an earlier one has that counts."""
+    counting = np.flatnonzero(came_out.any(axis=1))
+    _, first = np.unique(draws[counting], return_index=True)
+    kept = np.zeros(len(draws), bool)
+    kept[counting[first]] = True
+    return came_out * kept[:, None]
 
 
 def _prefix(arm: Arm) -> int:

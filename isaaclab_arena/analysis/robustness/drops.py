@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isaaclab_arena.analysis.arms import Arm
+from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
 from isaaclab_arena.analysis.families import holm
-from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
+from isaaclab_arena.analysis.paired_rates import paired_difference_interval, sign_flip_p
 from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL
 from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, BENIGN
 from isaaclab_arena.environments.variations.starts import differs_only_by
-from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.clusters import design_effect, draws_of
+from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.stopping.counts import PairCounts
 
 _ENABLED = ".enabled"
@@ -28,6 +29,7 @@ class Drop:
         level: The level, 0 for the benign arm.
         libero_plus: The axis of LIBERO-plus that it belongs to, None where that has none.
         episodes: Episodes that say whether they succeeded.
+        distinct: How many different conditions they started from.
         successes: Those that did.
         interval: Wilson interval of their share, None without episodes.
         counts: How the pairs came out: first the benign episode, second the changed one. None for the benign arm.
@@ -44,6 +46,7 @@ class Drop:
     level: int
     libero_plus: str | None
     episodes: int
+    distinct: int
     successes: int
     interval: Interval | None
     counts: PairCounts | None = None
@@ -85,38 +88,41 @@ def _of_job(job: str, arms: Sequence[Arm]) -> list[Drop]:
 
 def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     labels = arm.entry.config.labels
-    axis, success = labels[AXIS_LABEL], arm.episodes.success
-    scored = np.isfinite(success)
+    axis, scored = labels[AXIS_LABEL], arm.episodes.scored
     alone = Drop(
         job=job,
         axis=axis,
         level=int(labels[LEVEL_LABEL]),
         libero_plus=AXES[axis].libero_plus if axis in AXES else None,
-        episodes=int(scored.sum()),
-        successes=int((success[scored] > 0).sum()),
-        interval=wilson_interval(int((success[scored] > 0).sum()), int(scored.sum())),
+        episodes=len(scored),
+        distinct=scored.num_distinct,
+        successes=scored.successes,
+        interval=scored.wilson(),
     )
     if benign is None:
         return alone
-    before, now = _pairs(benign, arm, axis)
+    benign_pairs, pairs = _pairs(benign, arm, axis)
+    before, now = benign_pairs.success > 0, pairs.success > 0
     counts = PairCounts(
         both=int((before & now).sum()),
         only_first=int((before & ~now).sum()),
         only_second=int((~before & now).sum()),
         neither=int((~before & ~now).sum()),
     )
+    differences = benign_pairs.success - pairs.success
+    effect = design_effect(differences, benign_pairs.began.tolist())
     return replace(
         alone,
         counts=counts,
         drop=counts.difference,
-        drop_interval=paired_difference_interval(counts),
-        mid_p=mcnemar_mid_p(counts.only_first, counts.only_second) if counts.total else None,
+        drop_interval=paired_difference_interval(counts, design_effect=effect),
+        mid_p=sign_flip_p(differences, draws_of(benign_pairs.began))[1] if counts.total else None,
         left_out=len(arm.episodes) - counts.total,
     )
 
 
-def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return which episodes of pairs succeeded, benign and changed. Shapes: (number of pairs,), bool."""
+def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[EpisodeColumns, EpisodeColumns]:
+    """Return the episodes of pairs without an error, benign and changed."""
     one, other = benign.episodes, arm.episodes
     _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
     one, other = one.at(at_one), other.at(at_other)
@@ -127,7 +133,7 @@ def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[np.ndarray, np.ndarray]:
         for before, now in zip(one.conditions, other.conditions, strict=True)
     ]
     kept = np.array(alike, bool) & np.isfinite(one.success) & np.isfinite(other.success)
-    return one.success[kept] > 0, other.success[kept] > 0
+    return one.at(kept), other.at(kept)
 
 
 def _turned_on(benign: Arm, arm: Arm) -> frozenset[str]:

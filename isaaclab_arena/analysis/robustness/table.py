@@ -23,7 +23,10 @@ def drops_table(found: Sequence[Drop]) -> TextTable:
 
 def csv_of(found: Sequence[Drop]) -> str:
     """Return every figure for a program or a spreadsheet: rates and drops as 0 to 1."""
-    return pd.DataFrame([_figures(each) for each in found]).to_csv(index=False, lineterminator="\n")
+    table = pd.DataFrame([_figures(each) for each in found])
+    if any(each.distinct < each.episodes for each in found):
+        table["distinct_conditions"] = [each.distinct for each in found]
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def sentences(found: Sequence[Drop]) -> Iterator[str]:
@@ -45,6 +48,9 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
         left_out = sum(each.left_out for each in own)
         if left_out:
             yield f"{job}: {left_out} episodes have no pair and count in their own rate alone"
+        for each in own:
+            if each.distinct < each.episodes:
+                yield f"{job}: {each.axis} {each.level}: {each.episodes} episodes, {each.distinct} different conditions"
         if not any(each.axis == BENIGN for each in own):
             yield f"{job}: the run has no benign arm, so nothing can be compared"
 

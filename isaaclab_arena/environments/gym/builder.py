@@ -25,7 +25,6 @@ from isaaclab_arena.environments.gym.env_slots import (
 from isaaclab_arena.environments.gym.env_worker import ANSWERS
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
-    SEED_CONDITION,
     GymEnvironment,
     GymTraits,
 )
@@ -34,7 +33,7 @@ from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker, finding_worker
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
 from isaaclab_arena.workers.kept_workers import stop_kept_workers
 from isaaclab_arena.workers.worker_options import WorkerOptions
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError

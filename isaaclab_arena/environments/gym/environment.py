@@ -13,11 +13,10 @@ from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, HoldAction, Observation, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS, PictureLayout, picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec
 
-SEED_CONDITION = "gym.seed"
 INDEX_CONDITION = "gym.episode_index"
 
 RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: rgb_array} in its arena_env_args"

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from isaaclab_arena.evaluation.watching.curve.point import Point
-from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.clusters import together
+from isaaclab_arena.results.statistics import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +34,11 @@ def scores_of(points: Iterable[Point]) -> dict[int, Score]:
     scores = {}
     for step in sorted(by_step):
         own = by_step[step]
-        scored = sum(point.scored for point in own)
-        interval = wilson_interval(sum(point.successes for point in own), scored)
+        episodes = together([point.episodes for point in own])
+        interval = episodes.wilson()
         if interval is not None:
             rate = sum(point.success_rate for point in own) / len(own)
-            scores[step] = Score(step=step, success_rate=rate, interval=interval, scored=scored)
+            scores[step] = Score(step=step, success_rate=rate, interval=interval, scored=len(episodes))
     return scores
 
 

@@ -9,7 +9,7 @@ from isaaclab_arena.config.expansion.checkpoints import STEP
 from isaaclab_arena.config.job_blocks import job_over_defaults
 from isaaclab_arena.evaluation.plan.condition_sets import ConditionFile, load_conditions
 from isaaclab_arena.nested import set_at, value_at
-from isaaclab_arena.results.merge import merge_results, records
+from isaaclab_arena.results.merge import keys_in, merge_results, records
 from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.seeding import MAX_SEED
@@ -22,7 +22,6 @@ OTHER_SEED = 1_000_003
 CONDITIONS = "conditions"
 _SEEDS = ("seed", "arena_env_args.placement_seed")
 _PLACEMENT_SEED = ("--placement_seed", "--placement-seed")
-_NO_CONDITIONS = "{}"
 
 
 def shift_seeds(document: dict[str, Any], offset: int) -> None:
@@ -103,14 +102,13 @@ def count_alike(run: Path, other: Path) -> int:
     return sum(start in before for start in _starts(run))
 
 
-def _starts(run: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield the job of each episode of a checkpoint and what it began from; its seed where that is not said."""
+def _starts(run: Path) -> Iterator[tuple[str, str]]:
+    """Yield the job of each episode of a checkpoint and what it began from."""
     results = stored_results(run) or merge_results(run)
     jobs = {line["name"] for line in records(results.jobs) if line.get(PREFIX + STEP) is not None}
-    columns = (results.episodes[name] for name in ("job", "conditions", "episode_seed"))
-    for job, said, seed in zip(*columns, strict=True):
+    for job, key in zip(results.episodes["job"], keys_in(results.episodes), strict=True):
         if job in jobs:
-            yield job, said, seed if said == _NO_CONDITIONS else None
+            yield job, key
 
 
 def _shifted(seed: Any, offset: int) -> Any:

@@ -136,6 +136,7 @@ def _curve(job: str, points: Sequence[Point], steps: Sequence[int], links_from: 
             x=(point.step - steps[0]) / width if width else 0.5,
             successes=point.successes,
             scored=point.scored,
+            distinct=point.episodes.num_distinct,
             rate=point.success_rate,
             interval=Interval(low=point.success_low, high=point.success_high),
             jobs=1,

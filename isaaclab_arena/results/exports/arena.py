@@ -10,6 +10,7 @@ from typing import Any
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.rows import repeats_in_words
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import job_directory, parse_video_file_name
@@ -60,6 +61,8 @@ def export_arena(run: Path, output: Path) -> list[str]:
     write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, output)))
     told = [f"{_counted(num_episodes, 'episode')} of {_counted(len(jobs), 'job')} in {output}", *merged.problems]
     failed = [job.name for job in jobs if status[job.name] is not JobResultStatus.COMPLETED]
+    repeated = {str(row["name"]): repeats_in_words(row) for row in records(merged.jobs)}
+    told += [f"job '{name}': {words}" for name, words in repeated.items() if words]
     return [*told, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.rows import repeats_in_words
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.hdf5.episodes import read_array
 from isaaclab_arena.storage.layout import REWARDS, job_directory
@@ -95,7 +96,7 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
 
 def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[str, EvaluatedTask]:
     """Return the jobs that have an episode whose success is known, by name; ``told`` gets what is left out."""
-    wall_s = {str(row["name"]): row["wall_s"] for row in records(merged.jobs)}
+    rows = {str(row["name"]): row for row in records(merged.jobs)}
     tasks: dict[str, EvaluatedTask] = {}
     sizes: Counter[str] = Counter()
     beyond = _beyond_decisions(merged)
@@ -109,12 +110,14 @@ def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[
         if len(scored) < len(counted):
             left_out = f"{len(counted) - len(scored)} of {len(counted)} episodes left out"
             told.append(f"job '{job.name}': {left_out}, whose success is not known")
+        if repeated := repeats_in_words(rows[job.name]):
+            told.append(f"job '{job.name}': {repeated}")
         if scored:
             tasks[job.name] = EvaluatedTask(
                 group=group,
                 task_id=sizes[group],
                 episodes=_episodes(directory, job.name, scored),
-                wall_s=math.nan if wall_s[job.name] is None else float(wall_s[job.name]),
+                wall_s=math.nan if rows[job.name]["wall_s"] is None else float(rows[job.name]["wall_s"]),
                 video_paths=[str(path) for path in _videos(directory)],
             )
             sizes[group] += 1

@@ -5,20 +5,21 @@ first m that is enough decides. So it does not matter how many ranks there are, 
 the run was interrupted.
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.conditions import condition_key, how_it_went
 from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
 from isaaclab_arena.results.stopping.e_values import (
     log_e_value_of_difference,
     log_e_value_of_equality,
     log_e_value_of_rate,
 )
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitLine
 
 
@@ -29,10 +30,14 @@ class FinishedEpisode:
     Attributes:
         success: Whether it succeeded; None for an error, and where that is not measured.
         conditions: What it started from, as text that is equal for equal conditions.
+        start: Its first observation, where its conditions are but a seed; see `CommitLine`.
+        went: How it went, equal for episodes that went alike.
     """
 
     success: bool | None
     conditions: str
+    start: int | None = None
+    went: Hashable = None
 
 
 def finished_episode(line: CommitLine) -> FinishedEpisode:
@@ -40,10 +45,10 @@ def finished_episode(line: CommitLine) -> FinishedEpisode:
     is_error = line.outcome is Outcome.ERROR
     return FinishedEpisode(
         success=None if is_error else line.success,
-        # Where an environment says no conditions, the seed of the episode stands for them.
-        conditions=json.dumps(line.variations, sort_keys=True, default=str)
-        if line.variations
-        else f"seed {line.episode_seed}",
+        # The jobs of a question play the same environment.
+        conditions=condition_key("", None, json_line(line.variations), line.episode_seed),
+        start=line.start,
+        went=None if line.start is None else how_it_went(line),
     )
 
 
@@ -70,6 +75,7 @@ class Answer:
         verdict: The answer, None as long as there is none.
         left_out: Episodes that do not count, because one of them is an error or does not say whether it succeeded.
         unequal: Indices that are no pairs, because the jobs' episodes started from other conditions.
+        repeated: Episodes that do not count, because they repeat the conditions of an earlier one.
         is_late: Whether the verdict came at the end only, when Holm's later steps needed less evidence.
     """
 
@@ -81,6 +87,7 @@ class Answer:
     verdict: Verdict | None = None
     left_out: int = 0
     unequal: tuple[int, ...] = ()
+    repeated: int = 0
     is_late: bool = False
 
     @property
@@ -91,6 +98,9 @@ class Answer:
 
 class Answering:
     """Answers one question as episodes finish; each episode is looked at once.
+
+    Conditions are bet on once, with the first episode of theirs that counts: a bet on what has been seen is none. So
+    are episodes that began alike although their seeds differ, as long as all of them went alike too.
 
     Args:
         question: The question.
@@ -104,6 +114,8 @@ class Answering:
         self.answer = Answer(
             question=question, episodes=0, counts=nothing, log_e_value=0.0, needed_log_e_value=self._needed
         )
+        self._conditions: set[str] = set()
+        self._starts: dict[tuple[int | None, ...], _SameStart] = {}
 
     def look(self, finished: Mapping[str, Mapping[int, FinishedEpisode]]) -> Answer:
         """Return the answer after the episodes that have finished meanwhile.
@@ -124,7 +136,39 @@ class Answering:
         successes = [episode.success for episode in episodes if episode.success is not None]
         if len(successes) < len(episodes):
             return replace(answer, left_out=before.left_out + 1)
-        return decided(replace(answer, counts=_counted(before.counts, successes)))
+        if episodes[0].conditions in self._conditions:
+            return replace(answer, repeated=before.repeated + 1)
+        self._conditions.add(episodes[0].conditions)
+        starts, counting = tuple(episode.start for episode in episodes), [successes]
+        if None not in starts:
+            same = self._starts.setdefault(starts, _SameStart())
+            counting = same.counting(successes, tuple(episode.went for episode in episodes))
+        answer = replace(answer, repeated=before.repeated + 1 - len(counting))
+        for each in counting:
+            answer = replace(answer, counts=_counted(answer.counts, each))
+        return decided(answer) if counting else answer
+
+
+class _SameStart:
+    """Episodes that began alike although their seeds differ."""
+
+    def __init__(self) -> None:
+        self._went: set[Hashable] = set()
+        self._repeats: list[Sequence[bool]] = []
+
+    def counting(self, successes: Sequence[bool], went: Hashable) -> list[Sequence[bool]]:
+        """Return which episodes count from the next one on, by how they came out: those before it too if it differs.
+
+        Args:
+            successes: How the next one came out.
+            went: How it went.
+        """
+        if went in self._went and len(self._went) == 1:
+            self._repeats.append(successes)
+            return []
+        repeats, self._repeats = self._repeats, []
+        self._went.add(went)
+        return [*repeats, successes]
 
 
 def answers_of(

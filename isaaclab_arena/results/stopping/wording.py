@@ -46,7 +46,10 @@ def what_does_not_count(answer: Answer) -> str | None:
         parts.append(f"{len(answer.unequal)} started from other conditions in each job ({shown}{more})")
     if answer.left_out:
         parts.append(f"{answer.left_out} ended in an error")
-    return f"{answer.question.name}: of its episodes {' and '.join(parts)}; they do not count" if parts else None
+    if answer.repeated:
+        parts.append(f"{answer.repeated} repeat the conditions of an earlier one")
+    told = ", ".join([*parts[:-2], " and ".join(parts[-2:])])
+    return f"{answer.question.name}: of its episodes {told}; they do not count" if parts else None
 
 
 def e_value_text(log_e_value: float) -> str:

@@ -49,6 +49,7 @@ class CommitLine:
         dataset_file: File of the job's recording after consolidation, in the job's directory.
         episode_file: File of the episode before consolidation, in the job's directory.
         checksum: CRC-32 of the recorded arrays.
+        start: CRC-32 of its first observation, where its conditions are but a seed and it shows no pictures.
         wall_s: Seconds from its start to its end, during which other env slots ran too.
     """
 
@@ -76,6 +77,7 @@ class CommitLine:
     dataset_file: str | None = None
     episode_file: str | None = None
     checksum: int | None = None
+    start: int | None = None
     wall_s: float | None = None
 
 
@@ -95,6 +97,7 @@ class CommitContext:
     dataset_file: str | None = None
     episode_file: str | None = None
     checksum: int | None = None
+    start: int | None = None
 
 
 def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
@@ -124,6 +127,7 @@ def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
         dataset_file=context.dataset_file,
         episode_file=context.episode_file,
         checksum=context.checksum,
+        start=context.start,
         wall_s=round(context.wall_s, 6),
     )
 

@@ -38,7 +38,7 @@ def test_the_decision_is_the_one_that_the_run_takes(question, rates, tmp_path):
     arms = drawn(tmp_path, *rates)
     finished = {
         job: {
-            index: FinishedEpisode(success=bool(success), conditions="")
+            index: FinishedEpisode(success=bool(success), conditions=str(index))
             for index, success in enumerate(arm.episodes.success)
         }
         for job, arm in zip(question.jobs, arms, strict=True)

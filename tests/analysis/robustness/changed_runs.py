@@ -17,6 +17,7 @@ def write_changed_run(
     job: str = "lift",
     conditions: Mapping[str, Mapping[str, ConditionValue]] | None = None,
     turned_on: Mapping[str, Sequence[str]] | None = None,
+    starts: int | None = None,
 ) -> Path:
     """Write a run of the arms of one job.
 
@@ -26,6 +27,7 @@ def write_changed_run(
         job: The job that they come from.
         conditions: Axis to what its episodes start from, beside ``cube.x``; by default nothing.
         turned_on: Axis to the variations that are on in its arm.
+        starts: How many starts each arm plays in turns; None where each episode has one of its own.
     """
     directory.mkdir(parents=True)
     names = {(axis, level): f"{job}-{axis}-{level}" for axis, level in arms}
@@ -42,8 +44,13 @@ def write_changed_run(
     ]
     write_plan(directory, *entries)
     for key, outcomes in arms.items():
-        own = {"cube.x": 0.5, **(conditions or {}).get(key[0], {})}
-        lines = [dataclasses.replace(line, variations=own) for line in commit_lines(outcomes, job=names[key])]
+        own = (conditions or {}).get(key[0], {})
+        lines = [
+            dataclasses.replace(
+                line, variations={"cube.x": 0.5 + line.episode_index % (starts or len(outcomes)), **own}
+            )
+            for line in commit_lines(outcomes, job=names[key])
+        ]
         write_lines(directory, lines)
         write_report(directory, report(names[key]))
     return directory

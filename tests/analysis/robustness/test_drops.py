@@ -4,6 +4,7 @@ from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.families import holm
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.analysis.robustness.drops import drops
+from isaaclab_arena.analysis.robustness.table import csv_of, sentences
 from isaaclab_arena.results.stopping.counts import PairCounts
 from tests.analysis.recorded_runs import write_run
 from tests.analysis.robustness.changed_runs import drops_of, write_changed_run
@@ -87,3 +88,19 @@ def test_errors_and_missing_episodes_leave_their_pair_out(tmp_path):
 
 def test_jobs_without_arms_have_no_drops(tmp_path):
     assert drops(read_run(write_run(tmp_path / "run", {"lift": "sf"})).arms().values()) == ()
+
+
+def test_arms_that_repeat_starts_are_no_surer_than_the_starts(tmp_path):
+    once = drops_of(write_changed_run(tmp_path / "once", {BENIGN: "ss", ("light", 1): "ff"}))
+    often = drops_of(write_changed_run(tmp_path / "often", {BENIGN: "s" * 20, ("light", 1): "f" * 20}, starts=2))
+    few, many = once["light", 1], often["light", 1]
+    assert (many.episodes, many.distinct, many.mid_p) == (20, 2, pytest.approx(few.mid_p))
+    assert few.interval is not None
+    assert many.interval is not None
+    assert few.drop_interval is not None
+    assert many.drop_interval is not None
+    assert many.interval.high == pytest.approx(few.interval.high)
+    assert many.drop_interval.low == pytest.approx(few.drop_interval.low)
+    assert csv_of(list(often.values())).splitlines()[0].endswith(",distinct_conditions")
+    assert "distinct" not in csv_of(list(once.values()))
+    assert any("20 episodes, 2 different conditions" in line for line in sentences(list(often.values())))

@@ -13,7 +13,8 @@ def engine(version: str, success: list[float], lengths: list[int]) -> Engine:
     nothing: Any = None
     episodes = EpisodeColumns(
         index=np.arange(number),
-        episode_seed=np.arange(number),
+        drawn=np.array([str(index) for index in range(number)], object),
+        began=np.array([str(index) for index in range(number)], object),
         success=np.array(success),
         length=np.array(lengths),
         episode_return=np.zeros(number),

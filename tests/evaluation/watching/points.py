@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from isaaclab_arena.evaluation.watching.curve.point import Point
+from isaaclab_arena.results.clusters import ScoredEpisodes
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.analysis.recorded_runs import write_run
 
@@ -18,6 +21,9 @@ def point(step: int, successes: int, scored: int = 100, job: str = "reach", *, i
         success_rate=successes / scored,
         success_low=interval.low,
         success_high=interval.high,
+        episodes=ScoredEpisodes(
+            success=np.arange(scored) < successes, conditions=[f"{job} {index}" for index in range(scored)]
+        ),
         is_baseline=is_baseline,
     )
 
@@ -34,4 +40,4 @@ def write_run_of_checkpoint(
         moved: Episodes that start from another place than all others, to that place.
     """
     named = {f"{job}-{step}": outcomes for job, outcomes in jobs.items()}
-    write_run(directory, named, swept={"checkpoint_step": step}, moved=moved)
+    write_run(directory, named, swept={"checkpoint_step": step}, moved=moved, own_starts=True)

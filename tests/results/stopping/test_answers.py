@@ -134,3 +134,63 @@ def test_a_job_needs_the_longest_of_its_questions_and_all_of_them():
 def test_two_equal_policies_are_told_apart_seldom_however_often_one_looks():
     verdicts = [the_answer(BETTER, arms(0.7, 0.7, seed=seed, number=300)).verdict for seed in range(100)]
     assert sum(verdict is not None for verdict in verdicts) <= 5
+
+
+def test_a_start_that_is_played_again_is_not_bet_on_again():
+    """Two saved starts, each played twenty times: seven wins would decide, and there are only two."""
+    finished = {job: arm([job == "new"] * 40, lambda index: str(index % 2)) for job in ("new", "old")}
+    answer = the_answer(BETTER, finished)
+    assert (answer.verdict, answer.episodes, answer.repeated) == (None, 40, 38)
+    assert answer.counts == PairCounts(both=0, only_first=2, only_second=0, neither=0)
+    bar = Question(name="bar", jobs=("new",), max_episodes=500, at_least=0.5)
+    assert the_answer(bar, finished).counts == RateCounts(successes=2, trials=2)
+
+
+def test_the_first_episode_of_a_start_that_says_anything_is_the_one_that_is_bet_on():
+    new = arm([None, True, True, False], lambda index: str(index % 2))
+    answer = the_answer(BETTER, {"new": new, "old": arm([False] * 4, lambda index: str(index % 2))})
+    assert answer.counts == PairCounts(both=0, only_first=2, only_second=0, neither=0)
+    assert (answer.left_out, answer.repeated) == (1, 1)
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_repeats_change_nothing_about_the_order_in_which_episodes_end(order):
+    finished = {job: arm(each.success for each in own.values()) for job, own in arms(0.9, 0.4).items()}
+    finished = {
+        job: {index: replace(each, conditions=str(index // 3)) for index, each in own.items()}
+        for job, own in finished.items()
+    }
+    whole, answering = the_answer(BETTER, finished), Answering(BETTER, num_questions=1)
+    growing: dict[str, dict[int, FinishedEpisode]] = {"new": {}, "old": {}}
+    ends = [(name, index) for name in growing for index in range(500)]
+    random.Random(order).shuffle(ends)
+    for name, index in ends:
+        growing[name][index] = finished[name][index]
+        answering.look(growing)
+    assert answering.answer == whole
+    assert whole.verdict is Verdict.BETTER
+    assert whole.repeated > whole.episodes // 2
+
+
+def began_alike(successes, *, went: Callable[[int], object]) -> dict[int, FinishedEpisode]:
+    found = arm(successes)
+    return {index: replace(each, start=5, went=went(index)) for index, each in found.items()}
+
+
+def test_episodes_that_begin_and_go_alike_under_other_seeds_are_bet_on_once():
+    finished = {job: began_alike([job == "new"] * 40, went=lambda _: "alike") for job in ("new", "old")}
+    answer = the_answer(BETTER, finished)
+    assert (answer.verdict, answer.repeated) == (None, 39)
+    assert answer.counts == PairCounts(both=0, only_first=1, only_second=0, neither=0)
+
+
+def test_as_soon_as_one_goes_otherwise_all_of_them_count():
+    for differs in (3, 20):
+        finished = {
+            "new": began_alike([True] * 40, went=lambda index, at=differs: index == at),
+            "old": began_alike([False] * 40, went=lambda _: "alike"),
+        }
+        answer = the_answer(BETTER, finished)
+        assert (answer.verdict, answer.episodes) == (Verdict.BETTER, max(7, differs + 1))
+        assert answer.counts == PairCounts(both=0, only_first=answer.episodes, only_second=0, neither=0)
+        assert answer.repeated == 0

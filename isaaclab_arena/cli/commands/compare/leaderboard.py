@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison_table import TextTable
-from isaaclab_arena.analysis.leaderboard import Leaderboard, leaderboard
+from isaaclab_arena.analysis.leaderboard import Leaderboard, Place, leaderboard
 from isaaclab_arena.analysis.report import NotComparableError
 from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, question_of
 from isaaclab_arena.cli.json_output import print_json
@@ -48,10 +49,22 @@ def main(argv: Sequence[str]) -> int:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return NOT_COMPARABLE
     if options.json:
-        print_json(found)
+        print_json(document(found))
     else:
         show(found, results_console(), alpha=options.alpha)
     return 0
+
+
+def document(found: Leaderboard) -> dict[str, Any]:
+    """Return everything that a leaderboard says, as JSON holds it; numbers of conditions where some repeat."""
+    places = [vars(place) | {"distinct_conditions": place.distinct} for place in found.places]
+    left_out = {"distinct"} if any(map(_repeats, found.places)) else {"distinct", "distinct_conditions"}
+    kept = [{name: value for name, value in place.items() if name not in left_out} for place in places]
+    return vars(found) | {"places": kept}
+
+
+def _repeats(place: Place) -> bool:
+    return place.distinct < place.episodes
 
 
 def show(found: Leaderboard, console: Console, *, alpha: float) -> None:
@@ -63,6 +76,9 @@ def show(found: Leaderboard, console: Console, *, alpha: float) -> None:
             f"{found.num_comparisons} comparisons, above {alpha:g}"
         )
     )
+    for place in filter(_repeats, found.places):
+        told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
+        console.print(Text(plain_text(f"{place.name}: {told}")))
     if found.winner is not None:
         console.print(Text(plain_text(found.winner.sentence)))
 

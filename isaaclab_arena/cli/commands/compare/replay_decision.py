@@ -115,7 +115,7 @@ def _lines(replay: DecisionReplay) -> Iterator[str]:
     yield f"{replay.question.name}: {question_in_words(replay.question)}"
     yield f"in the order of the run: {decision_in_words(replay)}"
     if replay.left_out:
-        yield f"{replay.left_out} episodes say nothing: errors, and conditions that are not equal"
+        yield f"{replay.left_out} episodes say nothing: errors, and conditions that are not equal or repeat"
     shares = [f"{verdict_in_words(replay.question, each)} {_percent(n, replay)}" for each, n in replay.verdicts.items()]
     shares.append(f"undecided {_percent(replay.num_orders - len(replay.reordered), replay)}")
     yield f"in {replay.num_orders:,} other orders: {', '.join(shares)}"

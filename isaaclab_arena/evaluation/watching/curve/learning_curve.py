@@ -11,13 +11,14 @@ from isaaclab_arena.analysis.replays.picture import png, svg
 from isaaclab_arena.config.expansion.checkpoints import STEP
 from isaaclab_arena.evaluation.watching.curve.curve_picture import curve_picture
 from isaaclab_arena.evaluation.watching.curve.point import Point
-from isaaclab_arena.report.jobs import scored_episodes
-from isaaclab_arena.results.merge import merge_results, records
+from isaaclab_arena.results.clusters import ScoredEpisodes
+from isaaclab_arena.results.merge import merge_results, records, scored_by_job
+from isaaclab_arena.results.rows import scored_episodes
 from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 
-_NO_COLUMN = ("is_baseline",)
+_NO_COLUMN = ("episodes", "is_baseline")
 
 
 def points_of(run_directory: Path, step: int) -> list[Point]:
@@ -27,10 +28,12 @@ def points_of(run_directory: Path, step: int) -> list[Point]:
         ArenaError: If the directory is no output of a run.
     """
     merged = stored_results(run_directory) or merge_results(run_directory)
-    return [_point(line, step) for line in records(merged.jobs) if line["success_rate"] is not None]
+    scored = scored_by_job(merged)
+    lines = (line for line in records(merged.jobs) if line["success_rate"] is not None)
+    return [_point(line, step, scored[str(line["name"])]) for line in lines]
 
 
-def _point(line: Mapping[str, Any], step: int) -> Point:
+def _point(line: Mapping[str, Any], step: int, episodes: ScoredEpisodes) -> Point:
     is_baseline = line.get(PREFIX + STEP) is None
     name = str(line["name"])
     return Point(
@@ -41,6 +44,7 @@ def _point(line: Mapping[str, Any], step: int) -> Point:
         success_rate=line["success_rate"],
         success_low=line["success_low"],
         success_high=line["success_high"],
+        episodes=episodes,
         is_baseline=is_baseline,
     )
 

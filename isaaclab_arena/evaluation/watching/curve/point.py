@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from isaaclab_arena.results.clusters import ScoredEpisodes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
@@ -15,6 +17,7 @@ class Point:
         success_rate: Their share.
         success_low: Lower end of its 95 % Wilson interval.
         success_high: Upper end.
+        episodes: The scored episodes themselves.
         is_baseline: Whether it is a job without checkpoints, which is the same at every step.
     """
 
@@ -25,4 +28,5 @@ class Point:
     success_rate: float
     success_low: float
     success_high: float
+    episodes: ScoredEpisodes
     is_baseline: bool = False
