@@ -38,7 +38,7 @@ def recording(directory: Path, indices=(0, 1, 2), env_args: Mapping[str, Any] = 
     return directory / "demos.hdf5"
 
 
-def played(path: Path, environment: str = "lift_object", episodes: Any = None, **more: Any) -> Job:
+def played(path: Path, environment: str = "lift_object", episodes: Any = None, seed: int = 7, **more: Any) -> Job:
     options = {"replay_file_path": str(path)} | ({} if episodes is None else {"episodes": episodes})
     config = JobConfig(
         index=0,
@@ -46,7 +46,8 @@ def played(path: Path, environment: str = "lift_object", episodes: Any = None, *
         environment=environment,
         policy_type="replay",
         policy_config_dict=options,
-        **{"seed": 7} | more,
+        seed=seed,
+        **more,
     )
     (job,) = resolve_jobs([config])
     return job

@@ -50,7 +50,8 @@ class FilePolicy(SurePolicy):
     def get_action(self, env, observation):
         if "broken" in Path(self.config.words_path).read_text():  # pyright: ignore[reportAttributeAccessIssue]
             raise ValueError("the words are broken")
-        self.config, options = None, self.config
+        options = self.config
+        self.config = None  # pyright: ignore[reportAttributeAccessIssue]
         action = super().get_action(env, observation)
         self.config = options
         return action

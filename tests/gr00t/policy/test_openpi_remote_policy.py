@@ -406,13 +406,16 @@ def test_an_environment_that_lacks_something_is_refused_before_the_first_step():
 
 
 def test_what_the_server_will_be_shown_is_known_and_refused_without_it():
-    environment, options = LimbEnvironment(1), options_for(1, action_columns=(0, 1, 2, 3, 6))
+    environment, columns = LimbEnvironment(1), (0, 1, 2, 3, 6)
+    options = options_for(1, action_columns=columns)
     assert str(OpenpiRemotePolicy.check_fit(OpenpiRemotePolicyCfg(**options), environment)) == (
         "observation/image <- front; observation/state <- robot_joint_pos + fingers; "
         "action[0:4, 6] -> action (wrist to knee)"
     )
     with pytest.raises(ConfigError, match="did you mean 'front'"):
-        OpenpiRemotePolicy.check_fit(OpenpiRemotePolicyCfg(**options | {"images": {"a": "frnt"}}), environment)
+        OpenpiRemotePolicy.check_fit(
+            OpenpiRemotePolicyCfg(**options_for(1, action_columns=columns, images={"a": "frnt"})), environment
+        )
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_one_line_says_what_a_policy_is_shown_and_which_of_its_numbers_are_playe
 def test_what_the_dataset_of_the_training_says_otherwise_is_told():
     environment = LimbEnvironment(1)
     taken = environment.action_spec.names
+    assert taken is not None
     data = TrainingData(terms={STATE: ("fingers", "robot_joint_pos")}, fps=None, action_names=taken[::-1])
     options = LeRobotPolicyCfg(pretrained="policy", states=LIMBS)
     inputs = fitted(features(states={STATE: 6}), data, options, environment)
