@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from isaaclab_arena.environments.tasks.locomotion.walk_humanoid import LOWEST_M, SHARE_OF_THE_WAY
 from isaaclab_arena.evaluation.policy_runner import main
 from tests.end_to_end.launching import ROOT, episodes_table
 
@@ -13,12 +12,6 @@ DOCUMENT = (ROOT / "docs" / "reference" / "legged_robots.md").read_text()
 
 def section(name: str) -> str:
     return DOCUMENT.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-
-
-def test_the_page_says_how_little_makes_a_walk_a_success():
-    told = " ".join(section("walk_humanoid").split())
-    assert f"has come {SHARE_OF_THE_WAY:.0%}".replace("%", " %") in told
-    assert f"pelvis below {LOWEST_M:g} m" in told
 
 
 @pytest.mark.parametrize("task", ["walk_humanoid", "velocity_go1", "track_motion"])

@@ -6,8 +6,6 @@ import shlex
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.config.schema import TrackerName
-from isaaclab_arena.tracking.watched_run import MAX_FILMS_OF_A_JOB
 from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, run
 
@@ -44,8 +42,3 @@ def test_a_run_is_sent_afterwards_as_it_says(directory, option, monkeypatch):
     monkeypatch.chdir(directory.parent)
     assert main(shlex.split(line)[1:]) == 0
     assert any((directory / f"tracked_{LIBRARIES[option]}").iterdir())
-
-
-def test_the_page_names_every_service_and_how_many_films_are_sent():
-    assert all(f"`{name}`" in DOCUMENT or f"[{name}]" in DOCUMENT for name in TrackerName)
-    assert f"at most {MAX_FILMS_OF_A_JOB} of a job" in DOCUMENT
