@@ -11,6 +11,7 @@ import torch
 from isaaclab_arena.distributed.devices.device_names import parse_count
 from isaaclab_arena.distributed.devices.rank_device import choose_rank_device
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
+from isaaclab_arena.distributed.schedulers import rank_of_scheduler, variables_of_scheduler
 from isaaclab_arena.errors import ConfigError
 
 _REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
@@ -102,15 +103,26 @@ class DistributedContext:
         )
 
 
+def take_rank_of_scheduler(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set torch's variables in a process that srun or mpirun started as one of several; leave any other as it is.
+
+    Call it before anything reads them; policies and other libraries do, too.
+
+    Raises:
+        ConfigError: If it is not certain where the ranks meet.
+    """
+    environ.update(variables_of_scheduler(environ))
+
+
 def claimed_rank(environ: Mapping[str, str] = os.environ) -> int:
-    """Return RANK unchecked, 0 if it is missing or malformed. It decides which process reports early errors."""
-    text = environ.get("RANK", "0")
+    """Return the rank unchecked, 0 if it is missing or malformed. It decides which process reports early errors."""
+    text = environ.get("RANK", str(rank_of_scheduler(environ) or 0))
     return int(text) if text.isdecimal() else 0
 
 
 def is_a_rank(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether something has started this process as one of several ranks, or as the only one of them."""
-    return "RANK" in environ or "LOCAL_RANK" in environ
+    return "RANK" in environ or "LOCAL_RANK" in environ or rank_of_scheduler(environ) is not None
 
 
 def variables_of_rank(

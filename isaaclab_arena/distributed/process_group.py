@@ -134,7 +134,8 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
     timeout = timedelta(seconds=timeout_s)
     with network_failures(context, timeout_s):
         # The prefix keeps a restart by torchrun from reading the addresses of the attempt before.
-        store = PrefixStore(f"{time_joined}/attempt_{context.attempt}", _find_store(context, timeout))
+        begun = f"{time_joined}/attempt_{context.attempt}"
+        store = PrefixStore(begun, _find_store(context, timeout, begun))
         ranks = Ranks(context, backend=None, store=store, timeout_s=timeout_s)
         try:
             ranks.backend, reason = _open(ranks, store, timeout, wanted)
@@ -232,14 +233,25 @@ def _drop_group() -> None:
     dist.distributed_c10d._world.group_count = 0
 
 
-def _find_store(context: DistributedContext, timeout: timedelta) -> Store:
+def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> Store:
     """Return the store through which ranks exchange messages, as soon as it exists; missing ranks are named."""
     if context.launched_by_torchrun:
         return next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))[0]
     host, _, port = (context.master_address or "").rpartition(":")
-    return TCPStore(
-        host, int(port), is_master=context.is_rank_zero, timeout=timeout, wait_for_workers=False, multi_tenant=True
-    )
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        store = TCPStore(
+            host, int(port), is_master=context.is_rank_zero, timeout=timeout, wait_for_workers=False, multi_tenant=True
+        )
+        # The program before this one, in the same script, may end later on rank 0, which holds its store, than here.
+        if context.is_rank_zero or store.add(f"{begun}/has_rank_{context.rank}", 1) == 1:
+            return store
+        if time.monotonic() + _LOOK_INTERVAL_S > deadline:
+            raise DistributedError(
+                f"rank {context.rank} of {context.world_size} finds an earlier run of these ranks at "
+                f"{context.master_address}, which goes on; end it, or set another MASTER_PORT"
+            )
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def _await_host(context: DistributedContext, timeout_s: float) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
+from isaaclab_arena.distributed.context import DistributedContext, claimed_rank, take_rank_of_scheduler
 from isaaclab_arena.distributed.launching.launcher_messages import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
@@ -82,6 +82,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
     set_up_console_logging(claimed_rank())
     try:
         with failures_recorded():
+            take_rank_of_scheduler()
             return run()
     except PeerStoppedError as error:
         _LOG.debug("%s", error)

@@ -56,7 +56,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start_rank(rank: int, port: int, script: Path) -> subprocess.Popen[str]:
+def start_rank(rank: int, port: int, script: Path, *arguments: str) -> subprocess.Popen[str]:
     environ = {
         **os.environ,
         "RANK": str(rank),
@@ -67,7 +67,7 @@ def start_rank(rank: int, port: int, script: Path) -> subprocess.Popen[str]:
         "PYTHONPATH": str(ROOT),
     }
     return subprocess.Popen(
-        [preloaded_python(), str(script)],
+        [preloaded_python(), str(script), *arguments],
         env=environ,
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -133,6 +133,32 @@ def test_ranks_that_join_twice_hear_nothing_of_the_first_time(tmp_path):
     processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
     outputs = [process.communicate(timeout=60) for process in processes]
     assert [said for said, _ in outputs] == ["first second"] * 2, outputs
+
+
+def test_a_program_that_follows_another_at_the_same_address_hears_nothing_of_it(tmp_path):
+    """A script of srun runs both, and rank 0, which holds the store, writes tables while the others go on."""
+    script = """
+        import sys, time
+        from pathlib import Path
+        from isaaclab_arena.distributed.context import DistributedContext
+        from isaaclab_arena.distributed.process_group import initialise
+        context = DistributedContext.from_environment(device="cpu")
+        name, other = sys.argv[1:]
+        with initialise(context, timeout_s=60) as ranks:
+            sys.stdout.write(ranks.share_from_rank_zero("output_dir", name))
+        while name == "first" and context.is_rank_zero and not Path(other).exists():
+            time.sleep(0.05)
+    """
+    port, file, others_end = free_port(), written(tmp_path, script), tmp_path / "the other has waited"
+    first = [start_rank(rank, port, file, "first", str(others_end)) for rank in range(2)]
+    assert first[1].communicate(timeout=120)[0] == "first"
+    follower = start_rank(1, port, file, "second", "")
+    with pytest.raises(subprocess.TimeoutExpired):
+        follower.communicate(timeout=8)
+    others_end.touch()
+    assert first[0].communicate(timeout=120)[0] == "first"
+    leader = start_rank(0, port, file, "second", "")
+    assert [each.communicate(timeout=120)[0] for each in (leader, follower)] == ["second"] * 2
 
 
 def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once(tmp_path):

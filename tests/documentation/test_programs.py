@@ -76,6 +76,7 @@ NOT_RUN = {
         "ray job submit": "needs a cluster with a dashboard; tests/evaluation/cluster has one without",
         "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --cluster": "needs GPUs",
         "srun": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
+        "mpirun": "needs MPI; tests/distributed/test_schedulers.py starts processes with its variables",
         "sbatch": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
         "python -m torch.distributed.run ...": "a line of a batch script",
         "trap": "a line of a batch script",

@@ -4,6 +4,7 @@ import gc
 import importlib
 import sys
 import weakref
+from contextlib import nullcontext, suppress
 
 _PRELOADED = (
     "isaaclab_arena.evaluation.eval_runner", "isaaclab_arena.evaluation.policy_runner", "isaaclab_arena.evaluation.run",
@@ -37,7 +38,9 @@ def warm_up() -> None:
     """Make this process one whose forked children find as much as can be done."""
     gc.disable()
     for name in _PRELOADED:
-        importlib.import_module(name)
+        # What a library keeps to itself, another release of it may lack.
+        with suppress(ModuleNotFoundError) if "._" in name else nullcontext():
+            importlib.import_module(name)
     adapter = importlib.import_module("isaaclab_arena.storage.json_values").adapter
     for module, name in _READ_FROM_JSON.items():
         adapter(vars(sys.modules[module])[name])

@@ -144,10 +144,9 @@ def _refuse_contradictions(options: LaunchOptions) -> None:
         message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
         raise ConfigError(Problem(message, key="--nproc_per_node"))
     if asked and is_a_rank():
-        way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for torchrun, or this option without torchrun"
-        raise ConfigError(
-            Problem(f"RANK or LOCAL_RANK is set, so this is one of several ranks already; {way_out}", key=asked[0][0])
-        )
+        way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
+        because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"
+        raise ConfigError(Problem(f"{because}, so this is one of several ranks already; {way_out}", key=asked[0][0]))
     if options.launcher != "torch" and not asked:
         raise ConfigError(
             Problem("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")

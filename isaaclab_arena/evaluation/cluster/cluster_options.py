@@ -54,7 +54,11 @@ def _mistakes(options: ClusterOptions) -> Iterator[tuple[str, bool, str]]:
         is_own = own.name in ClusterOptions.__annotations__ and own.name != "cluster"
         given = getattr(options, own.name) != own.default
         yield own.name, is_own and given and not asks, "says how to use a cluster; add --cluster ray"
-    yield "cluster", asks and is_a_rank(), "starts the ranks itself; start this program once, without torchrun"
+    yield (
+        "cluster",
+        asks and is_a_rank(),
+        "starts the ranks itself; start this program once, without torchrun, srun or mpirun",
+    )
     for name in ("gpu_ids", "nproc_per_node"):
         yield (
             name,

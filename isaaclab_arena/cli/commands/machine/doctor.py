@@ -19,7 +19,7 @@ import tyro
 
 from isaaclab_arena.cli.commands.machine.rank_views import RankView, gather_views, show_views, usable_cores
 from isaaclab_arena.cli.json_output import print_json
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices, describe_variables
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launching.launch import launch_if_asked
@@ -85,6 +85,7 @@ def main(argv: Sequence[str]) -> int:
     if launched is not None:
         return launched
     try:
+        take_rank_of_scheduler()
         context = DistributedContext.from_environment()
     except ConfigError:
         return _show(options, views=())
