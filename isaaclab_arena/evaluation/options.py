@@ -180,7 +180,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     def of_every_rank(self) -> dict[str, str]:
         """Return the options, beside the jobs, on which each rank acts by itself, and which all of them must share."""
         names = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
-        names += ("policy_device", "policy_device_id")
+        names += ("policy_device", "policy_device_id", "max_equal_errors")
         shared = {**self.result_settings(), "assignment": self.mode, **{name: getattr(self, name) for name in names}}
         return {f"--{name}": str(value) for name, value in shared.items()}
 

@@ -3,6 +3,7 @@
 import base64
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -63,16 +64,19 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
         name: The job's name.
         job: Position of the job on the page.
     """
-    found = [
-        Film(
-            job=job,
-            episode_index=said.episode_index,
-            camera=said.camera or VIEWPORT_VIDEO,
-            path=path,
-            size_bytes=path.stat().st_size,
-        )
-        for said, path in videos_of_job(output_directory, name)
-    ]
+    found = []
+    for said, path in videos_of_job(output_directory, name):
+        # A run that is still going may take away the film of an episode that nobody wants to see.
+        with suppress(FileNotFoundError):
+            found.append(
+                Film(
+                    job=job,
+                    episode_index=said.episode_index,
+                    camera=said.camera or VIEWPORT_VIDEO,
+                    path=path,
+                    size_bytes=path.stat().st_size,
+                )
+            )
     return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
 
 

@@ -325,6 +325,9 @@ def _doubts(evidence: JobEvidence) -> dict[str, bool]:
     """Return what no single rank could see of the job, and whether it is so."""
     processors = {report.processor for report in evidence.reports} - {None}
     devices = {report.device_kind for report in evidence.reports} - {None}
+    drawn_with = {
+        (said.get("MUJOCO_GL"), said.get("renderer")) for report in evidence.reports if (said := report.simulated_by)
+    }
     unknown = ", ".join(map(str, evidence.unknown_attempts))
     return {
         f"no file says with which versions and on which machine attempt {unknown} ran": bool(unknown),
@@ -333,6 +336,7 @@ def _doubts(evidence: JobEvidence) -> dict[str, bool]:
         "ranks asked the policy on batches of different sizes": len(_policy_batches(evidence)) > 1,
         "ranks ran it on different processors": len(processors) > 1,
         "ranks ran it on different kinds of device": len(devices) > 1,
+        "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
     }
 
 

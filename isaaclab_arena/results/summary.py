@@ -1,6 +1,6 @@
 """Print the end of a run: the table, what failed, what is missing, and where the files are."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,18 @@ from rich.console import Console
 from rich.text import Text
 
 from isaaclab_arena.config.loading import limit_in_words
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
 from isaaclab_arena.results.rows import repeats_in_words
 from isaaclab_arena.results.stopping.wording import in_words, what_does_not_count
 from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain, suites_table
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.job_standing import JobResultStatus
 
 _MAX_INDICES_SHOWN = 8
+_MAX_OTHERS_SHOWN = 5
 
 MANY_EARLY_ENDS = 0.2
 """Share of a job's episodes that end in their first step from which on it is said."""
@@ -127,19 +130,17 @@ def _early_ends(merged: MergedResults) -> Iterator[str]:
 
 def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
     """Yield in which environments a policy that does nothing succeeds, where one was run."""
-    configs = [entry.config for entry in merged.plan.jobs]
-    rows = {row["name"]: row for row in records(merged.jobs)}
-    for config in configs:
-        row = rows[config.name]
-        if not config.policy_type.endswith(("zero_action", "ZeroActionPolicy")) or not row["successes"]:
-            continue
-        asked = config.environment, config.environment_args
-        others = [
-            each.name for each in configs if each is not config and (each.environment, each.environment_args) == asked
-        ]
-        beside = f"; read the rates of {', '.join(map(plain, others))} beside that" if others else ""
-        successes = f"{row['successes']} of {row['episodes']} episodes of its environment"
-        yield f"job '{plain(config.name)}': a policy that does nothing succeeds in {successes}{beside}"
+    rows, alike = {row["name"]: row for row in records(merged.jobs)}, defaultdict[str, list[JobConfig]](list)
+    for config in (entry.config for entry in merged.plan.jobs):
+        alike[json_line((config.environment, config.environment_args))].append(config)
+    for configs in alike.values():
+        does_nothing = {each.name: each.policy_type.endswith(("zero_action", "ZeroActionPolicy")) for each in configs}
+        others = [plain(name) for name, is_idle in does_nothing.items() if not is_idle]
+        more = f" and {len(others) - _MAX_OTHERS_SHOWN} others" if len(others) > _MAX_OTHERS_SHOWN else ""
+        beside = f"; read the rates of {', '.join(others[:_MAX_OTHERS_SHOWN])}{more} beside that" if others else ""
+        for name in (name for name, is_idle in does_nothing.items() if is_idle and rows[name]["successes"]):
+            successes = f"{rows[name]['successes']} of {rows[name]['episodes']} episodes of its environment"
+            yield f"job '{plain(name)}': a policy that does nothing succeeds in {successes}{beside}"
 
 
 def _simulations(merged: MergedResults) -> Iterator[str]:

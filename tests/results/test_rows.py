@@ -124,6 +124,16 @@ def test_ranks_on_different_processors_do_not_give_the_same_bits():
     assert (row["reproducible"], row["plan_because"]) == ("plan", "ranks ran it on different kinds of device")
 
 
+def test_ranks_that_draw_with_different_kinds_of_opengl_do_not_give_the_same_bits():
+    versions = {"environment": "gym:Push-v0", "mujoco": "4.0.0"}
+    with_gpu, without = (versions | {"MUJOCO_GL": name} for name in ("egl", "osmesa"))
+    row = job_row(evidence("s", reports=[report(simulated_by=with_gpu), report(rank=1, simulated_by=without)]))
+    because = "ranks drew its pictures with different kinds of OpenGL"
+    assert (row["reproducible"], row["plan_because"]) == ("plan", because)
+    ranks = [report(simulated_by=with_gpu), report(rank=1, simulated_by=with_gpu), report(rank=2)]
+    assert job_row(evidence("s", reports=ranks))["reproducible"] == "bitwise"
+
+
 def test_reports_of_programs_that_did_not_say_take_no_promise_away():
     row = job_row(evidence("s", reports=[report(), report(attempt=2, policy_batch=4)]))
     assert (row["reproducible"], row["plan_because"], row["policy_batch"]) == ("bitwise", None, 4)

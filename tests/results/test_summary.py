@@ -103,6 +103,17 @@ def test_where_doing_nothing_succeeds_the_rates_of_that_environment_are_to_be_re
     assert f"{line} mine beside that\n" in shown(tmp_path)
 
 
+def test_many_jobs_beside_one_that_does_nothing_are_counted_and_jobs_that_do_nothing_either_are_not(tmp_path):
+    names = ["nothing", "idle", *(f"step_{number}" for number in range(8))]
+    for name in names:
+        write_lines(tmp_path, commit_lines("sfffffffff", job=name))
+        write_report(tmp_path, report(job=name))
+    types = dict.fromkeys(names, "scripted") | {"nothing": "zero_action", "idle": "zero_action"}
+    write_plan(tmp_path, *(planned(name, index=at, policy_type=types[name]) for at, name in enumerate(names)))
+    told = "of its environment; read the rates of step_0, step_1, step_2, step_3, step_4 and 3 others beside that\n"
+    assert shown(tmp_path).count(told) == 2
+
+
 def test_what_ranks_have_noticed_of_a_job_is_said_once(tmp_path):
     write_plan(tmp_path, planned())
     write_lines(tmp_path, commit_lines("ffffffffff"))

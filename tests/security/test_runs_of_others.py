@@ -12,15 +12,20 @@ from isaaclab_arena.cli.main import main
 from tests.tracking.runs import finished_run
 
 SECRET = b"-----BEGIN PRIVATE KEY----- not for you"
-COMMANDS = (("report",), ("compare", "--baseline", "early"))
+COMMANDS = ("report RUN", "compare RUN --baseline early")
 MORE_COMMANDS = (
-    ("leaderboard",),
-    ("robustness",),
-    ("replay-decision", "--jobs", "late.v2,early"),
-    ("export", "--arena"),
-    ("export", "--lerobot"),
-    ("export", "--tensorboard"),
-    ("merge",),
+    "leaderboard RUN",
+    "robustness RUN",
+    "replay-decision RUN --jobs late.v2,early",
+    "plan --from RUN --job early --difference 0.2",
+    "export RUN --arena",
+    "export RUN --lerobot",
+    "export RUN --tensorboard",
+    "merge RUN",
+    "merge RUN --by policy_type",
+    "merge RUN --json",
+    "verify RUN --sample 0",
+    "recover RUN",
 )
 NEVER_READ = {".csv", ".md", ".tex", ".html"}
 ENDINGS = range(5)
@@ -67,9 +72,13 @@ def run(tmp_path_factory) -> Path:
     finished_run(directory)
     film = next(directory.rglob("*.mp4"))
     film.with_suffix(".webp").write_bytes(b"RIFF poster")
-    for command, *options in (("merge",), *COMMANDS):
-        assert main([command, str(directory), *options]) in ENDINGS
+    for command in ("merge RUN", *COMMANDS):
+        assert main(typed(command, directory)) in ENDINGS
     return directory
+
+
+def typed(command: str, run: Path) -> list[str]:
+    return [str(run) if word == "RUN" else word for word in command.split()]
 
 
 def names(run: Path) -> list[str]:
@@ -83,8 +92,8 @@ def check(run: Path, place: Path, damage: Callable[[Path], None], files: Sequenc
         shutil.copytree(run, copy)
         (copy / name).unlink()
         damage(copy / name)
-        for command, *options in commands:
-            assert main([command, str(copy), *options]) in ENDINGS, (name, command)
+        for command in commands:
+            assert main(typed(command, copy)) in ENDINGS, (name, command)
         for file in place.rglob("*"):
             if file.is_file() and not file.is_symlink() and file.name != "secret" and file.stat().st_size < 10**8:
                 content = file.read_bytes()
@@ -106,7 +115,7 @@ def test_commands_end_without_a_traceback_and_leak_no_other_file(run, tmp_path, 
 @pytest.mark.parametrize("damage", [pipe, loop, directory, deep, deep_object, huge, elsewhere])
 def test_every_command_ends_without_a_traceback_and_leaks_no_other_file(run, tmp_path, damage, capsys):
     # Exports copy films, of whatever size.
-    commands = [each for each in (*COMMANDS, *MORE_COMMANDS) if damage is not huge or each[0] != "export"]
+    commands = [each for each in (*COMMANDS, *MORE_COMMANDS) if damage is not huge or not each.startswith("export")]
     check(run, tmp_path, damage, names(run), commands)
     assert SECRET.decode() not in str(capsys.readouterr())
 

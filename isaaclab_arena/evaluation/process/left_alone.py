@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.sim.mujoco.callbacks import callbacks, set_callbacks
+
 _OWN_LOGGER = "isaaclab_arena"
 _STREAMS = ("the standard input", "the standard output", "the standard error")
 _LOG = logging.getLogger(__name__)
@@ -164,6 +166,15 @@ def _write_logging(value: tuple[Any, ...]) -> None:
         logger.propagate, logger.handlers = propagates, [*handlers]
 
 
+def _python_streams() -> tuple[Any, ...]:
+    # While progress is displayed, its own streams stand before two of them.
+    return tuple(getattr(each, "rich_proxied_file", each) for each in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def _write_python_streams(value: tuple[Any, ...]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = value
+
+
 def _errors_for_warnings() -> list[Any]:
     # Other filters decide what is shown, and libraries add some when they are imported.
     return [each for each in warnings.filters if each[0] == "error"]
@@ -244,6 +255,7 @@ _SHARED = (
         read=lambda: sys.float_info.min / 2 == 0.0,
         write=torch.set_flush_denormal,
     ),
+    _Shared(name="MuJoCo's callbacks", read=callbacks, write=set_callbacks, describe=lambda *_: ""),
     _Shared(name="NumPy's handling of errors", read=np.geterr, write=lambda value: np.seterr(**value)),
     _Shared(name="how arrays are printed", read=_print_options, write=_write_print_options),
     _Shared(
@@ -283,6 +295,9 @@ _SHARED = (
         write=lambda value: os.sched_setaffinity(0, value),
     ),
     _Shared(name="the mask of new files (umask)", read=_umask, write=os.umask, is_runners=True),
+    _Shared(
+        name="sys.stdin, sys.stdout or sys.stderr", read=_python_streams, write=_write_python_streams, is_runners=True
+    ),
     _Shared(name="handlers of signals", read=_handlers, write=_write_handlers, is_runners=True),
     _Shared(
         name="sys.excepthook",

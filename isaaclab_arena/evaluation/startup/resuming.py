@@ -131,12 +131,12 @@ def _has_recorded(output_directory: Path, job: str) -> bool:
 
 
 def _why_only_plan(output_directory: Path, job: str) -> str | None:
-    """Return why a job's episodes would be others with other env slots, None where no attempt has said so."""
+    """Return why a job's episodes would be others with other env slots, None where no rank has said so."""
     reports, _ = read_job_reports(job_directory(output_directory, job), job)
-    said = [report for report in reports if report.reproducible is not None]
-    if not said or said[-1].reproducible is Reproducible.BITWISE:
+    plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
+    if plan is None:
         return None
-    return f"its episodes are reproducible as plan, not bitwise: {said[-1].plan_because or 'nothing promises more'}"
+    return f"its episodes are reproducible as plan, not bitwise: {plan.plan_because or 'nothing promises more'}"
 
 
 def take_up(

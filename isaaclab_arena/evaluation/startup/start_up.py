@@ -110,7 +110,10 @@ def start_run_alone(request: RunRequest, context: DistributedContext, devices: S
 def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
     """Refuse ranks that differ in what they are to do, and return the run as rank 0 sets it up; None elsewhere."""
     check_names(request.options.rerun, [job.config.name for job in request.jobs])
-    ranks.agree_on("jobs and options", {"jobs": request.config_hash, **request.options.of_every_rank()})
+    limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
+    # The hash of the jobs leaves them out, because a resume may have others.
+    jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
+    ranks.agree_on("jobs and options", {**jobs, **request.options.of_every_rank()})
     agree_on_versions(ranks, provenance.versions())
     devices = ranks.gather("device", str(context.device))
     on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]

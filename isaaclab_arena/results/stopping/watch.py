@@ -85,8 +85,8 @@ class AnswerWatch(Observer):
         return tuple(answering.answer for answering in self._answering)
 
     def needed(self, job: str) -> int | None:
-        """Return how many episodes of a job are needed, None as long as all of them are; see `is_over`."""
-        if not self.is_over(job, now=True):
+        """Return how many episodes of a job are needed, None as long as all of them are; see `look`."""
+        if not self.is_over(job):
             return None
         answered = needed_episodes(job, self.look()) if job in self._asked else None
         # Of a job that its errors ended, those that there are.
@@ -98,7 +98,8 @@ class AnswerWatch(Observer):
             return True
         most, in_a_row = self._max_equal_errors, self._suspects[job]
         may_end = most > 0 and in_a_row > 0 and job not in self._over
-        if may_end and self._is_time(job, now=now or in_a_row >= most):
+        # Errors that are not the same may go on for long, and there is no hurry then.
+        if may_end and self._is_time(job, now=now or most <= in_a_row <= 2 * most):
             self._read(job)
             lines = self._lines[job]
             streak = error_streak((lines[index] for index in sorted(lines)), most)

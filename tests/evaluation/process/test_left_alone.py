@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import io
 import locale
 import logging
 import logging.config
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,8 @@ SHARED: dict[str, Callable[[], Any]] = {
     "hooks": lambda: (sys.excepthook, threading.excepthook),
     "signals": lambda: [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
     "standard output": lambda: os.fstat(1).st_ino,
+    "Python's streams": lambda: (sys.stdin, sys.stdout, sys.stderr),
+    "MuJoCo": lambda: (mujoco.get_mjcb_control(), mujoco.get_mjcb_passive()),
     "disabled loggers": lambda: (logging.root.manager.disable, logging.getLogger("isaaclab_arena.some.room").disabled),
     "root logger": lambda: (list(logging.getLogger().handlers), logging.getLogger().level),
     "logger": lambda: (list(logging.getLogger("isaaclab_arena").handlers), logging.getLogger("isaaclab_arena").level),
@@ -104,6 +108,9 @@ def meddle(tmp_path: Path) -> None:
     sys.excepthook = threading.excepthook = lambda *_: None
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.umask(0o077)
+    sys.stdin = sys.stdout = sys.stderr = io.StringIO()
+    mujoco.set_mjcb_control(lambda *_: None)
+    mujoco.set_mjcb_passive(lambda *_: None)
     logging.getLogger("isaaclab_arena.some.room")
     logging.getLogger("isaaclab_arena").addHandler(logging.NullHandler())
     logging.config.dictConfig({"version": 1, "root": {"level": "ERROR", "handlers": []}})
@@ -186,6 +193,18 @@ def test_the_next_job_finds_the_process_as_it_was(tmp_path):
     before = shared()
     runner = JobRunner(settings(tmp_path))
     runner.run(coin_job("first", policy_class=meddling("Everything", lambda: meddle(tmp_path))))
+    assert shared() == before
+    assert runner.run(coin_job("next")).status is ReportedStatus.COMPLETED
+
+
+def test_a_job_that_fails_leaves_the_process_as_it_was_too(tmp_path):
+    def act() -> None:
+        meddle(tmp_path)
+        raise PolicyError("no weights")
+
+    before = shared()
+    runner = JobRunner(settings(tmp_path))
+    assert runner.run(coin_job("first", policy_class=meddling("Failing", act))).status is ReportedStatus.FAILED
     assert shared() == before
     assert runner.run(coin_job("next")).status is ReportedStatus.COMPLETED
 

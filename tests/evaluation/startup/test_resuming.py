@@ -18,6 +18,7 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.layout import SETTLED_FILE
 from isaaclab_arena.storage.run.attempts import read_attempts
 from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import Reproducible, read_job_reports, write_job_report
 from isaaclab_arena.storage.run.run_plan import read_plan_copy, read_run_plan
 from tests.evaluation.jobs import coin_job
 from tests.fakes import ShrugPolicy
@@ -160,6 +161,14 @@ def test_a_job_that_is_reproducible_as_plan_alone_says_why_it_does_not(tmp_path)
     assert "cannot go on with num_envs 2: its episodes were played with 4" in error
     assert said in error
     assert run(tmp_path / "out", plain, resume="", no_dataset=True) == 0
+
+
+@pytest.mark.parametrize(("rank", "attempt"), [(1, 1), (0, 2)])
+def test_what_one_rank_has_said_of_a_job_is_not_forgotten_for_what_another_says(tmp_path, rank, attempt):
+    assert run(tmp_path, sure(9, ShrugPolicy), no_dataset=True) == 0
+    (only,), _ = read_job_reports(tmp_path / "coins", "coins")
+    write_job_report(tmp_path / "coins", replace(only, rank=rank, attempt=attempt, reproducible=Reproducible.BITWISE))
+    assert "its episodes are reproducible as plan" in refused(tmp_path, sure(9, ShrugPolicy, num_envs=2))
 
 
 def test_more_env_slots_than_a_policy_is_asked_on_are_refused(tmp_path):

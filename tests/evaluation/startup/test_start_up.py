@@ -12,6 +12,8 @@ from isaaclab_arena.storage.contents import Contents
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
 
+JOB = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
+
 
 def agree(*versions: dict[str, str]) -> None:
     with ThreadPoolExecutor() as threads:
@@ -29,13 +31,7 @@ def test_a_rank_with_another_version_is_named(other):
         agree({"mujoco": "4.0.0"}, other)
 
 
-@pytest.mark.parametrize("option", [("--assignment", "split"), ("--no_dataset",), ("--policy_device", "cpu")])
-def test_ranks_that_act_on_other_options_are_refused_before_the_run_has_a_directory(option, tmp_path):
-    job = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
-    write_jobs(tmp_path / "jobs.json", [job])
-    typed = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out"), "--num_steps=1"]
-    requests = [asked_for([*typed, *more], may_import=True) for more in ((), option)]
-
+def refusal_of(requests: list[RunRequest]) -> str:
     def refusal(request: RunRequest, ranks: Ranks) -> str:
         with pytest.raises(ConfigError) as refused:
             start_run(request, ranks.context, ranks)
@@ -44,8 +40,29 @@ def test_ranks_that_act_on_other_options_are_refused_before_the_run_has_a_direct
     with ThreadPoolExecutor() as threads:
         told = set(threads.map(refusal, requests, ranks_in_threads(2)))
     assert len(told) == 1
-    assert told.pop().startswith(f"the ranks do not agree on {option[0]} (rank 0: ")
+    return told.pop()
+
+
+OPTIONS = (("--assignment", "split"), ("--no_dataset",), ("--policy_device", "cpu"), ("--max_equal_errors", "5"))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_ranks_that_act_on_other_options_are_refused_before_the_run_has_a_directory(option, tmp_path):
+    write_jobs(tmp_path / "jobs.json", [JOB])
+    typed = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out"), "--num_steps=1"]
+    requests = [asked_for([*typed, *more], may_import=True) for more in ((), option)]
+    assert refusal_of(requests).startswith(f"the ranks do not agree on {option[0]} (rank 0: ")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("limit", ["timeout_s", "episode_timeout_s"])
+def test_ranks_that_end_a_job_or_an_episode_after_other_times_are_refused(limit, tmp_path):
+    requests = []
+    for number, limits in enumerate(({}, {limit: 60.0})):
+        write_jobs(tmp_path / f"jobs{number}.json", [JOB | limits])
+        typed = ["--eval_jobs_config", str(tmp_path / f"jobs{number}.json"), "--output_dir", str(tmp_path / "out")]
+        requests.append(asked_for([*typed, "--num_steps=1"], may_import=True))
+    assert refusal_of(requests).startswith("the ranks do not agree on time limits of jobs (rank 0: ")
 
 
 def agree_on(*contents: dict[str, Contents]) -> None:

@@ -15,6 +15,7 @@ from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import Attempt, write_attempt
 from isaaclab_arena.storage.run.commits import CommitLine
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from tests.growth import assert_grows_linearly
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 SAME = "episodes in a row ended in the same error: the physics diverged"
@@ -132,6 +133,18 @@ class TestWatch:
         write_lines(tmp_path, commit_lines("eeee"))
         assert AnswerWatch(tmp_path, [], max_equal_errors=4).lets_stop("lift")
         assert not AnswerWatch(tmp_path, [], max_equal_errors=4, runs_again=lambda _: True).lets_stop("lift")
+
+    def test_errors_that_go_on_without_being_the_same_cost_each_episode_no_look_at_all_of_them(self, tmp_path):
+        def played(number: int) -> None:
+            directory = tmp_path / str(number)
+            if not directory.exists():
+                write_lines(directory, with_errors(commit_lines("e" * number), *["one", "other"] * (number // 2)))
+            watch = AnswerWatch(directory, [], max_equal_errors=20, clock=lambda: 0.0)
+            for _ in range(number):
+                watch.suspect("lift")
+                assert not watch.is_over("lift")
+
+        assert_grows_linearly(played, size=200)
 
     def test_a_job_of_nothing_but_errors_fails_when_all_are_there(self, tmp_path):
         write_lines(tmp_path, commit_lines("eee"))
