@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -205,15 +205,33 @@ class Environment(ABC):
         )
 
 
+class _Passed:
+    """An attribute that a wrapper has from the environment in it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, owner: type | None = None) -> Any:
+        return self if wrapper is None else getattr(wrapper.real, self._name)
+
+
 class EnvironmentWrapper(Environment):
     """Another environment, of which a subclass changes what it says.
 
     Attributes outside of the contract are the other environment's too: a policy may use them, and they may be methods
-    of a protocol. A subclass that closes the other environment says so.
+    of a protocol; a subclass sets those to None that it does not pass on. One that closes the other environment says
+    so.
 
     Args:
         real: The other environment.
     """
+
+    def __new__(cls, real: Environment | None = None, *_: Any, **__: Any) -> Self:
+        """Return a wrapper of a class that has all attributes: since Python 3.12 protocols look at the class alone."""
+        if real is None:  # for a copy, whose class has them
+            return super().__new__(cls)
+        passed = type("Passed", (), {name: _Passed(name) for name in dir(real) if not name.startswith("_")})
+        return super().__new__(type(cls)(cls.__name__, (cls, passed), {"__module__": cls.__module__}))
 
     def __init__(self, real: Environment) -> None:
         self.real = real

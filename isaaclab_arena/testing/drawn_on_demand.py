@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,17 +18,15 @@ class DrawnOnDemand(EnvironmentWrapper):
         real: The environment. Its group ``camera_obs`` holds nothing but tensors.
     """
 
+    # Recorded episodes are not started again.
+    restore = None
+
     def __init__(self, real: Environment) -> None:
         super().__init__(real)
         self.pictures_drawn = 0
         self._announced: Sequence[int] | None = None
         self._outdated = np.ones(real.num_envs, bool)
         self._kept: dict[str, torch.Tensor] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "restore":  # recorded episodes are not started again
-            raise AttributeError(name)
-        return super().__getattr__(name)
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """See `PicturesOnDemand`."""

@@ -1,5 +1,8 @@
 """A policy that is always asked on a batch of one size gives the same bits for any number of environments."""
 
+import copy
+import inspect
+
 import pytest
 import torch
 
@@ -190,6 +193,17 @@ def test_a_view_of_a_simulation_shows_the_simulation():
     real = build("reach", num_envs=2)
     assert isinstance(WideView(real, 8), Simulated)
     assert not isinstance(WideView(CoinEnvironment(CoinConfig(), 2), 8), Simulated)
+    real.close()
+
+
+def test_a_view_has_what_the_environment_has_where_python_3_12_looks_for_it():
+    real = build("reach", num_envs=2)
+    view = copy.copy(WideView(real, 8))
+    for name in ("backend", "robot", "task_name", "restore", "episode_states"):
+        inspect.getattr_static(view, name)
+        assert getattr(view, name) == getattr(real, name)
+    with pytest.raises(AttributeError):
+        inspect.getattr_static(view, "no_such_thing")
     real.close()
 
 
