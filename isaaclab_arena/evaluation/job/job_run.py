@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -37,9 +38,11 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import PicturesOnDemand
 from isaaclab_arena.interfaces.policy import PolicyBase, overrides
+from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.provenance import SERVED_MODEL
@@ -438,7 +441,7 @@ class _EnvStepCounter(Observer):
 
 
 class _InstructionWatch(Observer):
-    """Notices that episodes ask for different things of a policy that never hears what they ask for.
+    """Notices that episodes ask for different things of a policy that never reads what they ask for.
 
     Isaac Lab Arena's policies read ``task_description``, which they are told once for all env slots.
 
@@ -452,6 +455,8 @@ class _InstructionWatch(Observer):
     def __init__(self, config: JobConfig) -> None:
         self._config = config
         self._told: str | None = None
+        self._begun: defaultdict[int, dict[int, EpisodeStart]] = defaultdict(dict)
+        self._is_settled = bool(config.language_instruction)
         self.policy: PolicyBase | None = None
         self.remarks: tuple[str, ...] = ()
 
@@ -459,12 +464,24 @@ class _InstructionWatch(Observer):
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
         del observation
+        if not self._is_settled:
+            # A policy may read the words when it first acts.
+            self._begun[id(environment)].update((start.env_id, start) for start in starts)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del transition
+        starts = list(self._begun.pop(id(environment), {}).values())
         policy = self.policy
         while isinstance(policy, PolicyWrapper):
             policy = policy.asked
-        if self.remarks or policy is None or isinstance(policy, ZeroActionPolicy):
+        if self._is_settled or policy is None or not starts:
             return
-        if self._config.language_instruction or overrides(type(policy), "start_episodes"):
+        # What plays recorded actions, or draws them, follows no words.
+        self._is_settled = (
+            isinstance(policy, ZeroActionPolicy | RandomActionPolicy) or policy.num_episodes() is not None
+        )
+        self._is_settled |= any(isinstance(start, WatchedStart) and start.instruction_was_read for start in starts)
+        if self._is_settled:
             return
         if self._told is None:
             # One that answers with words of its own is told these in every episode.
@@ -474,10 +491,13 @@ class _InstructionWatch(Observer):
         if other is None:
             return
         asked = f"one asks '{other:.80}', and set_task_description said '{self._told:.80}' for all"
-        name = self._config.policy_type
-        remark = f"policy '{name}' has no start_episodes, so it never hears what an episode asks for: {asked}"
-        self.remarks = (remark,)
+        remark = f"policy '{self._config.policy_type}' never reads what an episode asks for in start_episodes: {asked}"
+        self.remarks, self._is_settled = (remark,), True
         _LOG.warning("job '%s': %s", self._config.name, remark)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        # It may have ended before its first step.
+        self._begun[id(environment)].pop(record.env_id, None)
 
 
 def seed_global_generators(seed: int) -> None:

@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.evaluation.rollout.attempts import begins_resets
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.observer import EpisodeStart, WatchedStart
 from isaaclab_arena.interfaces.recordable import Restorable
 
 
@@ -29,7 +29,7 @@ def next_starts(environment: Environment, env_ids: Iterable[int], pending: Itera
     words = environment.task_description
     for env_id, episode in zip(env_ids, pending, strict=False):
         conditions = _conditions(environment, episode)
-        start = EpisodeStart(env_id=env_id, episode=episode, conditions=conditions, language_instruction=words)
+        start = WatchedStart(env_id=env_id, episode=episode, conditions=conditions, language_instruction=words)
         starts.append(start)
     return starts
 

@@ -1,10 +1,11 @@
-"""A policy that never hears what its episodes ask for is named, where they ask for different things."""
+"""A policy that never reads what its episodes ask for is named, where they ask for different things."""
 
 import pytest
 
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.function_policy import function_policy_class
+from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
@@ -35,6 +36,28 @@ class Insists(ReadsTask):
         return "do as I say"
 
 
+class ReadsStart(ShrugPolicy):
+    """Reads what an episode asks for when it begins."""
+
+    def start_episodes(self, env, starts):
+        assert all(start.language_instruction for start in starts)
+
+
+class ReadsLater(ShrugPolicy):
+    """Reads it when it first acts."""
+
+    def get_action(self, env, observation):
+        assert all(start.language_instruction for start in self.starts)
+        return super().get_action(env, observation)
+
+
+class Replays(ShrugPolicy):
+    """Plays four recorded episodes, whatever they ask for."""
+
+    def num_episodes(self):
+        return 4
+
+
 def act(observation):
     return observation["policy"]["clock"].expand(-1, 2)
 
@@ -46,17 +69,19 @@ def remarks(tmp_path, policy_class, builder=None, **config) -> tuple[str, ...]:
     return report.remarks
 
 
-@pytest.mark.parametrize("policy_class", [ReadsTask, function_policy_class(act)])
-def test_a_policy_that_hears_of_no_episode_is_named_with_what_it_missed(tmp_path, caplog, policy_class):
+@pytest.mark.parametrize("policy_class", [ReadsTask, function_policy_class(act), ShrugPolicy])
+def test_a_policy_that_reads_no_episodes_words_is_named_with_what_it_missed(tmp_path, caplog, policy_class):
     [remark] = remarks(tmp_path, policy_class)
-    assert remark.startswith(f"policy '{policy_class.__qualname__}' has no start_episodes")
+    assert remark.startswith(f"policy '{policy_class.__qualname__}' never reads what an episode asks for")
     assert "one asks 'call " in remark
     assert "set_task_description said 'call the coin' for all" in remark
     assert caplog.text.count(remark) == 1
 
 
-@pytest.mark.parametrize("policy_class", [ShrugPolicy, Insists, ZeroActionPolicy])
-def test_a_policy_that_hears_of_episodes_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
+@pytest.mark.parametrize(
+    "policy_class", [ReadsStart, ReadsLater, Insists, Replays, ZeroActionPolicy, RandomActionPolicy]
+)
+def test_a_policy_that_reads_them_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
     assert remarks(tmp_path, policy_class) == ()
 
 
