@@ -8,16 +8,15 @@ Random actions do not solve it. `isaaclab-arena new task` writes a package for s
 import torch
 
 import isaaclab_arena as arena
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.environments import ENVIRONMENTS
+from isaaclab_arena.policies import PolicyBase
+from isaaclab_arena.tasks import SceneObject, TableOptions, TableTask, Task, TaskSpec, Verdict, terms
 
 NEAR_M = 0.03
 FIRST, SECOND = (
-    Thing(prefix=name, asset="objects/target.xml", area=((0.35, low, 0.15), (0.60, low + 0.2, 0.40)), observed_as=name)
+    SceneObject(
+        prefix=name, asset="objects/target.xml", area=((0.35, low, 0.15), (0.60, low + 0.2, 0.40)), observed_as=name
+    )
     for name, low in (("first", 0.05), ("second", -0.25))
 )
 SPEC = TaskSpec(
@@ -52,7 +51,7 @@ class VisitBoth(Task):
         first, second = (terms.distance(tool, backend.body_position(thing.body)) for thing in (FIRST, SECOND))
         self.visited = self.visited | (running & (first < NEAR_M))
         success = self.held(self.visited & (second < NEAR_M), running)
-        return Judgement(
+        return Verdict(
             reward=terms.closeness(torch.where(self.visited, second, first), half_at=0.1) + self.visited,
             success=success,
             lost=torch.zeros_like(success),
@@ -88,7 +87,7 @@ class GoesToBoth(PolicyBase):
 def main() -> dict[str, float]:
     """Evaluate, show the tables, and return the success rates."""
     # For this process; a package declares an entry point instead, and then every command knows the name.
-    builder = TableEnvironmentBuilder(config_class=TableOptions, make_task=lambda _, robot: VisitBoth(robot))
+    builder = TableTask(config_class=TableOptions, make_task=lambda _, robot: VisitBoth(robot))
     ENVIRONMENTS.register("visit_both", builder)
     rates: dict[str, float] = {}
     for name, policy in (("goes_to_both", GoesToBoth()), ("random_action", "random_action")):

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 import isaaclab_arena as arena
-from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.policies import PolicyBase, PolicyCfg, PolicyLostError
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 import isaaclab_arena as arena
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.policies import PolicyBase, PolicyCfg, PolicyTraits
 
 CHECKPOINT = Path("outputs") / "network.pt"
 LARGEST_STEP_M = 0.04

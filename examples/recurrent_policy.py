@@ -6,7 +6,7 @@ python examples/recurrent_policy.py
 import torch
 
 import isaaclab_arena as arena
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.policies import PolicyBase
 
 LARGEST_STEP_M = 0.04
 HIDDEN = 16

@@ -10,9 +10,7 @@ Every rank has env slots of its own, 256 unless --num_envs or --num_envs_total s
 import sys
 from collections.abc import Sequence
 
-from isaaclab_arena.distributed.context import is_a_rank
-from isaaclab_arena.distributed.devices.visible_gpus import selectable_gpu_count
-from isaaclab_arena.training import train
+from isaaclab_arena.training import is_a_rank, selectable_gpu_count, train
 
 
 def ranks() -> list[str]:

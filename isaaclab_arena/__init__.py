@@ -1,21 +1,25 @@
 """Isaac Lab Arena on MuJoCo: evaluate robot policies from one job file, on every rank."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from isaaclab_arena.lazy import attach
 
 if TYPE_CHECKING:
     from isaaclab_arena.api.comparing import Comparison, compare
     from isaaclab_arena.api.evaluating import evaluate
     from isaaclab_arena.api.making import make
     from isaaclab_arena.api.results import JobResults, Results, load_results
-    from isaaclab_arena.errors import ArenaError, ConfigError
+    from isaaclab_arena.errors import ArenaError, ConfigError, PolicyLostError, Problem, StorageError
 
 __all__ = [
     "ArenaError",
     "Comparison",
     "ConfigError",
     "JobResults",
+    "PolicyLostError",
+    "Problem",
     "Results",
+    "StorageError",
     "compare",
     "evaluate",
     "load_results",
@@ -27,7 +31,10 @@ _HOMES = {
     "Comparison": "isaaclab_arena.api.comparing",
     "ConfigError": "isaaclab_arena.errors",
     "JobResults": "isaaclab_arena.api.results",
+    "PolicyLostError": "isaaclab_arena.errors",
+    "Problem": "isaaclab_arena.errors",
     "Results": "isaaclab_arena.api.results",
+    "StorageError": "isaaclab_arena.errors",
     "compare": "isaaclab_arena.api.comparing",
     "evaluate": "isaaclab_arena.api.evaluating",
     "load_results": "isaaclab_arena.api.results",
@@ -36,13 +43,4 @@ _HOMES = {
 """Public name to the module that defines it, which is imported when the name is first used."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = attach(__name__, _HOMES)

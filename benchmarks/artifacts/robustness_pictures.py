@@ -18,7 +18,7 @@ from benchmarks.artifacts.level_tables import LEVELS, level_value
 from benchmarks.artifacts.task_catalog import tasks
 from benchmarks.harness.environments import CPU, episodes
 from benchmarks.harness.pages import run
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.arena.table_environment import TableEnvironment
 from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL, LANGUAGE, Axis
 from isaaclab_arena.environments.variations.overrides import enabled_variations
@@ -91,14 +91,14 @@ def most_seen(environments: Sequence[TableEnvironment], numbered: Sequence[Episo
     return int(np.argmax(np.min(shares, axis=0)))
 
 
-def built(builder: TableEnvironmentBuilder, settings: dict[str, Any], size: int) -> TableEnvironment:
+def built(builder: TableTask, settings: dict[str, Any], size: int) -> TableEnvironment:
     """Return a single env slot with cameras and variations on."""
     config = builder.config_class(enable_cameras=True, camera_size=size, camera_segmentation=True)
     variations = enabled_variations(builder.variations(config), settings)
     return builder.build(config, num_envs=1, device=CPU, num_threads=1, variations=variations)
 
 
-def pictures_of(builder: TableEnvironmentBuilder, axis: Axis, thing: str | None, options: Options) -> list[np.ndarray]:
+def pictures_of(builder: TableTask, axis: Axis, thing: str | None, options: Options) -> list[np.ndarray]:
     """Return what one episode looks like at levels 0 to 5. Shape of each: (height, width, 3).
 
     Args:
@@ -150,7 +150,7 @@ def captions(axis: Axis, catalogue: Sequence[Variation]) -> list[str]:
     return ["as it is", *shown]
 
 
-def sheet(builder: TableEnvironmentBuilder, names: Sequence[str], options: Options) -> Image.Image:
+def sheet(builder: TableTask, names: Sequence[str], options: Options) -> Image.Image:
     """Return a sheet with a line for each of the axes that the task has, and a column for each level."""
     catalogue = builder.variations(builder.config_class())
     axes = [AXES[name] for name in names if AXES[name].variations(catalogue)]

@@ -16,7 +16,7 @@ from benchmarks import RESULTS, ROOT
 from benchmarks.artifacts.level_tables import level_table, paraphrase_table
 from benchmarks.harness.environments import CPU, episodes
 from benchmarks.harness.pages import run
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.arena.table_environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -56,10 +56,10 @@ class Options:
     pictures: bool = True  # Whether pictures are taken anew, which needs OpenGL (MUJOCO_GL=egl without a display).
 
 
-def tasks() -> dict[str, TableEnvironmentBuilder]:
+def tasks() -> dict[str, TableTask]:
     """Return the builders of all tasks on the table, by name."""
     builders = {name: ENVIRONMENTS.get(name) for name in ENVIRONMENTS.names()}
-    return {name: builder for name, builder in builders.items() if isinstance(builder, TableEnvironmentBuilder)}
+    return {name: builder for name, builder in builders.items() if isinstance(builder, TableTask)}
 
 
 def pages() -> dict[Path, str]:
@@ -70,7 +70,7 @@ def pages() -> dict[Path, str]:
     return {LIST: "\n".join(list_of_tasks(builders)), **written}
 
 
-def list_of_tasks(builders: dict[str, TableEnvironmentBuilder]) -> Iterator[str]:
+def list_of_tasks(builders: dict[str, TableTask]) -> Iterator[str]:
     """Yield the lines of the page that leads to all others."""
     introduction = """
         # The tasks
@@ -96,7 +96,7 @@ def list_of_tasks(builders: dict[str, TableEnvironmentBuilder]) -> Iterator[str]
     yield ""
 
 
-def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[str]]) -> Iterator[str]:
+def page(name: str, builder: TableTask, measured: dict[str, list[str]]) -> Iterator[str]:
     """Yield the lines of the page about one task."""
     summary = builder.summary()
     environment = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1)
@@ -119,7 +119,7 @@ def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[s
     yield from ("", "[All tasks](../task_catalog.md)", "")
 
 
-def changes(name: str, builder: TableEnvironmentBuilder, environment: TableEnvironment) -> Iterator[str]:
+def changes(name: str, builder: TableTask, environment: TableEnvironment) -> Iterator[str]:
     """Yield the lines about how an episode may be changed, axis by axis and level by level."""
     introduction = """
         ## Levels of change
@@ -165,7 +165,7 @@ def measurements(text: str) -> dict[str, list[str]]:
     return found
 
 
-def take_picture(name: str, builder: TableEnvironmentBuilder, path: Path) -> None:
+def take_picture(name: str, builder: TableTask, path: Path) -> None:
     """Render a moment of the scripted policy's first episode."""
     environment = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1)
     (episode,) = episodes(1)

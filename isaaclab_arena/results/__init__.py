@@ -1,1 +1,38 @@
-"""Build the table with intervals from finished episodes."""
+"""Results: tables with intervals from finished episodes, and the recordings behind them."""
+
+from typing import TYPE_CHECKING
+
+from isaaclab_arena.lazy import attach
+
+if TYPE_CHECKING:
+    from isaaclab_arena.results.merge import MergedResults, merge_results
+    from isaaclab_arena.results.statistics import Interval, wilson_interval
+    from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_episode, verify_episodes
+    from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+
+__all__ = [
+    "Interval",
+    "MergedResults",
+    "RecordedEpisode",
+    "list_episodes",
+    "merge_results",
+    "read_attributes",
+    "read_episode",
+    "verify_episodes",
+    "wilson_interval",
+]
+
+_HOMES = {
+    "Interval": "isaaclab_arena.results.statistics",
+    "MergedResults": "isaaclab_arena.results.merge",
+    "RecordedEpisode": "isaaclab_arena.storage.recorded_episode",
+    "list_episodes": "isaaclab_arena.storage.hdf5.episodes",
+    "merge_results": "isaaclab_arena.results.merge",
+    "read_attributes": "isaaclab_arena.storage.hdf5.episodes",
+    "read_episode": "isaaclab_arena.storage.hdf5.episodes",
+    "verify_episodes": "isaaclab_arena.storage.hdf5.episodes",
+    "wilson_interval": "isaaclab_arena.results.statistics",
+}
+"""Public name to the module that defines it, which is imported when the name is first used."""
+
+__getattr__, __dir__ = attach(__name__, _HOMES)

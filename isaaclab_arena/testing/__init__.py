@@ -1,1 +1,11 @@
 """Tests that environments and policies of your own inherit."""
+
+from isaaclab_arena.testing.environment_conformance import EnvironmentConformance
+from isaaclab_arena.testing.picture_conformance import PictureConformance
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
+
+__all__ = [
+    "EnvironmentConformance",
+    "PictureConformance",
+    "PolicyConformance",
+]

@@ -1,30 +1,23 @@
 """The site of docs/ has every page, and pages that programs write have everything that the programs have."""
 
-import ast
 import dataclasses
-import importlib
 import re
 import subprocess
 
 import pytest
 import yaml
 
-import isaaclab_arena
-from documentation.api import CHAPTERS, modules_of
 from documentation.command_line import MODULES, commands, help_of, options_of, page
 from documentation.staging import DOCS, generated, linked_outside, place_of, stage, with_links_of_the_site
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from isaaclab_arena.training.settings.options import TrainOptions
-from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
 SETTINGS = ROOT / "documentation" / "mkdocs.yml"
 MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
 # What a browser would load without being asked: scripts, styles, fonts, pictures, frames.
 _LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
-ALONE = {f"isaaclab_arena.{name}" for chapter in CHAPTERS.values() for name in chapter.names}
-PUBLIC = {module for chapter in CHAPTERS.values() for module in modules_of(chapter)}
 
 
 def in_navigation(entry: object) -> set[str]:
@@ -79,42 +72,6 @@ def test_every_command_has_a_section():
     assert headings == [f"isaaclab-arena {name}" for name in commands()] + [f"python -m {name}" for name in MODULES]
     assert len(headings) > 10
     assert "| `--num_envs INT` |" in text
-
-
-def test_every_module_of_the_python_reference_exists_and_says_what_it_is_for():
-    for module in PUBLIC:
-        place = ROOT / module.replace(".", "/")
-        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-        assert ast.get_docstring(ast.parse(file.read_text())), module
-
-
-def imported(body: str) -> set[str]:
-    """Return the modules of the package that a program imports, or imports names from that are not shown alone."""
-    nodes = [node for node in ast.walk(ast.parse(body)) if isinstance(node, ast.ImportFrom)]
-    names = [(node.module, alias.name) for node in nodes if node.module for alias in node.names]
-    names = [name for name in names if ".".join(name) not in ALONE]
-    modules = {f"{module}.{name}" if is_module(f"{module}.{name}") else module for module, name in names}
-    return {module for module in modules if module.startswith("isaaclab_arena.")}
-
-
-def is_module(name: str) -> bool:
-    return (ROOT / f"{name.replace('.', '/')}.py").is_file()
-
-
-def test_what_the_documents_have_users_import_is_in_the_python_reference():
-    bodies = [body for path in DOCS.rglob("*.md") for body in blocks(path.read_text(), "python")]
-    bodies += [path.read_text() for path in (ROOT / "examples").glob("*.py")]
-    used = set().union(*map(imported, bodies))
-    assert len(used) > 10
-    # The command line's page describes programs.
-    assert {name for name in used - PUBLIC if not hasattr(importlib.import_module(name), "main")} == set()
-
-
-def test_the_python_reference_shows_every_name_of_the_package_and_nothing_internal():
-    assert len(isaaclab_arena.__all__) >= 7
-    of_package = {name.removeprefix("isaaclab_arena.") for name in ALONE}
-    assert {name for name in of_package if "." not in name} == set(isaaclab_arena.__all__)
-    assert {module for module in PUBLIC if module.startswith("isaaclab_arena.api")} == {"isaaclab_arena.api.arguments"}
 
 
 def test_links_to_other_files_of_the_project_lead_to_copies_in_the_site():

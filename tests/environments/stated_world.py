@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.environments.mdp.task import Judgement, Task
+from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.interfaces.episode import Conditions
 
 
@@ -83,7 +83,7 @@ def begin(task: Task, world: Any, conditions: Sequence[Conditions] = ()) -> None
     task.begin(world, env_ids)
 
 
-def judged(task: Task, world: Any, steps: int = 1) -> Judgement:
+def judged(task: Task, world: Any, steps: int = 1) -> Verdict:
     """Return what the task says after some steps in which nothing moves."""
     running = torch.ones(world.num_envs, dtype=torch.bool)
     judgements = [task.judge(world, running) for _ in range(steps)]

@@ -61,7 +61,7 @@ class ObjectOptions(CameraOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableEnvironmentBuilder:
+class TableTask:
     """Builds one kind of environment on the table.
 
     Attributes:
@@ -293,3 +293,6 @@ def _unknown(key: str, name: object, registry: Registry) -> list[Problem]:
     if isinstance(name, str) and name in registry:
         return []
     return [Problem(f"no {registry.kind} called '{name}'{did_you_mean(str(name), registry.names())}", key=key)]
+
+
+TableEnvironmentBuilder = TableTask  # the name that documents had before

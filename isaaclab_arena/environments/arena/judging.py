@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms
-from isaaclab_arena.environments.mdp.task import Judgement, Task
+from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.interfaces.environment import SideBySide
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.replayed import Capture, Replayed
@@ -37,7 +37,7 @@ class Judging:
         self._judge = Replayed(self._judge_moved, capture, keeper=task, name=f"the verdict of '{name}'")
         self._read = Replayed(self._read_terms, capture, name=f"what is seen of '{name}'")
 
-    def judge(self, moved: torch.Tensor) -> Judgement:
+    def judge(self, moved: torch.Tensor) -> Verdict:
         """Return what the task thinks of the state, good until the next time.
 
         Args:
@@ -64,7 +64,7 @@ class Judging:
         self._judge.forget()
         self._read.forget()
 
-    def _judge_moved(self) -> Judgement:
+    def _judge_moved(self) -> Verdict:
         return self._task.judge(self._backend, self._moved)
 
     def _read_terms(self) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ from isaaclab_arena.environments.events.moments import MOMENT_FIELDS
 from isaaclab_arena.environments.events.reading import events_of
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.named_state import NamedState
@@ -21,7 +21,7 @@ from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class Verdict:
     """What a task thinks of the state after a control step. Every tensor has shape (num_envs,).
 
     Attributes:
@@ -74,7 +74,7 @@ class TaskSpec:
     time_limit_s: float
     paraphrases: tuple[str, ...] = ()
     hold_steps: int = 1
-    things: tuple[Thing, ...] = ()
+    things: tuple[SceneObject, ...] = ()
     contact_sensors: tuple[ContactSensor, ...] = ()
     articulations: Mapping[str, ArticulatedAsset] = field(default_factory=dict)
     sites: Mapping[str, str] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class Task(ABC):
         return self.held_steps >= self.spec.hold_steps
 
     @abstractmethod
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge the state after a control step.
 
         Args:
@@ -240,3 +240,6 @@ class Task(ABC):
             NotImplementedError: If the task tells no events, as by default.
         """
         raise NotImplementedError(f"task '{self.spec.name}' tells no events")
+
+
+Judgement = Verdict  # the name that documents had before

@@ -13,7 +13,7 @@ from isaaclab_arena.sim.scene.scene import ASSETS, ScenePart, part_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class SceneObject:
     """A thing in a scene. Its file holds one body called ``body``; the names in it are checked here.
 
     Attributes:
@@ -96,3 +96,6 @@ class Thing:
         if self.loose:
             return body_pose_terms(self.observed_as, self.body)
         return {f"{self.observed_as}_pos": position_term(lambda backend: backend.body_position(self.body))}
+
+
+Thing = SceneObject  # the name that documents had before

@@ -15,7 +15,7 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -124,14 +124,14 @@ class Cartpole(FloorTask):
             "pole_vel": number_term("y", "rad/s", lambda backend: backend.joint_velocity(_HINGE)),
         }
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the pole's angle and the cart's place."""
         upright = _cos_and_sin(backend)[:, 0]
         position = backend.joint_position(_SLIDER)[:, 0]
         in_place = _in_place(upright, position)
         self.held_steps = terms.count_while(in_place, self.held_steps, running)
         self._length = self._length + running
-        return Judgement(
+        return Verdict(
             reward=self.control_dt * self._reward(backend, upright, position),
             success=(self._length >= self._episode_length) & (self.held_steps >= self._held_steps),
             lost=_off_rail(position) | (_leans(upright) & self.starts_upright),

@@ -64,6 +64,7 @@ class _Shared:
 
 
 _LONGEST_VALUES = 100
+_CACHES = {b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"}
 _CUDNN = torch.backends.cudnn
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _SIGNALS = (
@@ -106,7 +107,8 @@ def _umask() -> int:
 
 
 def _variables() -> dict[bytes, bytes]:
-    return dict(os.environb.items())
+    # torch writes down where it keeps compiled code when its compiler loads, and no result depends on it.
+    return {name: value for name, value in os.environb.items() if name not in _CACHES}
 
 
 def _changed_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> list[bytes]:

@@ -8,7 +8,7 @@ import torch
 
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.arena.judging import Judging
-from isaaclab_arena.environments.mdp.task import Judgement, Task
+from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.environments.tasks.locomotion.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.sim.replayed import Capture, capture_on
@@ -104,7 +104,7 @@ class CountingWalk(VelocityGo1):
         super().__init__()
         self.judged = 0
 
-    def judge(self, backend, running) -> Judgement:
+    def judge(self, backend, running) -> Verdict:
         self.judged += 1
         return super().judge(backend, running)
 
@@ -121,7 +121,7 @@ def memory_of(task: Task) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in task.memory().items()}
 
 
-def judged_again(env: ArenaEnvironment, before: Mapping[str, torch.Tensor], moved: torch.Tensor) -> Judgement:
+def judged_again(env: ArenaEnvironment, before: Mapping[str, torch.Tensor], moved: torch.Tensor) -> Verdict:
     """Judge the state once more, step by step, from what the task remembered before."""
     live = dict(env.task.memory())
     after = memory_of(env.task)

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.errors import ConfigError
 
 ON_THE_TABLE = ((0.4, -0.2), (0.6, 0.2))
@@ -10,10 +10,10 @@ ON_THE_TABLE = ((0.4, -0.2), (0.6, 0.2))
 def thing_of(tmp_path):
     """Declares a thing by what its file holds."""
 
-    def declare(body: str, **declared) -> Thing:
+    def declare(body: str, **declared) -> SceneObject:
         file = tmp_path / "cup.xml"
         file.write_text(f"<mujoco><worldbody>{body}</worldbody></mujoco>")
-        return Thing(prefix="cup", asset=str(file), **declared)
+        return SceneObject(prefix="cup", asset=str(file), **declared)
 
     return declare
 
@@ -55,7 +55,7 @@ def test_a_thing_that_is_placed_and_not_loose_is_moved_by_hand(thing_of):
 
 def test_a_file_that_is_missing_or_no_mjcf_is_named(thing_of, tmp_path):
     with pytest.raises(ConfigError, match=r"none\.xml: there is no such file"):
-        Thing(prefix="cup", asset=str(tmp_path / "none.xml"))
+        SceneObject(prefix="cup", asset=str(tmp_path / "none.xml"))
     assert "cannot be read: " in refusal(thing_of, "<bdy/>")
 
 

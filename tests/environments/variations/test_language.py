@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.paraphrases import word_distance
 from isaaclab_arena.environments.tasks.manipulation.pick_by_colour import PickByColour
@@ -83,8 +83,6 @@ def test_the_words_of_every_draw_are_looked_at_and_not_those_of_one_only():
             return [*told, "level 5"] if "red" in self.instruction_for(conditions) else told
 
     for task in (TellsOfBlue, TellsOfRed):
-        builder = TableEnvironmentBuilder(
-            config_class=TableOptions, make_task=lambda _, embodiment, task=task: task(embodiment)
-        )
+        builder = TableTask(config_class=TableOptions, make_task=lambda _, embodiment, task=task: task(embodiment))
         with pytest.raises(ConfigError, match="'level 5' tells more than"):
             builder.variations(TableOptions())

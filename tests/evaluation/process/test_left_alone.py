@@ -50,7 +50,7 @@ SHARED: dict[str, Callable[[], Any]] = {
     "errors of NumPy": np.geterr,
     "locale": lambda: locale.setlocale(locale.LC_ALL),
     "directory": os.getcwd,
-    "environment variables": lambda: dict(os.environ),
+    "environment variables": lambda: {name: value for name, value in os.environ.items() if "CACHE_DIR" not in name},
     "path": lambda: list(sys.path),
     "warnings": lambda: [each for each in warnings.filters if each[0] == "error"],
     "garbage": lambda: (gc.isenabled(), gc.get_threshold()),
@@ -220,6 +220,17 @@ def test_one_line_names_what_was_changed_and_by_which_class_once(tmp_path, caplo
     said = [line for line in caplog.messages if "whole process" in line]
     what = "torch's default type (torch.float32 to torch.float64), environment variables (MARK)"
     assert said == [f"policy 'Doubling' has set for the whole process: {what}; other jobs do not see it"]
+
+
+def test_nothing_is_said_of_where_torch_keeps_compiled_code(tmp_path, caplog, monkeypatch):
+    """It writes that down by itself, when its compiler loads."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "here")
+
+    def act() -> None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = "there"
+
+    JobRunner(settings(tmp_path)).run(coin_job(policy_class=meddling("Compiling", act)))
+    assert not [line for line in caplog.messages if "whole process" in line]
 
 
 def test_a_job_that_hides_the_log_is_named_in_it(tmp_path, caplog):

@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.config.expansion.robustness import Robustness
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.robots.embodiment import Embodiment
@@ -69,7 +69,7 @@ def test_axes_that_a_job_cannot_have_are_left_out_of_all_and_said(caplog):
     assert "light (it changes pictures only, and the job has no cameras (enable_cameras))" in caplog.text
 
 
-def wordless() -> TableEnvironmentBuilder:
+def wordless() -> TableTask:
     """Return an environment whose task lists no paraphrases."""
 
     def make_task(options: TableOptions, embodiment: Embodiment) -> Task:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.table_environment import TableEnvironment
-from isaaclab_arena.environments.mdp.task import Judgement
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time, policy_lost
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
 from isaaclab_arena.evaluation.rollout.running_episodes import RunningEpisodes
@@ -143,7 +143,7 @@ IN_THE_ENVIRONMENT = [
 
 def say(env: TableEnvironment, *, solved: bool, lost: bool) -> None:
     """Let the task of an environment say something, whatever happens."""
-    verdict = Judgement(reward=torch.ones(1), success=torch.tensor([solved]), lost=torch.tensor([lost]))
+    verdict = Verdict(reward=torch.ones(1), success=torch.tensor([solved]), lost=torch.tensor([lost]))
     env.task.judge = lambda backend, running: verdict
 
 

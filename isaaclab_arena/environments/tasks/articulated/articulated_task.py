@@ -10,8 +10,8 @@ from isaaclab_arena.environments.events.facts import Facts, approach
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.conditions import draw_uniform, number
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term, position_term
-from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Judgement, Task, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.math.rotation import dot, norm
@@ -61,7 +61,7 @@ class ArticulatedTask(Task):
         robot: The robot.
     """
 
-    def __init__(self, spec: TaskSpec, thing: Thing, moved: MovedJoint, robot: Robot) -> None:
+    def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, robot: Robot) -> None:
         self.joint, self.site = f"{thing.prefix}/{moved.joint}", f"{thing.prefix}/{moved.site}"
         asset = ArticulatedAsset(root_body=thing.body, joints=(self.joint,))
         super().__init__(replace(spec, things=(thing,), articulations={thing.name: asset}))
@@ -215,7 +215,7 @@ class OpenByHandle(MovedByHandTask):
 
     capturable = True
 
-    def __init__(self, spec: TaskSpec, thing: Thing, moved: MovedJoint, opening: Opening, robot: Robot) -> None:
+    def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, opening: Opening, robot: Robot) -> None:
         handle = f"{thing.prefix}/{moved.site}"
         sensors = tuple(
             ContactSensor(name=name, body=finger, other=handle, other_is_geom=True)
@@ -224,7 +224,7 @@ class OpenByHandle(MovedByHandTask):
         super().__init__(replace(spec, contact_sensors=sensors), thing, moved, robot)
         self.opening = opening
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by how far it is open and by how much of that a finger pulled."""
         opening, unit = self.opening, self.moved.unit
         position = backend.joint_position(self.joint)[:, 0]
@@ -237,7 +237,7 @@ class OpenByHandle(MovedByHandTask):
             + 0.5 * terms.progress(self.by_hand, start=0.0, goal=opening.open)
             + success
         )
-        return Judgement(
+        return Verdict(
             reward=reward,
             success=success,
             lost=torch.zeros_like(success),

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events.facts import Facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated.articulated_task import MovedByHandTask, MovedJoint
 from isaaclab_arena.sim.backend import Backend
@@ -22,7 +22,7 @@ _TOUCH = "hand_touches_drawer"
 _FASTEST_PUSH_M = 0.05
 _SHARE_BY_HAND = 0.5
 _LOW, _HIGH = (0.72, -0.10), (0.76, 0.10)
-_CABINET = Thing(prefix="cabinet", asset="objects/cabinet.xml", position=(0.74, 0.0, 0.0), area=(_LOW, _HIGH))
+_CABINET = SceneObject(prefix="cabinet", asset="objects/cabinet.xml", position=(0.74, 0.0, 0.0), area=(_LOW, _HIGH))
 _DRAWER = MovedJoint(
     joint="slide",
     called="drawer_opening",
@@ -69,7 +69,7 @@ class CloseDrawer(MovedByHandTask):
         super().begin(backend, env_ids)
         self.first_m[env_ids] = self.position[env_ids]
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the drawer's opening and by how much of its way the hand pushed it."""
         opening = backend.joint_position(self.joint)[:, 0]
         self.count_way(opening, running, backend.touching(_TOUCH), sign=-1, fastest=_FASTEST_PUSH_M)
@@ -79,7 +79,7 @@ class CloseDrawer(MovedByHandTask):
             + 0.7 * (self.by_hand / self.first_m.clamp(min=SHUT_M)).clamp(max=1.0)
             + success
         )
-        return Judgement(
+        return Verdict(
             reward=reward,
             success=success,
             lost=torch.zeros_like(success),
@@ -102,7 +102,7 @@ class CloseDrawer(MovedByHandTask):
         return self.moved_facts(moments, touched=touched, share=share, met=opening <= SHUT_M, nearly=nearly)
 
 
-CLOSE_DRAWER = TableEnvironmentBuilder(
+CLOSE_DRAWER = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: CloseDrawer(embodiment),
 )

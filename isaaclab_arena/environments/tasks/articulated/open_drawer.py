@@ -1,8 +1,8 @@
 """Pull a drawer open by its handle."""
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.mdp.task import TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated.articulated_task import MovedJoint, OpenByHandle, Opening
 
@@ -12,7 +12,7 @@ HOLD_STEPS = 3
 
 _FASTEST_PULL_M = 0.05
 _LOW, _HIGH = (0.68, -0.10), (0.74, 0.10)
-_CABINET = Thing(prefix="cabinet", asset="objects/cabinet.xml", position=(0.7, 0.0, 0.0), area=(_LOW, _HIGH))
+_CABINET = SceneObject(prefix="cabinet", asset="objects/cabinet.xml", position=(0.7, 0.0, 0.0), area=(_LOW, _HIGH))
 _DRAWER = MovedJoint(
     joint="slide",
     called="drawer_opening",
@@ -50,7 +50,7 @@ class OpenDrawer(OpenByHandle):
         super().__init__(_SPEC, _CABINET, _DRAWER, _OPENING, embodiment.robot)
 
 
-OPEN_DRAWER = TableEnvironmentBuilder(
+OPEN_DRAWER = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: OpenDrawer(embodiment),
 )

@@ -1,8 +1,8 @@
 """Open the door of a microwave oven by its handle."""
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.mdp.task import TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated.articulated_task import MovedJoint, OpenByHandle, Opening
 
@@ -13,7 +13,9 @@ NUM_WAYPOINTS = 5
 
 _FASTEST_PULL_RAD = 0.15
 _LOW, _HIGH = (0.66, -0.05), (0.72, 0.05)
-_MICROWAVE = Thing(prefix="microwave", asset="objects/microwave.xml", position=(0.7, 0.0, 0.0), area=(_LOW, _HIGH))
+_MICROWAVE = SceneObject(
+    prefix="microwave", asset="objects/microwave.xml", position=(0.7, 0.0, 0.0), area=(_LOW, _HIGH)
+)
 _DOOR = MovedJoint(
     joint="hinge", called="door_angle", unit="rad", site="handle", bar=((0.0, 0.0, -0.135), (0.0, 0.0, 0.018))
 )
@@ -47,7 +49,7 @@ class OpenMicrowave(OpenByHandle):
         super().__init__(_SPEC, _MICROWAVE, _DOOR, _OPENING, embodiment.robot)
 
 
-OPEN_MICROWAVE = TableEnvironmentBuilder(
+OPEN_MICROWAVE = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: OpenMicrowave(embodiment),
 )

@@ -2,11 +2,11 @@
 
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events.facts import Facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated.articulated_task import ArticulatedTask, MovedJoint
 from isaaclab_arena.sim.backend import Backend
@@ -49,15 +49,15 @@ class PressButton(ArticulatedTask):
             sizes={"button_travel": TRAVEL_M},
         )
         area = embodiment.workspace.on_table(_LOW, _HIGH)
-        button = Thing(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0), area=area)
+        button = SceneObject(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0), area=area)
         super().__init__(spec, button, _CAP, embodiment.robot)
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by how far the button is down and by what touches it."""
         press = backend.joint_position(self.joint)[:, 0]
         touched = backend.touching(_TOUCH)
         success = self.held(touched & (press >= PRESSED_M), running)
-        return Judgement(
+        return Verdict(
             reward=0.5 * terms.closeness(self.hand_distance(backend), half_at=0.1)
             + 0.5 * touched * terms.progress(press, start=0.0, goal=TRAVEL_M)
             + success,
@@ -80,7 +80,7 @@ class PressButton(ArticulatedTask):
         return self.moved_facts(moments, touched=touched, share=share, met=share >= 1, nearly=nearly)
 
 
-PRESS_BUTTON = TableEnvironmentBuilder(
+PRESS_BUTTON = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: PressButton(embodiment),
 )

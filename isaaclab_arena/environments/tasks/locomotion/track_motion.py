@@ -16,7 +16,7 @@ from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, poi
 from isaaclab_arena.environments.mdp.floor_observations import vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks.locomotion.humanoid import (
     HUMANOID,
     JOINTS,
@@ -151,7 +151,7 @@ class TrackMotion(HumanoidTask):
             "reference_root_rot": vector_term(_XYZ, "rad", self._root_turn),
         }
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by how far joints, pelvis and keypoints are from the motion."""
         self._length = self._length + running
         self._frame = torch.where(running, self._next_frame(), self._frame)
@@ -176,7 +176,7 @@ class TrackMotion(HumanoidTask):
             + 0.3 * terms.closeness(torch.sqrt(mean_square(velocity)), half_at=2.0)
             - 0.5 * self.jerkiness(backend, running)
         )
-        return Judgement(
+        return Verdict(
             reward=self.control_dt * reward,
             success=success,
             lost=astray | (at_the_end & late & ~success),

@@ -22,7 +22,7 @@ from isaaclab_arena.environments.mdp.floor_observations import (
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
-from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.named_state import NamedState
@@ -154,13 +154,13 @@ class VelocityGo1(FloorTask):
         self._broke_bounds[env_ids] = False
         self._feet[env_ids] = self._feet_positions(backend)[env_ids]
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by velocity, posture, and how the feet are set."""
         reward = self._reward(backend)
         self._remember_step(backend, running)
         ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
         judged = (self._length - _settling_steps()).clamp(min=1)
-        return Judgement(
+        return Verdict(
             reward=self.control_dt * reward,
             success=ended & ~self._broke_bounds,
             lost=_fallen(backend, self.senses),

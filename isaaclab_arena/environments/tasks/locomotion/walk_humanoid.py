@@ -15,7 +15,7 @@ from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, poi
 from isaaclab_arena.environments.mdp.floor_observations import FloorSenses, vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks.locomotion.humanoid import (
     FEET,
     HUMANOID,
@@ -128,14 +128,14 @@ class WalkHumanoid(HumanoidTask):
             "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._clock[self._gait_step()]),
         }
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the way that it has come and by how it stands."""
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
         fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
         reward = self._reward(backend, running)
         self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
-        return Judgement(
+        return Verdict(
             reward=self.control_dt * reward,
             success=(self._length >= self._episode_length) & ~fallen & (distance >= asked),
             lost=fallen,

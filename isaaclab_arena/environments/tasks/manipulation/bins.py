@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.workspace import Area
 from isaaclab_arena.errors import ConfigError, Problem
@@ -18,9 +18,9 @@ BIN_RIM_M = 0.07
 BIN_SIZES: Mapping[str, float] = {"bin_floor": BIN_FLOOR_M, "bin_rim": BIN_RIM_M}
 
 
-def bin_thing(prefix: str, *, y: float, area: Area) -> Thing:
+def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
     """Return a bin that starts in an area of the table; the scene is compiled with it at ``y`` [m]."""
-    return Thing(
+    return SceneObject(
         prefix=prefix, asset="objects/bin.xml", position=(0.5, y, 0.0), area=area, loose=True, observed_as=prefix
     )
 

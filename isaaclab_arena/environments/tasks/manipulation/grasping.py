@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.workspace import Area
 from isaaclab_arena.errors import ConfigError, Problem
@@ -28,9 +28,9 @@ _AT_REST_M_S = 0.05
 
 def object_thing(
     thing: ObjectAsset, *, prefix: str = "object", called: str = "", area: Area | None = None, observed_as: str = ""
-) -> Thing:
-    """Return an object as a thing of a task's scene, which stands on the table; see `Thing`."""
-    return Thing(
+) -> SceneObject:
+    """Return an object as a thing of a task's scene, which stands on the table; see `SceneObject`."""
+    return SceneObject(
         prefix=prefix,
         asset=thing.asset,
         position=(0.5, 0.0, thing.half_height),

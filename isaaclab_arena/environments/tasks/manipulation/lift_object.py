@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import ObjectOptions, TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import (
@@ -62,7 +62,7 @@ class LiftObject(Task):
         self.robot = embodiment.robot
         self.thing = thing
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the object's height and by what touches it."""
         position = backend.body_position(OBJECT_BODY)
         distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
@@ -70,7 +70,7 @@ class LiftObject(Task):
         held = grasped(backend, self.robot, distance=distance)
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
-        return Judgement(
+        return Verdict(
             reward=0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success,
             success=success,
             lost=terms.off_the_table(position),
@@ -102,7 +102,7 @@ class LiftObject(Task):
         )
 
 
-LIFT_OBJECT = TableEnvironmentBuilder(
+LIFT_OBJECT = TableTask(
     config_class=ObjectOptions,
     make_task=lambda options, embodiment: LiftObject(embodiment, OBJECTS.get(options.object)),
 )

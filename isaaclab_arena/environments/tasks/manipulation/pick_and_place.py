@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import ObjectOptions, TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.bins import (
@@ -85,7 +85,7 @@ class PickAndPlace(Task):
         self.robot = embodiment.robot
         self.thing = thing
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by where the object is in the bin's frame, its speed, and the fingers."""
         position, bin_position = backend.body_position(OBJECT_BODY), backend.body_position(_BIN_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
@@ -101,7 +101,7 @@ class PickAndPlace(Task):
             + 0.2 * (inside & let_go)
             + success
         )
-        return Judgement(
+        return Verdict(
             reward=reward,
             success=success,
             lost=terms.off_the_table(position) | terms.off_the_table(bin_position),
@@ -143,7 +143,7 @@ def _placed(state: NamedState, inside: torch.Tensor, let_go: torch.Tensor) -> to
     return inside & at_rest(state) & state.touching(_BIN_TOUCH) & let_go
 
 
-PICK_AND_PLACE = TableEnvironmentBuilder(
+PICK_AND_PLACE = TableTask(
     config_class=ObjectOptions,
     make_task=lambda options, embodiment: PickAndPlace(embodiment, OBJECTS.get(options.object)),
 )

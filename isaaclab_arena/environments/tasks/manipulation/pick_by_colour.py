@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import NEARLY, REACH_M, grasp_facts, grasped, tool_distance
@@ -72,7 +72,7 @@ class PickByColour(TwoCubesTask):
         for env_id, condition in zip(env_ids.tolist(), conditions, strict=True):
             self._wants_blue[env_id] = condition[_COLOUR] == "blue"
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the heights of both cubes and by what the fingers hold."""
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         wanted = torch.where(self._wants_blue[:, None], blue, red)
@@ -85,7 +85,7 @@ class PickByColour(TwoCubesTask):
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
         wrong = other_height >= WRONG_HEIGHT_M
-        return Judgement(
+        return Verdict(
             reward=0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success,
             success=success & ~wrong,
             lost=wrong | terms.off_the_table(red) | terms.off_the_table(blue),
@@ -123,7 +123,7 @@ class PickByColour(TwoCubesTask):
         )
 
 
-PICK_BY_COLOUR = TableEnvironmentBuilder(
+PICK_BY_COLOUR = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: PickByColour(embodiment),
 )

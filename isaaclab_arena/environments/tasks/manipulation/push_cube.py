@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events.facts import Facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.actions import ActionModeName
 from isaaclab_arena.environments.mdp.conditions import draw_uniform
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, offset_term
-from isaaclab_arena.environments.mdp.task import Judgement
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_BODY, OBJECT_JOINT
@@ -120,7 +120,7 @@ class PushCube(PushToGoal):
         """
         return backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the cube's way to the disc, and by the hand's to the side from which it has to push."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         goal_distance = terms.horizontal_distance(position, goal)
@@ -131,7 +131,7 @@ class PushCube(PushToGoal):
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
         success = self.held(on_goal, running)
-        return Judgement(
+        return Verdict(
             reward=0.1 * pointing_down
             + 0.1 * self._closed(backend)
             + 0.3 * in_place
@@ -163,7 +163,7 @@ def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
     return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 
 
-PUSH_CUBE = TableEnvironmentBuilder(
+PUSH_CUBE = TableTask(
     config_class=PushCubeOptions,
     make_task=lambda _, embodiment: PushCube(embodiment),
 )

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import ObjectOptions, TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.facts import Facts, approach
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, object_thing
@@ -43,7 +43,9 @@ class PushToGoal(Task):
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         on_table = embodiment.workspace.on_table
-        goal = Thing(prefix="goal", asset="objects/disc.xml", area=on_table(_GOAL_LOW, _GOAL_HIGH), observed_as="goal")
+        goal = SceneObject(
+            prefix="goal", asset="objects/disc.xml", area=on_table(_GOAL_LOW, _GOAL_HIGH), observed_as="goal"
+        )
         super().__init__(
             TaskSpec(
                 name="push_to_goal",
@@ -64,7 +66,7 @@ class PushToGoal(Task):
         self.robot = embodiment.robot
         self.thing = thing
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by where the object is on the table, how it stands, and its speed."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
@@ -73,7 +75,7 @@ class PushToGoal(Task):
         upright = terms.upright(backend.body_orientation(OBJECT_BODY))
         on_goal = self._stands(backend) & (goal_distance < TOLERANCE_M)
         success = self.held(on_goal, running)
-        return Judgement(
+        return Verdict(
             reward=0.3 * terms.closeness(tcp_distance, half_at=0.1)
             + 0.7 * terms.closeness(goal_distance, half_at=0.1)
             + success,
@@ -136,7 +138,7 @@ class PushToGoal(Task):
         return (height.abs() < _ON_TABLE_M) & terms.upright(state.body_orientation(OBJECT_BODY)) & at_rest
 
 
-PUSH_TO_GOAL = TableEnvironmentBuilder(
+PUSH_TO_GOAL = TableTask(
     config_class=ObjectOptions,
     make_task=lambda options, embodiment: PushToGoal(embodiment, OBJECTS.get(options.object)),
 )

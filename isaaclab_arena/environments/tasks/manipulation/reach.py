@@ -2,12 +2,12 @@
 
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.facts import Facts, approach
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import REACH_M
 from isaaclab_arena.sim.backend import Backend
@@ -29,7 +29,7 @@ class Reach(Task):
 
     def __init__(self, embodiment: Embodiment) -> None:
         area = embodiment.workspace.in_space(_LOW, _HIGH)
-        target = Thing(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
+        target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
         super().__init__(
             TaskSpec(
                 name="reach",
@@ -48,11 +48,11 @@ class Reach(Task):
         )
         self.robot = embodiment.robot
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the distance to the target."""
         distance = self._distance(backend)
         success = self.held(distance < TOLERANCE_M, running)
-        return Judgement(
+        return Verdict(
             reward=terms.closeness(distance, half_at=0.1) + success,
             success=success,
             lost=torch.zeros_like(success),
@@ -83,7 +83,7 @@ class Reach(Task):
         return terms.distance(state.site_position(self.robot.tcp_site), state.body_position(_TARGET))
 
 
-REACH = TableEnvironmentBuilder(
+REACH = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: Reach(embodiment),
 )

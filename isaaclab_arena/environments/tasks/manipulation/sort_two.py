@@ -2,11 +2,11 @@
 
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.bins import BIN_INSIDE_M, BIN_SIZES, bin_thing, inside_bin
@@ -69,7 +69,7 @@ class SortTwo(TwoCubesTask):
             message = f"the table of '{embodiment.robot.name}' is too small for two cubes between two bins"
             raise ConfigError(Problem(message, key="embodiment"))
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge each cube by where it is in its bin, its speed, and the fingers."""
         sorted_in = {colour: self._is_sorted(backend, colour) for colour in _BIN_OF}
         success = self.held(sorted_in["red"] & sorted_in["blue"], running)
@@ -77,7 +77,7 @@ class SortTwo(TwoCubesTask):
         off = torch.stack([terms.off_the_table(backend.body_position(body)) for body in things])
         reward = 0.5 * (self._reward(backend, "red", sorted_in) + self._reward(backend, "blue", sorted_in)) + success
         done = {f"progress.{colour}_in_{place}": sorted_in[colour].double() for colour, place in _BIN_OF.items()}
-        return Judgement(
+        return Verdict(
             reward=reward,
             success=success,
             lost=off.any(dim=0),
@@ -159,7 +159,7 @@ def _is_latest(holds: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return latest[0] >= latest[1]
 
 
-SORT_TWO = TableEnvironmentBuilder(
+SORT_TWO = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: SortTwo(embodiment),
 )

@@ -2,11 +2,11 @@
 
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.events.arm import arm_facts
 from isaaclab_arena.environments.events.facts import Facts, approach, strayed
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Judgement
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import (
@@ -57,7 +57,7 @@ class Stack(TwoCubesTask):
             contact_sensors=(touch,),
         )
 
-    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by where the red cube is above the blue one, how both stand, their speeds, and the fingers."""
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         beside = terms.horizontal_distance(red, blue)
@@ -75,7 +75,7 @@ class Stack(TwoCubesTask):
             + 0.2 * (stands & let_go)
             + success
         )
-        return Judgement(
+        return Verdict(
             reward=reward,
             success=success,
             lost=terms.off_the_table(red) | terms.off_the_table(blue),
@@ -126,7 +126,7 @@ def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
     return is_above & state.touching(_TOUCH) & terms.upright(state.body_orientation("blue/body"))
 
 
-STACK = TableEnvironmentBuilder(
+STACK = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: Stack(embodiment),
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from isaaclab_arena.environments.mdp.conditions import draw_uniform
 from isaaclab_arena.environments.mdp.task import Task, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import BLUE_CUBE, CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.manipulation.grasping import finger_sensors, object_thing, refuse_too_wide
@@ -42,7 +42,7 @@ class TwoCubesTask(Task):
         self,
         embodiment: Embodiment,
         *,
-        things: tuple[Thing, ...] = (),
+        things: tuple[SceneObject, ...] = (),
         contact_sensors: tuple[ContactSensor, ...] = (),
         sizes: Mapping[str, float] | None = None,
         **words_and_limits: Any,

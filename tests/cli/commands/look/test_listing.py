@@ -10,7 +10,7 @@ from tests.fakes import CoinBuilder, ShrugPolicy
 
 
 def test_an_entry_that_cannot_be_loaded_does_not_hide_the_others():
-    registry = Registry("policy", {"broken": "no_such_module:Thing"}, "isaaclab_arena.no_such_group")
+    registry = Registry("policy", {"broken": "no_such_module:SceneObject"}, "isaaclab_arena.no_such_group")
     registry.register("shrug", ShrugPolicy)
 
     broken, shrug, *options = catalog_text(registry).splitlines()

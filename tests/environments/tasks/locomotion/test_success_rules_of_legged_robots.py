@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
-from isaaclab_arena.environments.mdp.task import Judgement
+from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.tasks.locomotion.humanoid import JOINTS
 from isaaclab_arena.environments.tasks.locomotion.track_motion import TrackMotion
 from isaaclab_arena.sim.math.rotation import multiply
@@ -19,7 +19,7 @@ LITTLE = 1e-3
 PELVIS = "robot/pelvis"
 
 
-def judged(env: FloorEnvironment) -> Judgement:
+def judged(env: FloorEnvironment) -> Verdict:
     return env.task.judge(env.backend, torch.ones(env.num_envs, dtype=torch.bool))
 
 

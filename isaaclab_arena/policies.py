@@ -1,0 +1,28 @@
+"""What a policy of yours implements, declares and may use."""
+
+from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.interfaces.connections import Connections, Description
+from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import AnswersChunks, AsksNetwork, PlaysChunks, PolicyTraits
+from isaaclab_arena.policy.action_chunking import ActionChunkScheduler
+from isaaclab_arena.policy.catalog import POLICIES, register_policy, resolve_policy_class
+
+__all__ = [
+    "POLICIES",
+    "ActionChunkScheduler",
+    "AnswersChunks",
+    "AsksNetwork",
+    "Connections",
+    "ContentSources",
+    "Description",
+    "EpisodeStart",
+    "PlaysChunks",
+    "PolicyBase",
+    "PolicyCfg",
+    "PolicyLostError",
+    "PolicyTraits",
+    "register_policy",
+    "resolve_policy_class",
+]

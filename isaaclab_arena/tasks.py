@@ -1,0 +1,37 @@
+"""What a task of yours is made of: a specification, a judge, and the builder that makes it an environment."""
+
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
+from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.mdp import locomotion_terms, terms
+from isaaclab_arena.environments.mdp.floor_task import FloorTask
+from isaaclab_arena.environments.mdp.observations import (
+    ObservationTerm,
+    number_term,
+    offset_term,
+    orientation_term,
+    position_term,
+)
+from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+
+__all__ = [
+    "ArticulatedAsset",
+    "Embodiment",
+    "FloorEnvironmentBuilder",
+    "FloorTask",
+    "ObjectOptions",
+    "ObservationTerm",
+    "SceneObject",
+    "TableOptions",
+    "TableTask",
+    "Task",
+    "TaskSpec",
+    "Verdict",
+    "locomotion_terms",
+    "number_term",
+    "offset_term",
+    "orientation_term",
+    "position_term",
+    "terms",
+]
