@@ -35,8 +35,7 @@ _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 class PictureLayout:
     """How a picture lies in its array, as far as its shape and type say so for certain.
 
-    Environments show and recordings keep pictures as they are. Whoever needs colours, an adapter, an export or a film,
-    has them from `colours`.
+    Environments show and recordings keep pictures as they are. Adapters, exports and films have colours from `colours`.
 
     Attributes:
         height: Rows.

@@ -3,8 +3,8 @@
 Nothing is imported here that a worker's interpreter might not have.
 """
 
+import importlib
 import random
-import sys
 
 import gymnasium
 import numpy as np
@@ -48,10 +48,10 @@ class GlobalNoise(Leaking):
 
 
 class TorchNoise(Leaking):
-    """Draws from torch's generator, which no episode seeds."""
+    """Draws from torch's generator, as a learned simulator does."""
 
     def noise(self):
-        return float(sys.modules["torch"].rand(1))
+        return float(importlib.import_module("torch").rand(1))
 
 
 class RareNoise(Leaking):
@@ -102,8 +102,8 @@ def normalised():
     return gymnasium.wrappers.NormalizeReward(Leaking())
 
 
-LEAKS = (OwnNoise, TorchNoise, CountsResets, RemembersLast, normalised)
-for each in (Leaking, GlobalNoise, RareNoise, *LEAKS):
+LEAKS = (OwnNoise, CountsResets, RemembersLast, normalised)
+for each in (Leaking, GlobalNoise, RareNoise, TorchNoise, *LEAKS):
     gymnasium.register(f"Leak/{each.__name__}-v0", entry_point=f"{__name__}:{each.__name__}", max_episode_steps=20)
 
 

@@ -19,7 +19,7 @@ from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.video import VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
 from tests.environments.gym.gym_fakes import ID
-from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, name_of
+from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.gym_telling import NAME as TELLING
 from tests.environments.gym.looking import PERIOD, LooksNowAndThen
@@ -70,7 +70,7 @@ def traced(name, **place) -> dict:
     return trace.steps
 
 
-@pytest.mark.parametrize("maker", [GlobalNoise, RareNoise])
+@pytest.mark.parametrize("maker", [GlobalNoise, RareNoise, TorchNoise])
 def test_what_is_drawn_from_process_wide_generators_follows_from_the_episode_wherever_it_is_played(maker):
     name = name_of(maker)
     alone = traced(name, num_envs=1)
@@ -86,18 +86,19 @@ def test_what_a_policy_draws_and_what_an_environment_draws_do_not_touch_each_oth
             self.drawn: list[tuple[float, ...]] = []
 
         def get_action(self, env, observation):
-            self.drawn.append((random.random(), np.random.random()))
+            self.drawn.append((random.random(), np.random.random(), float(torch.rand(1))))
             return torch.zeros(env.num_envs, 1)
 
     found = []
-    for maker in (Leaking, GlobalNoise):
+    for maker in (Leaking, GlobalNoise, TorchNoise):
         random.seed(5)
         np.random.seed(5)
+        torch.manual_seed(5)
         policy, trace = Drawing(), Trace()
         run(name_of(maker), num_envs=2, num_episodes=2, policy=policy, observer=trace)
         found.append(policy.drawn)
         assert trace.steps == {index: steps for index, steps in traced(name_of(maker)).items() if index < 2}
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 @PLACES

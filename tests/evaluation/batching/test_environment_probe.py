@@ -9,7 +9,7 @@ from isaaclab_arena.evaluation.batching.environment_probe import unlike_itself
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.job_reports import Reproducible
-from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, name_of
+from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import build
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
@@ -28,7 +28,7 @@ def probed(maker, num_envs: int) -> str | None:
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
-@pytest.mark.parametrize("maker", [Leaking, GlobalNoise, RareNoise])
+@pytest.mark.parametrize("maker", [Leaking, GlobalNoise, RareNoise, TorchNoise])
 def test_nothing_speaks_against_an_environment_whose_draws_follow_from_the_seed(maker, num_envs):
     assert probed(maker, num_envs) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
 import typing
 
@@ -17,8 +18,13 @@ _BEHIND_NUMPY = getattr(np.random, "get_bit_generator", lambda: None)
 """Puts another generator behind the functions of `numpy.random`, and returns it; NumPy 1.24 has both."""
 
 
+def _behind_torch() -> typing.Any:
+    """Return torch's global generator of the CPU, None where torch is not imported."""
+    return getattr(sys.modules.get("torch"), "default_generator", None)
+
+
 class OwnGenerators:
-    """What Python's and NumPy's global generators are while one environment acts, in a ``with`` block.
+    """What Python's, NumPy's and torch's global generators are while one environment acts, in a ``with`` block.
 
     So what an environment draws from them follows from the seed of its episode, whatever else draws in this process;
     `others_kept` around the block brings back everybody else's. NumPy older than 1.24 has one state for a whole
@@ -29,11 +35,15 @@ class OwnGenerators:
         self._numpy: typing.Any = np.random.MT19937(0)
         self._python = random.Random(0).getstate()
         self._next = 0
+        self._torch: typing.Any = None
 
     def __enter__(self) -> OwnGenerators:
         random.setstate(self._python)
         if _PUT_BEHIND_NUMPY is not None:
             _PUT_BEHIND_NUMPY(self._numpy)
+        torch = _behind_torch()
+        if torch is not None:
+            torch.manual_seed(0) if self._torch is None else torch.set_state(self._torch)
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -43,11 +53,17 @@ class OwnGenerators:
         if random.getrandbits(64) != self._next or _PYTHON.gauss_next != self._python[2]:
             self._python = random.getstate()
             self._next = random.getrandbits(64)
+        torch = _behind_torch()
+        if torch is not None:
+            self._torch = torch.get_state()
 
     def seed(self, seed: int) -> None:
         """Begin an episode; to be called inside the ``with`` block."""
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
+        torch = _behind_torch()
+        if torch is not None:
+            torch.manual_seed(seed)
 
 
 _OTHERS = [OwnGenerators()]
@@ -56,7 +72,7 @@ _TURN = threading.RLock()
 
 @contextlib.contextmanager
 def others_kept() -> typing.Iterator[None]:
-    """Leave the generators to whoever else draws from them, while environments take their turns in a ``with`` block.
+    """Keep what the generators are outside of environments, which take their turns in a ``with`` block.
 
     One thread's environments at a time are inside, because there is one set of generators.
     """
