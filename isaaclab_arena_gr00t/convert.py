@@ -10,6 +10,7 @@ import tyro
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.streams import open_missing_streams
 from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
@@ -67,6 +68,7 @@ _Command = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert, and return the exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C, 1 for anything else."""
+    open_missing_streams()
     command = tyro.cli(
         _Command,
         prog=_PROGRAM,

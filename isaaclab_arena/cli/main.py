@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from isaaclab_arena.cli.command_table import COMMANDS, MAINS, Command, commands_of_others
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.streams import open_missing_streams
 
 _DESCRIPTION = "Evaluate robot policies from one job file, on one process or on many ranks."
 
@@ -26,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 where all went well, 2 for a mistake of the user's, 130 after Ctrl-C, 1 for anything else.
     """
+    open_missing_streams()
     if argv is None:
         _import_from_here()
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -60,11 +63,27 @@ def _told(run: Callable[[], int]) -> int:
     try:
         code = run()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read has seen enough, as `head` has. Python flushes stdout once more at its end.
+    except OSError as error:
+        is_unread = isinstance(error, BrokenPipeError)
+        if not is_unread and _takes_words(sys.stdout):
+            raise
+        # Python flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        if is_unread:
+            # Whoever read has seen enough, as `head` has.
+            return 128 + signal.SIGPIPE
+        print(f"cannot write to stdout: {error.strerror}", file=sys.stderr)
+        return 1
     return code
+
+
+def _takes_words(stream: TextIO) -> bool:
+    """Whether a stream takes one more line, which may be empty."""
+    try:
+        print(file=stream, flush=True)
+    except OSError:
+        return False
+    return True
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from isaaclab_arena.distributed.launching.launcher_messages import failures_reco
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.logs import plain_text, set_up_console_logging
+from isaaclab_arena.streams import open_missing_streams
 
 _LOG = logging.getLogger(__name__)
 _FILE_COLUMNS = 10_000
@@ -73,6 +74,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
         What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
         cannot be written; 130 after Ctrl-C.
     """
+    open_missing_streams()
     # Python looks for cycles once more as it ends, which takes half a second with all that a run imports.
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
