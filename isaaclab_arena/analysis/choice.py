@@ -7,6 +7,7 @@ import numpy as np
 
 from isaaclab_arena.analysis.arms import Arm
 from isaaclab_arena.results.clusters import ScoredEpisodes, draws_of, together
+from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.statistics import Interval
 
 
@@ -23,6 +24,7 @@ class Choice:
         successes: Successes among these.
         episodes: Those of them that say whether they succeeded.
         interval: Wilson interval of the rate over all of these.
+        distinct_conditions: How many different conditions these started from.
     """
 
     name: str
@@ -34,13 +36,16 @@ class Choice:
     episodes: int
     interval: Interval
 
+    distinct_conditions: int
+
     @property
     def sentence(self) -> str:
         """Both figures in words."""
         low, high = 100 * self.interval.low, 100 * self.interval.high
+        scored = f"{self.episodes} of odd index{of_conditions(self.distinct_conditions, self.episodes)}"
         return (
             f"'{self.name}' was chosen: the best of {self.chosen_among} over the {self.episodes_when_chosen} episodes "
-            f"of even index, {100 * self.rate_when_chosen:.1f} %; scored again over the {self.episodes} of odd index, "
+            f"of even index, {100 * self.rate_when_chosen:.1f} %; scored again over the {scored}, "
             f"which nothing was chosen by: {100 * self.rate:.1f} % [{low:.1f}, {high:.1f}]"
         )
 
@@ -77,6 +82,7 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
         successes=scored.successes,
         episodes=len(scored),
         interval=interval,
+        distinct_conditions=scored.num_distinct,
     )
 
 

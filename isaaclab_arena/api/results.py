@@ -23,6 +23,7 @@ from isaaclab_arena.results.columns import (
     START_COLUMNS,
 )
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.rows import scored_episodes
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import storage_errors
@@ -43,6 +44,7 @@ class JobResults:
         num_errors: How many of them ended in an error.
         success_rate: Share of them that succeeded, None where success is not measured or no episode finished.
         interval: Lowest and highest success rate of the 95 % Wilson interval; None where there is no rate.
+        num_distinct: How many different conditions the episodes of that rate started from, None where there is no rate.
         mean_return: Mean sum of rewards of an episode, None for no episode.
         mean_length: Mean number of control steps of an episode, None for no episode.
         reproducible: ``bitwise`` or ``plan``, None where the job was never built.
@@ -57,6 +59,7 @@ class JobResults:
     num_errors: int
     success_rate: float | None
     interval: tuple[float, float] | None
+    num_distinct: int | None
     mean_return: float | None
     mean_length: float | None
     reproducible: str | None
@@ -163,6 +166,7 @@ def load_results(directory: "str | PathLike[str]") -> Results:
 
 def _job_results(known: dict[str, Any]) -> JobResults:
     low, high = known["success_low"], known["success_high"]
+    scored = None if known["success_rate"] is None else scored_episodes(known)
     return JobResults(
         name=str(known["name"]),
         status=str(known["status"]),
@@ -172,6 +176,7 @@ def _job_results(known: dict[str, Any]) -> JobResults:
         num_errors=int(known["errors"] or 0),
         success_rate=_number(known["success_rate"], float),
         interval=None if low is None or high is None else (float(low), float(high)),
+        num_distinct=_number(known.get("distinct_conditions") or scored, int),
         mean_return=_number(known["mean_return"], float),
         mean_length=_number(known["mean_length"], float),
         reproducible=known["reproducible"],

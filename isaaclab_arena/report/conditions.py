@@ -30,6 +30,7 @@ class RateBin:
         middle: Where it lies on the axis, 0 to 1.
         successes: Scored episodes in it that succeeded.
         scored: Scored episodes in it.
+        distinct: How many different conditions these started from.
         rate: Their share.
         interval: Its Wilson interval.
     """
@@ -38,6 +39,7 @@ class RateBin:
     middle: float
     successes: int
     scored: int
+    distinct: int
     rate: float
     interval: Interval
 
@@ -146,6 +148,7 @@ def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str
                     middle=middle,
                     successes=inside.successes,
                     scored=len(inside),
+                    distinct=inside.num_distinct,
                     rate=inside.rate or 0.0,
                     interval=interval,
                 )

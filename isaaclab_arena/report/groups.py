@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import JobOnPage, of_conditions, percent_text
+from isaaclab_arena.report.jobs import JobOnPage, percent_text
 from isaaclab_arena.results.clusters import together
+from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.suites import simulation_in_words
 from isaaclab_arena.results.swept import PREFIX
@@ -50,7 +51,8 @@ class SuiteOnPage:
         policy = row["policy"].replace(":", ".").rpartition(".")[2]
         said = "success not measured"
         if row["successes"] is not None:
-            counted = f"{row['successes']} of {row['scored']} episodes{of_conditions(row, row['scored'])}"
+            repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
+            counted = f"{row['successes']} of {row['scored']} episodes{repeats}"
             said = f"mean of tasks {self.mean}; {counted}, {self.pooled}"
         left_out = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
         left_out += [f"{row['missing']} missing"] if row["missing"] else []
@@ -88,7 +90,7 @@ class PooledRate:
     @property
     def repeats(self) -> str:
         """How many different conditions they have, nothing where each has its own."""
-        return of_conditions({"distinct_conditions": self.distinct}, self.scored)
+        return of_conditions(self.distinct, self.scored)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from isaaclab_arena.report.conditions import ConditionRates, condition_columns, 
 from isaaclab_arena.report.histograms import Bin, histogram
 from isaaclab_arena.results.clusters import ScoredEpisodes
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.rows import scored_episodes
+from isaaclab_arena.results.rows import of_conditions, scored_episodes
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.results.table import mean_and_spread
 
@@ -119,6 +119,11 @@ class JobOnPage:
         """Episodes whose success is known."""
         return scored_episodes(self.row) if self.row["success_rate"] is not None else 0
 
+    @property
+    def repeats(self) -> str:
+        """How many different conditions those have, nothing where each has its own."""
+        return of_conditions(self.row.get("distinct_conditions"), self.num_scored)
+
 
 def job_on_page(
     row: Mapping[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
@@ -197,7 +202,9 @@ def sentence(row: Mapping[str, Any], label: str) -> str:
             said = f"no episode, {row['status']}"
     else:
         scored = scored_episodes(row)
-        said = f"{row['successes']} of {scored}{of_conditions(row, scored)}, {rate_text(row)}"
+        said = (
+            f"{row['successes']} of {scored}{of_conditions(row.get('distinct_conditions'), scored)}, {rate_text(row)}"
+        )
     left_out = [_number(row["errors"], "error")] if row["errors"] else []
     left_out += [f"{row['missing']} missing"] if row["missing"] else []
     return f"{what}: {'; '.join([said, *left_out])}"
@@ -206,12 +213,6 @@ def sentence(row: Mapping[str, Any], label: str) -> str:
 def rate_text(row: Mapping[str, Any]) -> str:
     """Return ``91.5 % [86.8, 94.6]``, a dash where there is no rate."""
     return percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")))
-
-
-def of_conditions(row: Mapping[str, Any], scored: int) -> str:
-    """Return `` (4 different conditions)`` for a rate that has fewer of them than scored episodes, else nothing."""
-    distinct = row.get("distinct_conditions") or scored
-    return "" if distinct == scored else f" ({distinct} different condition{'' if distinct == 1 else 's'})"
 
 
 def percent_text(rate: float | None, low: float, high: float) -> str:

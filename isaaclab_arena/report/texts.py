@@ -7,6 +7,7 @@ from isaaclab_arena.analysis.comparison_table import TextTable
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import SuiteOnPage
 from isaaclab_arena.report.jobs import JobOnPage
+from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.storage.run.run_plan import RunPlan
 
 PROGRAM = "Isaac Lab Arena on MuJoCo"
@@ -64,7 +65,7 @@ def _cells(job: JobOnPage) -> tuple[str, ...]:
         job.name,
         job.keys.get("environment", ""),
         job.keys.get("policy", "").replace(":", ".").rpartition(".")[2],
-        f"{row['successes']}/{job.num_scored}" if rated else "-",
+        f"{row['successes']}/{job.num_scored}{job.repeats}" if rated else "-",
         job.rate.replace(" %", ""),
         "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}",
         "-" if row["mean_return"] is None else f"{row['mean_return']:.2f}",
@@ -79,7 +80,7 @@ def _suite_cells(suite: SuiteOnPage) -> tuple[str, ...]:
         plain_text(row["suite"]),
         plain_text(row["policy"]).replace(":", ".").rpartition(".")[2],
         str(row["tasks"]),
-        str(row["episodes"]),
+        f"{row['episodes']}{of_conditions(row.get('distinct_conditions'), row['scored'])}",
         suite.mean.replace(" %", ""),
         suite.pooled.replace(" %", ""),
         str(row["errors"]),

@@ -219,6 +219,12 @@ def repeats_in_words(row: Mapping[str, Any]) -> str | None:
     return f"{scored} scored episodes, {different}: intervals are those of a sample of conditions"
 
 
+def of_conditions(distinct: int | None, scored: int) -> str:
+    """Return `` (4 different conditions)`` for a rate that has fewer of them than scored episodes, else nothing."""
+    distinct = distinct or scored
+    return "" if distinct == scored else f" ({distinct} different condition{'' if distinct == 1 else 's'})"
+
+
 def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
     """Return what a job's row has besides in a run in which conditions repeat."""
     return {"distinct_conditions": evidence.scored.num_distinct if len(evidence.scored) else None}

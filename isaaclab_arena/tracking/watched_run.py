@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.grouping import job_settings
 from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
-from isaaclab_arena.results.rows import JobEvidence, answer_cells, job_row
+from isaaclab_arena.results.rows import JobEvidence, answer_cells, distinct_cells, job_row, repeats_in_words
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts, times_rerun
@@ -28,7 +28,7 @@ MAX_FILMS_OF_A_JOB = 8
 
 _MEASURES = (
     *("success_rate", "success_low", "success_high", "mean_length", "mean_return"),
-    *("failures", "timeouts", "errors"),
+    *("failures", "timeouts", "errors", "distinct_conditions"),
 )
 _ENDED = {JobResultStatus.COMPLETED, JobResultStatus.FAILED}
 _FAILED = {Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR}
@@ -146,7 +146,7 @@ class WatchedRun:
             line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in _FAILED
         }
         self._tell_films(job.name)
-        self._tell_row(job, row)
+        self._tell_row(job, row | distinct_cells(evidence))
         if row["status"] in _ENDED:
             self._rows[job.name] = row
 
@@ -163,6 +163,8 @@ class WatchedRun:
     def _tell_row(self, job: PlanEntry, row: Mapping[str, Any]) -> None:
         """Tell what is known of a job, and of its checkpoint once it has ended, unless it has been told."""
         values = {name: float(row[name]) for name in _MEASURES if row.get(name) is not None}
+        if repeats_in_words(row) is None:
+            values.pop("distinct_conditions", None)
         measures = JobMeasures(job=job.name, episodes=int(row["episodes"]), values=values)
         if measures.episodes and self._told.get(job.name) != measures:
             self._told[job.name] = measures

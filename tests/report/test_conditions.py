@@ -64,3 +64,4 @@ def test_a_range_in_which_conditions_repeat_has_the_interval_of_these():
     one = wilson_interval(1, 1)
     assert one is not None
     assert [each.interval.low for each in found.bins if each.rate == 1.0] == pytest.approx([one.low] * 3)
+    assert [(each.scored, each.distinct) for each in found.bins] == [(10, 1)] * 4

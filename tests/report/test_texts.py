@@ -21,6 +21,13 @@ def test_the_table_can_be_pasted_in_three_ways(tmp_path: Path):
     assert found["BibTeX"].startswith("@software{")
 
 
+def test_a_rate_that_is_pasted_says_how_many_conditions_it_has_where_some_repeat(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "run", {"lift_cube": "sssf"}, starts=2))
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift_cube")
+    found = dict(texts([job], [merged.plan]))
+    assert all("3/4 (2 different conditions)" in found[name] for name in ("Markdown", "LaTeX"))
+
+
 def test_what_is_cited_is_what_the_citation_file_names():
     said = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert said["title"] == PROGRAM

@@ -23,7 +23,9 @@ from isaaclab_arena.results.stopping.counts import PairCounts
 from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.results.summary import caveats
 from isaaclab_arena.storage.run.run_plan import read_run_plan, write_run_plan
+from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.tracking.runs import NotingTracker
 
 
 def write_run(
@@ -90,6 +92,18 @@ def test_tables_with_repeats_can_be_read_again(tmp_path):
     pd.testing.assert_frame_equal(stored.suites, merged.suites)
     assert pd.read_csv(tmp_path / "results.csv")["distinct_conditions"].tolist() == [2, 2]
     assert Results(merged, tmp_path).jobs["distinct_conditions"].tolist() == [2, 2]
+
+
+def test_python_and_trackers_are_told_how_many_conditions_a_rate_has(tmp_path):
+    repeats = write_run(tmp_path / "repeats", {"lift": "sfsf"}, starts=2)
+    whole = write_run(tmp_path / "whole", {"lift": "sfsf"})
+    for run, distinct, told in ((repeats, 2, 2.0), (whole, 4, None)):
+        assert Results(merge_results(run), run).job("lift").num_distinct == distinct
+        tracker = NotingTracker()
+        watch = WatchedRun(run, read_run_plan(run), [OpenedTracker("noting", lambda tracker=tracker: tracker)])
+        watch.look()
+        watch.finish()
+        assert [job.values.get("distinct_conditions") for job in tracker.jobs] == [told]
 
 
 def test_the_same_episodes_under_several_seeds_are_pooled_as_once(tmp_path):

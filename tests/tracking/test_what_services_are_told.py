@@ -2,7 +2,7 @@
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
@@ -12,7 +12,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.tracking.exporting import export_wandb
+from isaaclab_arena.tracking.exporting import export_mlflow, export_wandb
 from isaaclab_arena.tracking.series import TrackedSeries
 from isaaclab_arena.tracking.tracker import CheckpointMeasures
 from tests.tracking.runs import finished_run, series_run
@@ -76,11 +76,18 @@ class Wandb:
         return Service("wandb", setup=self.setup, login=self.login, init=self.init, **kept)
 
 
+class Page(list[Any]):
+    """Some of the runs of a store; ``token`` leads to the next ones."""
+
+    token: str | None = None
+
+
 class MlflowClient:
-    """Keeps the runs of an MLflow store."""
+    """Keeps the runs of an MLflow store, and returns one of them a page."""
 
     def __init__(self, tracking_uri: str) -> None:
         self.uri, self.runs = tracking_uri, {}
+        self.num_searches = 0
         self.metrics: list[tuple[str, str, float, int]] = []
         self.files: list[tuple[str, str]] = []
         self.ended: list[str] = []
@@ -92,9 +99,15 @@ class MlflowClient:
         del location
         return name
 
-    def search_runs(self, experiments: Sequence[str], *, filter_string: str) -> list[Any]:
-        del experiments, filter_string
-        return list(self.runs.values())
+    def search_runs(
+        self, experiments: Sequence[str], *, filter_string: str, max_results: int, page_token: str | None = None
+    ) -> Page:
+        del experiments, filter_string, max_results
+        self.num_searches += 1
+        found, at = list(self.runs.values()), int(page_token or 0)
+        page = Page(found[at : at + 1])
+        page.token = str(at + 1) if at + 1 < len(found) else None
+        return page
 
     def create_run(self, experiment: str, *, tags: dict[str, str], run_name: str) -> Any:
         data = SimpleNamespace(tags={**tags, "experiment": experiment}, params={})
@@ -192,6 +205,27 @@ def test_an_export_that_the_service_refuses_is_an_error(install, tmp_path, capsy
     assert "wandb did not take the run" in capsys.readouterr().err
 
 
+def mlflow_with(connect: Callable[..., MlflowClient], server: str | None = None) -> Service:
+    return Service(
+        "mlflow",
+        is_tracking_uri_set=lambda: server is not None,
+        get_tracking_uri=lambda: server,
+        environment_variables=SimpleNamespace(MLFLOW_EXPERIMENT_NAME=SimpleNamespace(get=lambda: None)),
+        MlflowClient=connect,
+    )
+
+
+def test_mlflow_goes_on_in_the_runs_of_before_however_many_pages_they_take(install, tmp_path):
+    client = MlflowClient("somewhere")
+    install(mlflow_with(lambda **_: client))
+    finished_run(tmp_path / "run")
+    export_mlflow(tmp_path / "run", tmp_path)
+    assert client.num_searches == 1
+    export_mlflow(tmp_path / "run", tmp_path)
+    assert len(client.runs) == 3
+    assert client.num_searches == 1 + 3, "each page is asked for once, and not for each job"
+
+
 @pytest.mark.parametrize("server", [None, "http://mlflow.example"])
 def test_mlflow_gets_a_run_for_each_job_below_that_of_the_whole(install, tmp_path, capsys, server):
     clients: list[MlflowClient] = []
@@ -200,16 +234,7 @@ def test_mlflow_gets_a_run_for_each_job_below_that_of_the_whole(install, tmp_pat
         clients.append(MlflowClient(tracking_uri))
         return clients[-1]
 
-    experiment = SimpleNamespace(MLFLOW_EXPERIMENT_NAME=SimpleNamespace(get=lambda: None))
-    install(
-        Service(
-            "mlflow",
-            is_tracking_uri_set=lambda: server is not None,
-            get_tracking_uri=lambda: server,
-            environment_variables=experiment,
-            MlflowClient=connect,
-        )
-    )
+    install(mlflow_with(connect, server))
     assert main(["export", str(finished_run(tmp_path / "run")), "--mlflow", "--output", str(tmp_path / "there")]) == 0
     [client] = clients
     store = f"sqlite:///{tmp_path / 'there' / 'mlflow' / 'mlflow.db'}"

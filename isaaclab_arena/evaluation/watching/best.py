@@ -17,12 +17,14 @@ class Score:
         success_rate: Mean of the jobs' rates: each job weighs the same.
         interval: 95 % Wilson interval of all episodes together.
         scored: Episodes whose success was measured.
+        distinct: How many different conditions these started from.
     """
 
     step: int
     success_rate: float
     interval: Interval
     scored: int
+    distinct: int
 
 
 def scores_of(points: Iterable[Point]) -> dict[int, Score]:
@@ -38,7 +40,13 @@ def scores_of(points: Iterable[Point]) -> dict[int, Score]:
         interval = episodes.wilson()
         if interval is not None:
             rate = sum(point.success_rate for point in own) / len(own)
-            scores[step] = Score(step=step, success_rate=rate, interval=interval, scored=len(episodes))
+            scores[step] = Score(
+                step=step,
+                success_rate=rate,
+                interval=interval,
+                scored=len(episodes),
+                distinct=episodes.num_distinct,
+            )
     return scores
 
 

@@ -15,6 +15,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import Curve, PooledRate
 from isaaclab_arena.report.jobs import percent_text
 from isaaclab_arena.report.writing import REPORT_FILE, rendered
+from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.storage.atomic import write_text
 
@@ -28,7 +29,7 @@ class ScoreOnPage:
         rate: The score, 0 to 1.
         interval: Its interval.
         text: Both as text.
-        scored: The number of episodes.
+        scored: The number of episodes, with that of their conditions where some repeat.
         address: The page of their run, None where there is none.
     """
 
@@ -36,7 +37,7 @@ class ScoreOnPage:
     rate: float
     interval: Interval
     text: str
-    scored: int
+    scored: str
     address: str | None
 
 
@@ -166,7 +167,7 @@ def _score(name: str, score: Score, run: Path | None) -> ScoreOnPage:
         rate=score.success_rate,
         interval=score.interval,
         text=percent_text(score.success_rate, score.interval.low, score.interval.high),
-        scored=score.scored,
+        scored=f"{score.scored}{of_conditions(score.distinct, score.scored)}",
         address=None if run is None else _address(run),
     )
 

@@ -36,6 +36,8 @@ class Promoted:
         success_rate: Mean of the jobs' rates.
         success_low: Lower end of the interval of all episodes together.
         success_high: Upper end.
+        episodes: Episodes whose success was measured.
+        distinct_conditions: How many different conditions these started from.
         compared_with: Step of the one that was promoted before, None for the first.
         verdict: What the comparison with that one says; None for the first, and where they cannot be compared.
         schema_version: Version of the format.
@@ -47,6 +49,8 @@ class Promoted:
     success_rate: float
     success_low: float
     success_high: float
+    episodes: int | None = None
+    distinct_conditions: int | None = None
     compared_with: int | None = None
     verdict: str | None = None
     schema_version: int = _SCHEMA_VERSION
@@ -111,6 +115,8 @@ def _promoted(score: Score, record: Evaluated, name: Path) -> Promoted:
         success_rate=score.success_rate,
         success_low=score.interval.low,
         success_high=score.interval.high,
+        episodes=score.scored,
+        distinct_conditions=score.distinct,
     )
 
 

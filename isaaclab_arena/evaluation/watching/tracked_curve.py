@@ -79,6 +79,7 @@ def _values(point: Point) -> dict[str, float]:
         "success_low": point.success_low,
         "success_high": point.success_high,
         "episodes": float(point.scored),
+        "distinct_conditions": float(point.episodes.num_distinct),
     }
 
 
@@ -88,4 +89,5 @@ def _values_of_score(score: Score) -> dict[str, float]:
         "success_low": score.interval.low,
         "success_high": score.interval.high,
         "episodes": float(score.scored),
+        "distinct_conditions": float(score.distinct),
     }

@@ -18,6 +18,7 @@ from isaaclab_arena.evaluation.watching.page import write_watch_page
 from isaaclab_arena.evaluation.watching.promotion import promote
 from isaaclab_arena.evaluation.watching.tracked_curve import TrackedCurve
 from isaaclab_arena.evaluation.watching.watcher import Evaluate, Pass, Verdict, Watched, Watcher
+from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.storage.atomic import write_text
 
 _LOG = logging.getLogger(__name__)
@@ -179,4 +180,5 @@ def _exit_code(watcher: Watcher, say: Callable[[str], None]) -> int:
 
 def _in_words(score: Score) -> str:
     low, high = 100 * score.interval.low, 100 * score.interval.high
-    return f"{100 * score.success_rate:.1f} % [{low:.1f}, {high:.1f}] of {score.scored} episodes"
+    repeats = of_conditions(score.distinct, score.scored)
+    return f"{100 * score.success_rate:.1f} % [{low:.1f}, {high:.1f}] of {score.scored} episodes{repeats}"

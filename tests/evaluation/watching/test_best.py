@@ -1,4 +1,7 @@
+from dataclasses import replace
+
 from isaaclab_arena.evaluation.watching.best import best_of, scores_of
+from isaaclab_arena.evaluation.watching.curve.learning_curve import write_curve
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.evaluation.watching.points import point
 
@@ -7,6 +10,23 @@ def test_every_job_weighs_the_same_in_the_score():
     score = scores_of([point(50, 10, 10), point(50, 0, 90, job="push")])[50]
     assert (score.success_rate, score.scored) == (0.5, 100)
     assert score.interval == wilson_interval(10, 100)
+
+
+def test_a_score_says_of_how_many_conditions_it_is():
+    twice = [point(50, 10, 10), point(50, 10, 10, job="push")]
+    same = [replace(each, episodes=twice[0].episodes) for each in twice]
+    assert [scores_of(points)[50].distinct for points in (twice, same)] == [20, 10]
+
+
+def test_a_curve_says_of_how_many_conditions_its_points_are_where_some_repeat(tmp_path):
+    first, later = point(50, 10, 10), point(100, 5, 10)
+    repeated = replace(later, episodes=replace(later.episodes, conditions=["one"] * 5 + ["other"] * 5))
+    for points, told in (((first, later), ["10", "10"]), ((first, repeated), ["10", "10 (2 different conditions)"])):
+        header, *lines = write_curve(tmp_path, points).read_text().splitlines()
+        assert ("distinct_conditions" in header) is ("(" in told[1])
+        cells = [line.split(" | ")[-1].removesuffix(" |") for line in (tmp_path / "curve.md").read_text().splitlines()]
+        assert cells[2:] == told
+    assert [line.rpartition(",")[2] for line in lines] == ["10", "2"]
 
 
 def test_a_baseline_is_no_part_of_a_score():

@@ -60,6 +60,7 @@ def test_a_promoted_checkpoint_is_copied_with_what_it_takes_to_load_it(promotion
     assert checkpoint_file(str(target.parent), None) == target, "its directory is one of a training"
     told = promotion.told()
     assert (told["step"], told["name"], told["success_rate"]) == (50, "step_50/model_50.pt", 0.95)
+    assert (told["episodes"], told["distinct_conditions"]) == (100, 100)
 
 
 def test_only_a_better_one_takes_its_place(promotion, caplog):

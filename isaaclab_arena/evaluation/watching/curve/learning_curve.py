@@ -13,7 +13,7 @@ from isaaclab_arena.evaluation.watching.curve.curve_picture import curve_picture
 from isaaclab_arena.evaluation.watching.curve.point import Point
 from isaaclab_arena.results.clusters import ScoredEpisodes
 from isaaclab_arena.results.merge import merge_results, records, scored_by_job
-from isaaclab_arena.results.rows import scored_episodes
+from isaaclab_arena.results.rows import of_conditions, scored_episodes
 from isaaclab_arena.results.stored import stored_results
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import write_bytes, write_text
@@ -74,8 +74,11 @@ def _csv(points: Sequence[Point]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [field.name for field in fields(Point) if field.name not in _NO_COLUMN]
-    writer.writerow(columns)
-    writer.writerows([getattr(point, column) for column in columns] for point in points)
+    repeats = not all(point.episodes.are_distinct for point in points)
+    writer.writerow([*columns, *(["distinct_conditions"] if repeats else [])])
+    for point in points:
+        more = [point.episodes.num_distinct] if repeats else []
+        writer.writerow([*(getattr(point, column) for column in columns), *more])
     return text.getvalue()
 
 
@@ -84,5 +87,6 @@ def _markdown(points: Sequence[Point]) -> str:
     for point in points:
         interval = f"{100 * point.success_low:.1f} to {100 * point.success_high:.1f} %"
         rate = f"{100 * point.success_rate:.1f} %"
-        lines.append(f"| {point.job} | {point.step} | {rate} | {interval} | {point.scored} |")
+        scored = f"{point.scored}{of_conditions(point.episodes.num_distinct, point.scored)}"
+        lines.append(f"| {point.job} | {point.step} | {rate} | {interval} | {scored} |")
     return "\n".join(lines) + "\n"
