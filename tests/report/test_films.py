@@ -1,10 +1,7 @@
 from pathlib import Path
 
-import pytest
-
 from isaaclab_arena.report.films import chosen_films, films_of_job
 from isaaclab_arena.storage.layout import poster_file
-from isaaclab_arena.storage.videos import videos_of_job
 
 
 def write_films(directory: Path, job: str, episodes: range, size: int = 300) -> None:
@@ -20,14 +17,6 @@ def test_films_are_found_by_episode_and_other_files_are_not(tmp_path: Path):
     (tmp_path / "lift" / "videos" / "notes.txt").write_text("no film")
     assert [film.episode_index for film in films_of_job(tmp_path, "lift", job=0)] == [0, 1, 2]
     assert films_of_job(tmp_path, "reach", job=1) == []
-
-
-def test_a_film_that_is_taken_away_while_they_are_listed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    write_films(tmp_path, "lift", range(2))
-    found = videos_of_job(tmp_path, "lift")
-    found[0][1].unlink()
-    monkeypatch.setattr("isaaclab_arena.report.films.videos_of_job", lambda *_: found)
-    assert [film.episode_index for film in films_of_job(tmp_path, "lift", job=0)] == [1]
 
 
 def test_one_film_of_each_job_goes_in_first_and_failures_before_successes(tmp_path: Path):
