@@ -14,6 +14,7 @@ from rich.console import Console
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
 from isaaclab_arena.results.columns import (
+    ACTION_COLUMNS,
     BENCHMARK_COLUMNS,
     DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
@@ -87,7 +88,8 @@ class Results:
         """The table of jobs, as in ``results.parquet``."""
         jobs = self._merged.jobs
         swept = [name for name in jobs.columns if name.startswith(PREFIX)]
-        more = [name for name in BENCHMARK_COLUMNS | DISTINCT_COLUMNS | EVENT_JOB_COLUMNS if name in jobs]
+        own = BENCHMARK_COLUMNS | DISTINCT_COLUMNS | ACTION_COLUMNS | EVENT_JOB_COLUMNS
+        more = [name for name in own if name in jobs]
         return pd.DataFrame(jobs[[*JOB_COLUMNS, *swept, *more]])
 
     @property
@@ -99,7 +101,7 @@ class Results:
     def episodes(self) -> pd.DataFrame:
         """The table of finished episodes, as in ``episodes.parquet``."""
         episodes = self._merged.episodes
-        more = [name for name in START_COLUMNS | EVENT_EPISODE_COLUMNS if name in episodes]
+        more = [name for name in START_COLUMNS | ACTION_COLUMNS | EVENT_EPISODE_COLUMNS if name in episodes]
         return pd.DataFrame(episodes[[*EPISODE_COLUMNS, *more]])
 
     @property

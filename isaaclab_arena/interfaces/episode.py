@@ -153,6 +153,8 @@ class EpisodeRecord:
         metrics: Further scalars that the environment reports, for example ``final_distance_m``.
         error: What went wrong, for outcome ``error``.
         events: What happened in it, None for an error and where the environment does not tell.
+        saturated_action_share: Share of the entries of its actions that lay at or beyond their bounds before anything
+            clipped them; None where actions have no bounds, and where it made no step.
     """
 
     episode: Episode
@@ -167,3 +169,4 @@ class EpisodeRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     events: EpisodeEvents | None = None
+    saturated_action_share: float | None = None

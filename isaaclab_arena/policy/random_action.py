@@ -73,4 +73,6 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
 def _bounds(spec: ArraySpec) -> tuple[np.ndarray, np.ndarray]:
     low = np.full(spec.shape, -1.0) if spec.low is None else np.asarray(spec.low).reshape(spec.shape)
     high = np.full(spec.shape, 1.0) if spec.high is None else np.asarray(spec.high).reshape(spec.shape)
-    return np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
+    # Where one side has no end, the range is that of others as far as the bound lies in it, else one as wide beside it.
+    least = np.where(np.isfinite(low), low, np.where(high > -1.0, -1.0, high - 2.0))
+    return least, np.where(np.isfinite(high), high, np.where(least < 1.0, 1.0, least + 2.0))

@@ -145,6 +145,10 @@ DISTINCT_COLUMNS: dict[str, str] = {"distinct_conditions": "Int64"}
 """Column to type of the last column of the tables of jobs, suites and groups, where a rate in them has fewer conditions
 than episodes: how many different ones its scored episodes started from."""
 
+ACTION_COLUMNS: dict[str, str] = {"saturated_action_share": "Float64"}
+"""Column to type of the last column of the tables of jobs, suites, groups and episodes, where actions have bounds: the
+share of their entries that lay at or beyond these. Episodes of earlier versions have none."""
+
 START_COLUMNS: dict[str, str] = {"start": "Int64"}
 """Column to type of what the table of episodes has besides where episodes of other seeds began and went alike: a number
 that is equal for those; see `isaaclab_arena.results.conditions.alike_starts`."""

@@ -15,9 +15,10 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.results.clusters import ScoredEpisodes, together
-from isaaclab_arena.results.columns import DISTINCT_COLUMNS
+from isaaclab_arena.results.columns import ACTION_COLUMNS, DISTINCT_COLUMNS
 from isaaclab_arena.results.merge import MergedResults, records, scored_by_job
 from isaaclab_arena.results.result_files import csv_text
+from isaaclab_arena.results.rows import saturated_share
 from isaaclab_arena.results.statistics import standard_deviation
 from isaaclab_arena.results.table import SPREAD, mean_and_spread
 from isaaclab_arena.storage.atomic import write_text
@@ -48,8 +49,8 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
             ``variations.cube.mass.sampler_cfg.high``. A job without one of them has an empty value there.
 
     Returns:
-        The keys, then `GROUP_COLUMNS`, and `DISTINCT_COLUMNS` where conditions repeat within a row; rows in the order
-        of their values, numbers by size.
+        The keys, then `GROUP_COLUMNS`, `DISTINCT_COLUMNS` where conditions repeat within a row, and `ACTION_COLUMNS`
+        where actions have bounds; rows in the order of their values, numbers by size.
 
     Raises:
         ConfigError: If no job has a key.
@@ -69,7 +70,8 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
         for values, names in sorted(members.items(), key=lambda item: [_order(value) for value in item[0]])
     ]
     repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
-    kinds = GROUP_COLUMNS | (DISTINCT_COLUMNS if repeats else {})
+    actions = ACTION_COLUMNS if any(row["saturated_action_share"] is not None for row in rows) else {}
+    kinds = GROUP_COLUMNS | (DISTINCT_COLUMNS if repeats else {}) | actions
     columns = {key: pd.Series([row[key] for row in rows], dtype=object) for key in keys}
     counts = {name: pd.array([row[name] for row in rows], dtype=kind) for name, kind in kinds.items()}
     return pd.DataFrame({**columns, **counts})
@@ -169,4 +171,7 @@ def _counted(episodes: Sequence[Mapping[Any, Any]], jobs: Sequence[ScoredEpisode
         "std_length": standard_deviation(lengths),
         "errors": len(episodes) - len(kept),
         "distinct_conditions": scored.num_distinct,
+        "saturated_action_share": saturated_share(
+            (row.get("saturated_action_share"), row["length"]) for row in episodes
+        ),
     }

@@ -16,6 +16,7 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.clusters import ScoredEpisodes, together
 from isaaclab_arena.results.columns import (
+    ACTION_COLUMNS,
     BENCHMARK_COLUMNS,
     DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
@@ -37,6 +38,7 @@ from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.queries.cells import latency_cells, server_cells
 from isaaclab_arena.results.rows import (
     JobEvidence,
+    action_cells,
     answer_cells,
     distinct_cells,
     episode_row,
@@ -209,6 +211,8 @@ def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobE
         own |= EVENT_JOB_COLUMNS
     if not all(each.scored.are_distinct for each in evidence):
         own |= DISTINCT_COLUMNS
+    if _tell_saturation(each.lines for each in evidence):
+        own |= ACTION_COLUMNS
     if not own:
         return typed_table(map(job_row, evidence), columns).assign(**swept_columns(jobs))
     rows = (
@@ -219,6 +223,7 @@ def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobE
         | answer_cells(each)
         | score_cells(each)
         | distinct_cells(each)
+        | action_cells(each)
         for each, simulated in zip(evidence, simulation, strict=True)
     )
     table = typed_table(rows, columns | own)
@@ -232,11 +237,14 @@ def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping
     starts = {job: alike_starts(log.lines) for job, log in logs.items()}
     if any(start is not None for own in starts.values() for start in own):
         columns |= START_COLUMNS
+    if _tell_saturation(log.lines for log in logs.values()):
+        columns |= ACTION_COLUMNS
     rows = (
         {
             **episode_row(each.job, line, each.told[line.episode_index]),
             "beyond_decision": each.is_beyond(line),
             "start": start,
+            "saturated_action_share": line.saturated_action_share,
             **event_cells(line),
         }
         for each in evidence
@@ -247,6 +255,10 @@ def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping
 
 def _tell_events(jobs: Iterable[Sequence[CommitLine]]) -> bool:
     return any(line.events is not None for lines in jobs for line in lines)
+
+
+def _tell_saturation(jobs: Iterable[Sequence[CommitLine]]) -> bool:
+    return any(line.saturated_action_share is not None for lines in jobs for line in lines)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import pandas as pd
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import (
+    ACTION_COLUMNS,
     BENCHMARK_COLUMNS,
     DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
@@ -122,8 +123,8 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     jobs, episodes = merged.jobs, merged.episodes
     swept = [name for name in jobs.columns if name.startswith(PREFIX)]
     timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | LATENCY_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
-    own = BENCHMARK_COLUMNS | LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS | DISTINCT_COLUMNS
-    of_episodes = QUESTION_EPISODE_COLUMNS | START_COLUMNS
+    own = BENCHMARK_COLUMNS | LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS | DISTINCT_COLUMNS | ACTION_COLUMNS
+    of_episodes = QUESTION_EPISODE_COLUMNS | START_COLUMNS | ACTION_COLUMNS
     tables = {
         "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in own if name in jobs)]],
         "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in of_episodes if name in episodes)]],

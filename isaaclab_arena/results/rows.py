@@ -230,6 +230,26 @@ def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
     return {"distinct_conditions": evidence.scored.num_distinct if len(evidence.scored) else None}
 
 
+def action_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in a run in which actions have bounds."""
+    told = ((line.saturated_action_share, line.episode_length) for line in evidence.lines)
+    return {"saturated_action_share": saturated_share(told)}
+
+
+def saturated_share(episodes: Iterable[tuple[float | None, int]]) -> float | None:
+    """Return the share of all action entries of some episodes that lay at or beyond their bounds.
+
+    Args:
+        episodes: The share in each of them, and its length; one that tells no share is left out.
+
+    Returns:
+        None if none tells it.
+    """
+    told = [(share, length) for share, length in episodes if share is not None]
+    steps = sum(length for _, length in told)
+    return sum(share * length for share, length in told) / steps if steps else None
+
+
 def _success(evidence: JobEvidence) -> dict[str, Any]:
     """Count. Errors and episodes whose success is not measured are not scored."""
     outcomes, scored = Counter(line.outcome for line in evidence.lines), evidence.scored

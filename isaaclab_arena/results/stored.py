@@ -10,6 +10,7 @@ from pyarrow.parquet import read_schema
 
 from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
 from isaaclab_arena.results.columns import (
+    ACTION_COLUMNS,
     BENCHMARK_COLUMNS,
     DISTINCT_COLUMNS,
     EPISODE_COLUMNS,
@@ -91,7 +92,10 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         plan=plan,
         jobs=jobs,
         suites=pd.concat(
-            [suites[[*SUITE_COLUMNS]], _there(suites, BENCHMARK_COLUMNS), _there(suites, DISTINCT_COLUMNS)],
+            [
+                suites[[*SUITE_COLUMNS]],
+                *(_there(suites, columns) for columns in (BENCHMARK_COLUMNS, DISTINCT_COLUMNS, ACTION_COLUMNS)),
+            ],
             axis="columns",
         ),
         episodes=pd.concat(
@@ -100,6 +104,7 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
                 episode_timing[[*EPISODE_TIMING_COLUMNS]],
                 _there(episodes, EVENT_EPISODE_COLUMNS),
                 _there(episodes, START_COLUMNS),
+                _there(episodes, ACTION_COLUMNS),
             ],
             axis="columns",
         ),
@@ -130,6 +135,7 @@ def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
         _there(timing, LATENCY_JOB_TIMING_COLUMNS),
         _there(results, EVENT_JOB_COLUMNS),
         _there(results, DISTINCT_COLUMNS),
+        _there(results, ACTION_COLUMNS),
     ]
     return pd.concat(parts, axis="columns")
 

@@ -9,8 +9,14 @@ from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.results.clusters import ScoredEpisodes, mean_of_tasks, together
-from isaaclab_arena.results.columns import BENCHMARK_COLUMNS, DISTINCT_COLUMNS, SIMULATION_COLUMNS, SUITE_COLUMNS
-from isaaclab_arena.results.rows import JobEvidence, job_row
+from isaaclab_arena.results.columns import (
+    ACTION_COLUMNS,
+    BENCHMARK_COLUMNS,
+    DISTINCT_COLUMNS,
+    SIMULATION_COLUMNS,
+    SUITE_COLUMNS,
+)
+from isaaclab_arena.results.rows import JobEvidence, job_row, saturated_share
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.job_reports import Reproducible
 from isaaclab_arena.storage.run.job_standing import JobResultStatus
@@ -24,7 +30,8 @@ def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     elif any(row["protocol"] is not None or row["engine"] is not None for row in rows):
         simulation = SIMULATION_COLUMNS
     repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
-    return SUITE_COLUMNS | simulation | (DISTINCT_COLUMNS if repeats else {})
+    actions = ACTION_COLUMNS if any(row["saturated_action_share"] is not None for row in rows) else {}
+    return SUITE_COLUMNS | simulation | (DISTINCT_COLUMNS if repeats else {}) | actions
 
 
 def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
@@ -34,7 +41,8 @@ def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
         evidence: What the disk says of every job of the plan; those that are in no suite are left out.
 
     Returns:
-        The columns `SUITE_COLUMNS`, `SIMULATION_COLUMNS` or `BENCHMARK_COLUMNS`, and `DISTINCT_COLUMNS`.
+        The columns `SUITE_COLUMNS`, `SIMULATION_COLUMNS` or `BENCHMARK_COLUMNS`, `DISTINCT_COLUMNS` and
+        `ACTION_COLUMNS`.
     """
     members: dict[str, list[JobEvidence]] = {}
     for each in evidence:
@@ -83,6 +91,9 @@ def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
         **_bounds(rows),
         "reproducible": _reproducible(rows),
         **(benchmark_cells(jobs) or _simulation(jobs)),
+        "saturated_action_share": saturated_share(
+            (line.saturated_action_share, line.episode_length) for job in jobs for line in job.lines
+        ),
     }
 
 

@@ -22,6 +22,9 @@ from isaaclab_arena.storage.run.job_standing import JobResultStatus
 _MAX_INDICES_SHOWN = 8
 _MAX_OTHERS_SHOWN = 5
 
+MANY_SATURATED = 0.05
+"""Share of a job's action entries that lie at or beyond their bounds above which it is said."""
+
 MANY_EARLY_ENDS = 0.2
 """Share of a job's episodes that end in their first step from which on it is said."""
 
@@ -67,8 +70,8 @@ def print_summary(
 def caveats(merged: MergedResults) -> list[str]:
     """Return what is to be known of rates before they are read, in a line each.
 
-    They are what jobs leave out of their rates, with bounds; conditions that repeat; what episodes show that end before
-    a policy can do much; and what ranks have noticed.
+    They are what jobs leave out of their rates, with bounds; conditions that repeat; actions at their bounds; what
+    episodes show that end before a policy can do much; and what ranks have noticed.
     """
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
     lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
@@ -91,6 +94,9 @@ def caveats(merged: MergedResults) -> list[str]:
             )
         if told := repeats_in_words(known):
             lines.append(f"* job '{plain(known['name'])}': {told}")
+        if (share := known.get("saturated_action_share")) is not None and share > MANY_SATURATED:
+            said = f"{100 * share:.0f} % of its action entries lie at or beyond their bounds"
+            lines.append(f"* job '{plain(known['name'])}': policy {plain(known['policy'])}: {said}")
         if not is_partial(known):
             continue
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]

@@ -50,6 +50,16 @@ def test_a_policy_by_name_gives_the_tables_of_the_command_line(tmp_path):
     assert tables(results.output_dir) == tables(tmp_path / "typed")
 
 
+def test_the_tables_say_how_often_actions_lie_at_their_bounds(tmp_path):
+    """Zeros ask one joint of the arm for more than its highest angle, and shut the gripper: two of eight numbers."""
+    results = arena.evaluate(environment="lift_object", policy="zero_action", output_dir=tmp_path / "run", **FEW)
+    assert pd.read_csv(tmp_path / "run" / "episodes.csv")["saturated_action_share"].tolist() == [0.25] * 3
+    assert results.jobs["saturated_action_share"].tolist() == [0.25]
+    said = "job 'lift_object': policy zero_action: 25 % of its action entries lie at or beyond their bounds"
+    assert said in repr(results)
+    assert said in (tmp_path / "run" / "report.html").read_text().replace("&#39;", "'")
+
+
 @pytest.mark.usefixtures("quick_python")
 def test_two_ranks_give_the_tables_of_one(job_file, tmp_path, capfd):
     one = arena.evaluate(job_file, output_dir=tmp_path / "one", **FEW)

@@ -1,4 +1,7 @@
+from math import inf
+
 import numpy as np
+import pytest
 import torch
 
 from isaaclab_arena.evaluation.rollout.rollout import rollout
@@ -60,3 +63,23 @@ def test_without_bounds_actions_lie_between_minus_one_and_one():
     drawn = torch.cat(list(log.actions.values()))
     assert -1 <= drawn.min() < -0.5
     assert 0.5 < drawn.max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-inf, inf, (-1, 1)),
+        (0.5, inf, (0.5, 1)),
+        (5, inf, (5, 7)),
+        (-inf, 0, (-1, 0)),
+        (-inf, -5, (-7, -5)),
+    ],
+)
+def test_with_one_bound_actions_lie_on_its_right_side(low, high, expected):
+    environment = ScriptedEnvironment(1)
+    environment.action_spec = ArraySpec(shape=(3,), low=(low,) * 3, high=(high,) * 3)
+    log = ActionLog()
+    rollout(environment, resolve_policy_class("random_action").from_dict({}), episodes(20), [log])
+    drawn = torch.cat(list(log.actions.values()))
+    assert expected[0] <= drawn.min() < drawn.max() <= expected[1]
+    assert drawn.max() - drawn.min() > 0.8 * (expected[1] - expected[0])

@@ -377,7 +377,7 @@ def _hold_action(declared: Sequence[float | None] | str | None) -> HoldAction:
 
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:
     low, high = (tuple(description[f"action_{side}"]) for side in ("low", "high"))
-    bounded = bool(np.isfinite([*low, *high]).all())
+    bounded = bool(np.isfinite([*low, *high]).any())
     names = description["action_names"]
     return ArraySpec(
         shape=(len(low),),

@@ -97,7 +97,7 @@ class EpisodeLoop:
         self._attempt = attempt_of(environment)
         self._tell_plans = telling_plans(policy, environment)
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
-        self.episodes = RunningEpisodes(environment.num_envs, environment.device)
+        self.episodes = RunningEpisodes(environment.num_envs, environment.device, environment.action_spec)
 
     @property
     def may_step(self) -> bool:
@@ -151,6 +151,7 @@ class EpisodeLoop:
         """Ask the policy what to do next, and at whose pictures it will look."""
         shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
+        self.episodes.note(answer)
         if self._tell_plans is not None:
             with self._measure(Phase.POLICY):
                 self._tell_plans()

@@ -11,10 +11,12 @@ from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
+from isaaclab_arena.evaluation.rollout.saturation import SaturatedActions
 from isaaclab_arena.evaluation.rollout.soundness import unsound_entry, unsound_slots
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Transition
+from isaaclab_arena.interfaces.specs import ArraySpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class RunningEpisodes:
     Args:
         num_envs: Number of env slots.
         device: Where masks and sums live.
+        action_spec: What an action looks like.
 
     Attributes:
         running: Env slots in which an episode is under way. Shape: (num_envs,), bool, on the device.
@@ -47,7 +50,7 @@ class RunningEpisodes:
         num_steps: Control steps counted so far.
     """
 
-    def __init__(self, num_envs: int, device: torch.device) -> None:
+    def __init__(self, num_envs: int, device: torch.device, action_spec: ArraySpec) -> None:
         # What is known without asking a GPU is kept on the CPU.
         self._is_running = torch.zeros(num_envs, dtype=torch.bool)
         self.running = self._is_running.to(device)
@@ -60,6 +63,7 @@ class RunningEpisodes:
         self._length = torch.zeros(num_envs, dtype=torch.int64)
         # Double precision, so that the sum does not depend on the order of magnitude of what came before.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        self._saturated = SaturatedActions(action_spec, num_envs, device)
         self._latest: Step | None = None
 
     def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
@@ -72,7 +76,13 @@ class RunningEpisodes:
         self._set_running(self._is_running | begins)
         self.num_running += len(starts)
         self._length[begins] = 0
-        self._return.masked_fill_(begins.to(self._return.device, non_blocking=True), 0.0)
+        on_device = begins.to(self._return.device, non_blocking=True)
+        self._return.masked_fill_(on_device, 0.0)
+        self._saturated.begin(on_device)
+
+    def note(self, answer: PolicyAnswer) -> None:
+        """Look at what a policy answered, before the environment gets it."""
+        self._saturated.note(answer.action)
 
     def transition(self, observation: Observation, action: torch.Tensor, step: Step) -> Transition:
         """Return what observers are shown of a step that the running episodes made.
@@ -94,6 +104,7 @@ class RunningEpisodes:
         self._env_steps += self.num_running
         self._length += self._is_running
         self._return += torch.where(self.running, step.reward, 0.0)
+        self._saturated.count()
 
     def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
         """Return how episodes end with a step that is not counted yet, by env slot; None if the step was not made.
@@ -151,7 +162,7 @@ class RunningEpisodes:
         if not endings:
             return []
         measured = {} if self._latest is None else self._latest.metrics
-        returns, *numbers = on_cpu([self._return, *measured.values()])
+        returns, saturated, *numbers = on_cpu([self._return, self._saturated.so_far, *measured.values()])
         metrics = dict(zip(measured, numbers, strict=True))
         ends = torch.zeros_like(self._is_running)
         ends[list(endings)] = True
@@ -178,6 +189,7 @@ class RunningEpisodes:
                 # What was measured last in the env slot of one that made no step belongs to the episode before.
                 metrics={name: float(values[env_id]) for name, values in metrics.items()} if length else {},
                 error=ending.error,
+                saturated_action_share=self._saturated.share(saturated[env_id], length),
             )
             records.append(record)
         return records

@@ -42,6 +42,8 @@ class CommitLine:
             name their ``score`` and ``is_complete``; made from the metrics ``progress`` and ``progress.<criterion>``.
         error: What went wrong.
         events: What happened in it, None where the environment does not tell.
+        saturated_action_share: Share of the entries of its actions that lay at or beyond their bounds; None where
+            actions have no bounds, and in lines of earlier versions.
         rank: The rank that ran it.
         attempt: Which start of the program on this run, from 1.
         episode_seed: One integer that stands for the conditions.
@@ -70,6 +72,7 @@ class CommitLine:
     progress: Mapping[str, Any] | None = None
     error: str | None = None
     events: EpisodeEvents | None = None
+    saturated_action_share: float | None = None
     rank: int
     attempt: int = 1
     episode_seed: int
@@ -120,6 +123,7 @@ def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
         progress=_progress(record.metrics),
         error=record.error,
         events=record.events,
+        saturated_action_share=record.saturated_action_share,
         rank=context.rank,
         attempt=context.attempt,
         episode_seed=record.episode.episode_seed,

@@ -157,6 +157,14 @@ class CrowdedEnvironment(gymnasium.Env):
         return np.array([CrowdedEnvironment.steps_of_all]), 0.0, False, False, {}
 
 
+class HalfBoundedEnvironment(CrowdedEnvironment):
+    """Takes numbers with two bounds, with one and with none."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(np.array([-1, -1, -np.inf]), np.array([1, np.inf, np.inf]), dtype=np.float32)
+
+
 class LitteringEnvironment(gymnasium.Env):
     """Makes a scene at each reset, which takes a while; observes how many scenes there are. Lasts one step."""
 
@@ -186,6 +194,7 @@ class Scene:
 gymnasium.register("Fake/Littering-v0", entry_point=f"{__name__}:LitteringEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Rated-v0", entry_point=f"{__name__}:RatedEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Crowded-v0", entry_point=f"{__name__}:CrowdedEnvironment", max_episode_steps=20)
+gymnasium.register("Fake/HalfBounded-v0", entry_point=f"{__name__}:HalfBoundedEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/TaskSet-v0", entry_point=f"{__name__}:TaskSetEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Draw-v0", entry_point=f"{__name__}:DrawEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/Limitless-v0", entry_point=f"{__name__}:DrawEnvironment")

@@ -13,6 +13,7 @@ from isaaclab_arena.evaluation.rollout.running_episodes import RunningEpisodes
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.specs import ArraySpec
 from tests.environments.building import build, hold_still, start
 
 BOTH = (False, True)
@@ -78,7 +79,7 @@ def test_episodes_that_nothing_repeats_are_errors():
 
 
 def under_way(num_envs: int = 1) -> RunningEpisodes:
-    running = RunningEpisodes(num_envs, torch.device("cpu"))
+    running = RunningEpisodes(num_envs, torch.device("cpu"), ArraySpec(shape=(1,)))
     starts = [
         EpisodeStart(
             env_id=env_id,

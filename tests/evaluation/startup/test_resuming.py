@@ -80,7 +80,16 @@ def refused(output_directory: Path, *jobs: Job) -> str:
 
 
 def episodes_of(output_directory: Path) -> list[dict]:
-    columns = ["job", "episode_index", "outcome", "length", "return", "checksum", "episode_seed"]
+    columns = [
+        "job",
+        "episode_index",
+        "outcome",
+        "length",
+        "return",
+        "checksum",
+        "episode_seed",
+        "saturated_action_share",
+    ]
     return pd.read_csv(output_directory / "episodes.csv").filter(columns).fillna("").to_dict("records")
 
 
