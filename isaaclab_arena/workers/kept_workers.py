@@ -36,6 +36,9 @@ class _Kept:
 _KEPT: dict[Hashable, _Kept] = {}
 """A worker for each interpreter that was asked, for the next question: importing its package may take seconds."""
 
+REMEMBERED: dict[Hashable, Any] = {}
+"""What else was learned of interpreters and need not be asked for again, until all of these workers are stopped."""
+
 
 def ask_kept_worker(
     answers: Path, python: str, variables: Mapping[str, str], message: Mapping[str, Any], timeout_s: float
@@ -97,6 +100,8 @@ def stop_kept_workers(answers: Path | None = None) -> None:
     Args:
         answers: What they answer by, None for whatever it is.
     """
+    if answers is None:
+        REMEMBERED.clear()
     for which in [which for which, kept in _KEPT.items() if answers in (None, kept.answers)]:
         _KEPT.pop(which).worker.close()
 

@@ -109,13 +109,12 @@ class TableTask:
         return self.make_task(config, find_embodiment(config.embodiment)).spec.instruction
 
     def content_sources(self, config: Any) -> ContentSources:
-        """Return the files of a robot and of an object that do not come with this package; see `ContentBuilder`."""
-        return ContentSources(
-            files={
-                **robot_files(config.embodiment),
-                **(part_files("object", OBJECTS.get(config.object).asset) if hasattr(config, "object") else {}),
-            }
-        )
+        """Return the files of a robot and of things that do not come with this package; see `ContentBuilder`."""
+        files = robot_files(config.embodiment)
+        chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
+        for part in self.make_task(config, find_embodiment(config.embodiment)).spec.parts:
+            files |= part_files("object" if part.asset == chosen else part.prefix, part.asset)
+        return ContentSources(files=files)
 
     def summary(self) -> EnvironmentSummary:
         """Return what the environment is about, with its default options, and what it can be built with."""

@@ -17,7 +17,9 @@ from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
 from isaaclab_arena.environments.arena.simulation import backend_choice, on_the_cpu
 from isaaclab_arena.environments.arena.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
+from isaaclab_arena.environments.robots.files import part_files
 from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
@@ -53,6 +55,14 @@ class FloorEnvironmentBuilder:
     def task_name(self, config: Any) -> str:
         """Return the task's instruction; see `TaskBuilder`."""
         return self.make_task(config).spec.instruction
+
+    def content_sources(self, config: Any) -> ContentSources:
+        """Return the files of a robot and of things that do not come with this package; see `ContentBuilder`."""
+        task = self.make_task(config)
+        files = part_files("robot", task.robot.asset)
+        for part in task.spec.parts:
+            files |= part_files(part.prefix, part.asset)
+        return ContentSources(files=files)
 
     def summary(self) -> EnvironmentSummary:
         """Return what the environment is about, with its default options."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from isaaclab_arena.sim.scene.mjcf_files import ContentKey, stamps
+
 _SECTIONS = re.compile(r"\(:(objects|fixtures)\b([^)]*)\)")
 _CATEGORY = re.compile(r"-\s+([\w-]+)")
 _PROBLEM = re.compile(r"\(\s*problem\s+(\w+)")
@@ -78,7 +80,7 @@ def _named_models(directory: Path) -> Mapping[str, str]:
     return {
         category: model
         for path in sorted(directory.glob("*.py"))
-        for category, model in _models_in(path, path.stat().st_mtime_ns).items()
+        for category, model in _models_in(path, stamps([path])).items()
     }
 
 
@@ -87,21 +89,21 @@ def _problems(directory: Path) -> Mapping[str, _Problem]:
     return {
         name: problem
         for path in sorted(directory.glob("*.py"))
-        for name, problem in _problems_in(path, path.stat().st_mtime_ns).items()
+        for name, problem in _problems_in(path, stamps([path])).items()
     }
 
 
 # Files of LIBERO-plus hold thousands of classes, so each is read once for all tasks, and again after it was changed.
 @cache
-def _models_in(path: Path, changed_ns: int) -> Mapping[str, str]:
-    del changed_ns
+def _models_in(path: Path, key: ContentKey) -> Mapping[str, str]:
+    del key
     found = {name: _MODEL.findall(body) for name, _, body in _classes(path)}
     return {"_".join(_WORD.sub(r" \1", name).split()).lower(): models[0] for name, models in found.items() if models}
 
 
 @cache
-def _problems_in(path: Path, changed_ns: int) -> Mapping[str, _Problem]:
-    del changed_ns
+def _problems_in(path: Path, key: ContentKey) -> Mapping[str, _Problem]:
+    del key
     return {
         name.lower(): _Problem(base=base.lower(), scenes=_SCENE.findall(body), styles=_STYLE.findall(body))
         for name, base, body in _classes(path)

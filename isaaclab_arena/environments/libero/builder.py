@@ -24,6 +24,7 @@ from isaaclab_arena.environments.libero.protocols import PROTOCOLS, Protocol, Se
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.workers.kept_workers import REMEMBERED
 
 INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
 
@@ -34,9 +35,6 @@ _NOISE, _NOISY_CAMERA = "_noise_", "agentview"
 
 _DECIDING = ("end_on_success", "success_key", "success_reward_threshold", "task_description", "instruction_key")
 """Options of all environments made elsewhere that decide what comes out of an episode."""
-
-_FOUND: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-"""What interpreters were found to have, by their name, the checkout and environment variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +154,10 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
         # An interpreter is asked once, and not for every task of a suite.
-        asked = (config.python, _checkout(config).root, *sorted(config.environment_variables.items()))
-        if asked not in _FOUND:
-            _FOUND[asked] = super()._find(config)
-        return {**_FOUND[asked], "max_episode_length": self._limit(config)}
+        asked = ("libero", config.python, _checkout(config).root, *sorted(config.environment_variables.items()))
+        if asked not in REMEMBERED:
+            REMEMBERED[asked] = super()._find(config)
+        return {**REMEMBERED[asked], "max_episode_length": self._limit(config)}
 
     def _limit(self, config: LiberoConfig) -> int:
         return config.max_episode_length or config.played_by.steps_in(self._task(config).suite)

@@ -10,6 +10,7 @@ from pathlib import Path
 from isaaclab_arena.environments.gym.worker.versions import commit_at
 from isaaclab_arena.environments.libero.libero_root import libero_root
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.sim.scene.mjcf_files import ContentKey, stamps
 
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
 _OF_LIBERO = frozenset({"libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"})
@@ -67,7 +68,7 @@ class LiberoCheckout:
             what = f"'{root}' is no checkout of LIBERO: it has no libero/libero/{missing[0]}"
             raise ConfigError(Problem(f"{what}; docs/how_to/libero.md says how to get one", key="libero_path"))
         task_map = self.inside / _TASK_MAP
-        self.suites = _task_map(task_map, task_map.stat().st_mtime_ns)
+        self.suites = _task_map(task_map, stamps([task_map]))
 
     def task(self, name: str) -> LiberoTask:
         """Return a task by ``<suite>/<name or index>``.
@@ -129,14 +130,14 @@ def checkout_at(path: str | None) -> LiberoCheckout:
 
 
 @cache
-def _task_map(path: Path, changed_ns: int) -> Mapping[str, tuple[str, ...]]:
+def _task_map(path: Path, key: ContentKey) -> Mapping[str, tuple[str, ...]]:
     """Return the tasks of each suite, read from the dict in LIBERO's own file, which is not run.
 
     Args:
         path: The file.
-        changed_ns: When it was changed, so that it is read again after that.
+        key: What changes with it, so that it is read again after that.
     """
-    del changed_ns
+    del key
     try:
         statement = ast.parse(path.read_text()).body[0]
         tasks = ast.literal_eval(statement.value) if isinstance(statement, ast.Assign) else {}

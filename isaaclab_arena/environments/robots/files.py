@@ -26,7 +26,7 @@ def part_files(what: str, asset: str) -> dict[str, Path]:
     """Return an MJCF file and all files that it names, by their path relative to its directory.
 
     Args:
-        what: ``robot`` or ``object``.
+        what: ``robot``, ``object`` or what it is called in the scene.
         asset: Path of the file; a file of this package gives nothing.
 
     Raises:

@@ -12,6 +12,7 @@ from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.described import described_embodiment
+from isaaclab_arena.environments.robots.description import read_description
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -22,8 +23,8 @@ _LOG = logging.getLogger(__name__)
 _SAMPLES = 16
 _POSITION = ".position"
 
-_known: dict[Path, tuple[Embodiment, tuple[ContentKey, ContentKey]]] = {}
-"""Described robots by the absolute path of the description, with the content of all their files."""
+_known: dict[Path, tuple[Embodiment, Path, tuple[ContentKey, ContentKey]]] = {}
+"""Described robots by the absolute path of the description, with the MJCF file that it names and all content."""
 
 
 def find_embodiment(name: object) -> Embodiment:
@@ -110,11 +111,12 @@ def _described(path: str) -> Embodiment:
     """Return the robot that a description describes; it is read again where it or a file of the robot has changed."""
     where = Path(path).absolute()
     if where in _known:
-        embodiment, key = _known[where]
-        if key == (stamps([where]), content_key(Path(embodiment.asset))):
+        embodiment, named, key = _known[where]
+        if named.resolve() == Path(embodiment.asset) and key == (stamps([where]), content_key(named)):
             return embodiment
     embodiment = described_embodiment(path)
-    _known[where] = embodiment, (stamps([where]), content_key(Path(embodiment.asset)))
+    named = where.parent / read_description(where).mjcf
+    _known[where] = embodiment, named, (stamps([where]), content_key(named))
     return embodiment
 
 

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+import mujoco
+
 from isaaclab_arena.plain_files import not_a_plain_file
 
 ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]
 """Files with their stamps, see `stamps`."""
 
 _known_keys: dict[Path, ContentKey] = {}
+"""What MJCF files were made of when they were read last, links among them beside what they lead to."""
 
 # Looked for anywhere in the text and not in parsed elements: MuJoCo's parser takes XML that others refuse, and what
 # this finds beyond what MuJoCo reads does no harm.
@@ -43,7 +46,7 @@ def file_outside(mjcf: Path, root: Path) -> Path | None:
     # A directory that is named in the last file holds for the names in the first one too, so all are read again.
     while known != len(seen):
         known = len(seen)
-        for found in list(_named_files(list(seen))):
+        for found in [path.resolve() for path in _named_files(list(seen))]:
             seen[found] = None
             if not found.is_relative_to(root):
                 return found
@@ -56,24 +59,32 @@ def files_of(mjcf: Path) -> list[Path]:
     Raises:
         OSError: If a file cannot be read.
     """
-    seen: dict[Path, None] = {mjcf.resolve(): None}
+    return sorted(set(_ways_to_files(mjcf).values()))
+
+
+def _ways_to_files(mjcf: Path) -> dict[Path, Path]:
+    """Return the same by each of the paths under which MuJoCo finds them, which may be links."""
+    found = {mjcf.absolute(): mjcf.resolve()}
     known = 0
-    while known != len(seen):
-        known = len(seen)
-        seen.update(dict.fromkeys(path for path in list(_named_files(list(seen))) if path.is_file()))
-    return sorted(seen)
+    while known != len(found):
+        known = len(found)
+        ways = _named_files(list(dict.fromkeys(found.values())))
+        found.update({path: path.resolve() for path in ways if path.is_file()})
+    return found
 
 
 def content_key(mjcf: Path) -> ContentKey:
     """Return what changes whenever one of the files of an MJCF file does; unchanged files are not read again.
 
+    MuJoCo then reads them again too: it knows a mesh by its path and the second in which it was changed.
+
     Raises:
         OSError: If a file cannot be read.
     """
-    mjcf = mjcf.resolve()
     key = _known_keys.get(mjcf)
     if key is None or key != stamps(path for path, _ in key):
-        key = _known_keys[mjcf] = stamps(files_of(mjcf))
+        key = _known_keys[mjcf] = stamps(sorted(_ways_to_files(mjcf)))
+        mujoco.mj_clearCache(mujoco.mj_getCache())
     return key
 
 
@@ -91,7 +102,7 @@ def stamps(files: Iterable[Path]) -> ContentKey:
 
 
 def _named_files(files: list[Path]) -> Iterator[Path]:
-    """Yield the files that exist under the names in files, from every directory that a name might start from."""
+    """Yield the paths of files under the names in files, from every directory that a name might start from."""
     names: set[str] = set()
     directories = {""}
     room = _MAX_BYTES
@@ -112,7 +123,8 @@ def _named_files(files: list[Path]) -> Iterator[Path]:
             path = start / name
             try:
                 if path.exists() and not path.is_dir():
-                    yield path.resolve()
+                    path.resolve()
+                    yield path
             except (OSError, ValueError, RuntimeError):
                 # Too long, with a NUL in it, or links in a circle: nobody can open it.
                 continue

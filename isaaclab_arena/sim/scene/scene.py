@@ -226,6 +226,8 @@ def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:
 
 
 def _part_spec(part: ScenePart) -> mujoco.MjSpec:
+    # Whoever asks for it has MuJoCo read meshes again that were edited.
+    content_key(ASSETS / part.asset)
     spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
     # A keyframe holds the positions of one model and would not fit those of the scene.
     for key in list(spec.keys):
