@@ -73,8 +73,9 @@ class ServedJob:
             return words
         if words is None and (not self.policy.reads_instruction or self.policy.stated_instruction):
             return None
-        found = "is missing" if words is None else f"must be a text that says something, it is {in_words(words)}"
-        raise ObservationRefusedError(f"'{key}' {found}; the policy reads an instruction")
+        if words is None:
+            raise ObservationRefusedError(f"'{key}' is missing; the policy reads an instruction")
+        raise ObservationRefusedError(f"'{key}' must be a text that says something, it is {in_words(words)}")
 
     def episode(self, episode_index: int) -> Episode:
         """Return an episode of the job, with its random streams."""
