@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -226,19 +226,16 @@ class EnvironmentWrapper(Environment):
         real: The other environment.
     """
 
-    def __new__(cls, real: Environment | None = None, *_: Any, **__: Any) -> Self:
-        """Return a wrapper of a class that has all attributes: since Python 3.12 protocols look at the class alone."""
-        if real is None:  # for a copy, whose class has them
-            return super().__new__(cls)
-        passed = type("Passed", (), {name: _Passed(name) for name in dir(real) if not name.startswith("_")})
-        return super().__new__(type(cls)(cls.__name__, (cls, passed), {"__module__": cls.__module__}))
-
     def __init__(self, real: Environment) -> None:
         self.real = real
         self.num_envs, self.device, self.reproducible = real.num_envs, real.device, real.reproducible
         self.observation_spec, self.action_spec = real.observation_spec, real.action_spec
         self.task_description, self.max_episode_length = real.task_description, real.max_episode_length
         self.control_dt, self.hold_action = real.control_dt, real.hold_action
+        # Since Python 3.12 `isinstance` of a protocol looks at the class alone, so this one's has all attributes.
+        passed = type("Passed", (), {name: _Passed(name) for name in dir(real) if not name.startswith("_")})
+        cls = type(self)
+        self.__class__ = type(cls)(cls.__name__, (cls, passed), {"__module__": cls.__module__})
 
     def __getattr__(self, name: str) -> Any:
         if name == "real":  # which a copy has not yet while it is made
