@@ -109,8 +109,9 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
 
 def _why_no_plan(env: Environment) -> str:
     name = getattr(env, "task_name", None)
-    task = "this environment" if name is None else f"'{name}'"
-    return f"the scripted policy has no plan for {task}; it has plans for {', '.join(SCRIPTS)}"
+    if name is None:
+        return "the scripted policy drives an arm in a simulation, and this environment shows none"
+    return f"the scripted policy has no plan for '{name}'; it has plans for {', '.join(SCRIPTS)}"
 
 
 class _Player:
