@@ -62,7 +62,7 @@ def test_one_policy_serves_environments_of_different_sizes_in_turn():
 
 
 def test_an_environment_without_a_simulation_is_refused():
-    with pytest.raises(PolicyError, match="has no plan for this environment; it has plans for reach, lift_object"):
+    with pytest.raises(PolicyError, match="drives an arm in a simulation, and this environment shows none"):
         ScriptedPolicy().get_action(CoinEnvironment(CoinConfig(), 2), {})
 
 
