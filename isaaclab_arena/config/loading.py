@@ -113,8 +113,17 @@ def _jobs_file(
         read = read_questions(top.comparisons, top.bars, jobs)
         jobs, questions = read.jobs, read.questions
     except ConfigError as error:
-        # Of jobs that could not be read nothing can be said against a question.
-        problems += [each for each in error.problems if not problems or not about_jobs(each)]
+        # Of jobs that could not be read nothing can be said against a question. Those of a sweep begin with its name.
+        unread = {
+            "" if each.job is None or each.job.startswith("jobs[") else each.job
+            for each in problems
+            if each.key != "tracking"
+        }
+        problems += [
+            each
+            for each in error.problems
+            if not about_jobs(each) or not any(f"'{name}" in each.message for name in unread)
+        ]
     return JobsFile(
         path=source,
         jobs=jobs,

@@ -467,10 +467,30 @@ def test_a_file_that_is_read_partly_says_what_is_wrong_and_what_else_it_asks_for
     assert (blind.environment_args, blind.policy_type) == ({"object": "mug"}, UNREADABLE)
 
 
+def test_a_question_about_jobs_that_can_be_read_is_checked_whatever_is_wrong_with_others(problems_of):
+    wrong, sound = {**JOB, "name": "wrong", "num_episods": 3}, {**JOB, "num_episodes": 3}
+    stop = {"stop": {"max_episodes": 3}}
+    comparisons = [
+        {"name": "unknown", "jobs": ["new", "nowhere"], **stop},
+        {"name": "unpaired", "jobs": ["new", "other"], **stop},
+        {"name": "unread", "jobs": ["new", "wrong"], **stop},
+    ]
+    document = {
+        "jobs": [wrong, {**sound, "name": "new"}, {**sound, "name": "other", "seed": 5}],
+        "tracking": ["wandbb"],
+        "comparisons": comparisons,
+    }
+    found = [(problem.key, problem.message.partition(";")[0]) for problem in problems_of(document)]
+    assert found[2:] == [
+        ("comparisons[0].jobs", "there is no job 'nowhere'"),
+        ("comparisons[1].jobs", "'new' and 'other' give no pairs: the seed of its conditions is 0 and 5"),
+    ]
+
+
 def test_questions_are_checked_beside_jobs_that_are_wrong_but_not_against_them(problems_of):
     document = {
         "jobs": [{**JOB, "seed": -1}, {"name": "other"}],
-        "bars": [{"job": "lift", "at_least": 2.0, "stop": {}}, {"job": "nobody", "at_least": 0.5, "stop": {}}],
+        "bars": [{"job": "lift", "at_least": 2.0, "stop": {}}, {"job": "other-seed1", "at_least": 0.5, "stop": {}}],
     }
     assert [problem.key for problem in problems_of(document)] == [
         "seed",

@@ -368,7 +368,10 @@ class _Resolver:
             if policy_class.traits.uses_own_device:
                 named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
                 devices = {name: getattr(config, name, None) for name in named}
-                reading.check(lambda: self._check_device(job, devices))
+                is_there = reading.check(lambda: self._check_device(job, devices))
+                if not is_there and dataclasses.is_dataclass(config) and not isinstance(config, type):
+                    # What else is wrong shows on the CPU too.
+                    config = dataclasses.replace(config, **{name: _ON_NO_GPU[name] for name in named})
             reading.check(lambda: policy_class.check_options(config))
         return _FoundPolicy(
             policy_class=policy_class, options=options, placement=placement, problems=tuple(reading.problems)

@@ -61,6 +61,19 @@ def test_problems_of_all_stages_are_told_at_once(tmp_path, capsys):
     ]
 
 
+def test_a_device_that_is_not_there_hides_nothing_else_and_is_told_once(tmp_path, capsys):
+    options = {"checkpoint_path": "none.pt", "policy_device": "cuda:99"}
+    job = {"name": "a", "num_episodes": 1, "arena_env_args": {"environment": "reach"}, "policy_type": "rsl_rl"}
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump({"jobs": [job | {"policy_config_dict": options}]}))
+    assert main(["validate", "--json", str(file)]) == 2
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert sorted(problem["key"] for problem in problems) == [
+        "policy_config_dict.checkpoint_path",
+        "policy_config_dict.policy_device",
+    ]
+
+
 def test_what_may_be_missing_only_because_it_is_wrong_is_not_told(tmp_path, capsys):
     job = {"name": "a", "num_episodes": 0, "arena_env_args": {"environment": "reach"}, "policy_type": "scripted"}
     file = tmp_path / "jobs.yaml"
