@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.given_paths import typed_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.streams import open_missing_streams
 from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = tyro.cli(
         _Command,
         prog=_PROGRAM,
-        args=list(sys.argv[1:] if argv is None else argv),
+        args=typed_words(argv),
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
     )

@@ -4,17 +4,18 @@ import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from isaaclab_arena.api.arguments import PolicyLike
-from isaaclab_arena.api.options import OPTION_NAMES, as_arguments, run_options
+from isaaclab_arena.api.options import OPTION_NAMES, as_arguments, plain_value, run_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy, resolved_block
+from isaaclab_arena.given_paths import expanded, given_path
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.policy.lent import lent_policy_class
@@ -134,13 +135,14 @@ def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, n
     Raises:
         ConfigError: If both are given, or neither, or the number is none.
     """
+    given = {name: value if name == "policy" else expanded(value) for name, value in given.items()}
     missing = [name for name in ("environment", "policy") if given.get(name) is None]
     if num_ranks is not None and num_ranks < 1:
         raise ConfigError(Problem(f"must be at least 1, got {num_ranks}", key="num_ranks"))
     if jobs is not None:
         if len(missing) < 2:
             raise ConfigError(Problem("give either this or an environment and a policy", key="jobs"))
-        return JobFileAsked(path=fspath(jobs), given=given)
+        return JobFileAsked(path=str(given_path(jobs)), given=given)
     if missing:
         message = "is missing; give a job file, or an environment and a policy"
         raise ConfigError([Problem(message, key=name) for name in missing])
@@ -161,14 +163,15 @@ def _one_job(
     options = {name: value for name, value in given.items() if name in OPTION_NAMES}
     of_job = {name: value for name, value in given.items() if name in _OF_THE_JOB and value is not None}
     own = {name: value for name, value in given.items() if name not in OPTION_NAMES and name not in _OF_THE_JOB}
+    of_environment = {"environment": environment, **(environment_args or {}), **own}
     if "conditions" in of_job:
         of_job["conditions"] = str(Path(of_job["conditions"]).absolute())
     block = {
         "name": environment,
         **of_job,
-        "arena_env_args": {"environment": environment, **(environment_args or {}), **own},
+        "arena_env_args": {name: plain_value(value) for name, value in of_environment.items()},
         "policy_type": policy_type,
-        "policy_config_dict": dict(policy_config or {}),
+        "policy_config_dict": {name: plain_value(value) for name, value in (policy_config or {}).items()},
     }
     return OneJobAsked(block=block, given=options, policy=lent, policy_class=policy_class)
 

@@ -10,6 +10,7 @@ from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
 from isaaclab_arena.analysis.report import ComparisonReport, compare_directories
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.given_paths import given_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Comparison:
         Raises:
             StorageError: If a file cannot be written.
         """
-        return write_comparison(Path(output_dir), self.report)
+        return write_comparison(given_path(output_dir), self.report)
 
     def __str__(self) -> str:
         """Return the tables and sentences in Markdown."""
@@ -74,7 +75,7 @@ def compare(
     for key, value in (("alpha", alpha), ("margin", margin)):
         if value is not None and not 0.0 < value < 1.0:
             raise ConfigError(Problem(f"must be between 0 and 1, got {value:g}", key=key))
-    directories = [run.output_dir if isinstance(run, Results) else Path(run) for run in runs]
+    directories = [run.output_dir if isinstance(run, Results) else given_path(run) for run in runs]
     question = Question(alpha=alpha, margin=margin)
     return Comparison(
         report=compare_directories(directories, question, baseline=baseline, names=names, partial=partial)

@@ -32,7 +32,7 @@ def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_g
     known = {field.name for field in fields(options_class)}
     unknown = [f"--{name}" for name in given if name not in known]
     refuse_unknown(unknown, options_class)
-    plain = {name: _plain(value) for name, value in given.items() if value is not None}
+    plain = {name: plain_value(value) for name, value in given.items() if value is not None}
     if isinstance(plain.get("resume"), bool):
         plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
     if plain.get("resume") == "":
@@ -67,5 +67,6 @@ def as_arguments(options: RunOptions) -> list[str]:
     return arguments
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a path object as text, and anything else as it is."""
     return fspath(value) if isinstance(value, PathLike) else value

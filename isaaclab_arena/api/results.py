@@ -13,6 +13,7 @@ from rich.console import Console
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.results.columns import (
     ACTION_COLUMNS,
     BENCHMARK_COLUMNS,
@@ -140,7 +141,7 @@ class Results:
             ConfigError: If it is neither.
             StorageError: If a file cannot be copied.
         """
-        target = make_output_directory(output_dir=str(directory), output_base_dir="")
+        target = make_output_directory(output_dir=str(given_path(directory)), output_base_dir="")
         with storage_errors("copy to", target):
             shutil.copytree(self.output_dir, target, dirs_exist_ok=True)
         return target
@@ -162,7 +163,7 @@ def load_results(directory: "str | PathLike[str]") -> Results:
         ConfigError: If it is no directory of a run.
         StorageError: If a file cannot be read.
     """
-    path = Path(directory).absolute()
+    path = given_path(directory).absolute()
     return Results(merge_results(path), path)
 
 

@@ -13,6 +13,7 @@ from typing import TextIO
 from isaaclab_arena.cli.command_table import COMMANDS, MAINS, Command, commands_of_others
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
+from isaaclab_arena.given_paths import typed_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.streams import open_missing_streams
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_missing_streams()
     if argv is None:
         _import_from_here()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = typed_words(argv)
     name = arguments[0] if arguments else ""
     try:
         return _told(partial(_run, name, arguments[1:]))

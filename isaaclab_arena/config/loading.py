@@ -17,6 +17,7 @@ from isaaclab_arena.config.schema import WITHOUT_RESULT, JobConfig, JobDefaults,
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.config.stopping.reading import about_jobs, read_questions
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.given_paths import expanded
 from isaaclab_arena.registry import Registry
 
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
@@ -78,7 +79,7 @@ def read_jobs(
     if problems:
         raise ConfigError(problems)
     try:
-        experiment = as_jobs(document, JOB_KEYS, overrides)
+        experiment = as_jobs(expanded(document), JOB_KEYS, overrides)
     except ConfigError as error:
         raise ConfigError([replace(problem, file=source) for problem in error.problems]) from error
 

@@ -12,6 +12,7 @@ from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.messages import error_message
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.given_paths import expanded
 from isaaclab_arena.nested import not_finite
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
@@ -78,6 +79,7 @@ def read_options(
     Raises:
         ConfigError: With every problem; ``key`` names the option.
     """
+    options = expanded(options)
     declared = {field.name: field for field in dataclasses.fields(config_class) if field.init}
     required = [name for name, field in declared.items() if _is_required(field)]
     problems = misnamed_options(options, declared, required, owner=owner, other_names=other_names)

@@ -5,13 +5,13 @@ python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --g
 python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
+from isaaclab_arena.given_paths import typed_words
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     Returns:
         0 if every job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
     """
-    arguments = tuple(sys.argv[1:] if argv is None else argv)
+    arguments = tuple(typed_words(argv))
     import_s = process_age_s()
     return exit_code_of(lambda: _run(arguments, import_s, typed_as))
 

@@ -9,13 +9,13 @@ in any order; ``cube.mass.enabled=true`` turns a variation on. Under a launcher 
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
+from isaaclab_arena.given_paths import typed_words
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
@@ -79,7 +79,7 @@ def main(
     Returns:
         0 if the job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
     """
-    arguments = tuple(sys.argv[1:] if argv is None else argv)
+    arguments = tuple(typed_words(argv))
     import_s = process_age_s()
     return exit_code_of(lambda: _run(arguments, import_s, options_class, typed_as))
 

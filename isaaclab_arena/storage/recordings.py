@@ -6,6 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena import episode_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
 from isaaclab_arena.storage.layout import (
@@ -42,7 +43,7 @@ def find_recordings(path: str, *, key: str) -> list[Path]:
 
 def _recordings_at(path: str) -> list[Path]:
     try:
-        given = Path(path).expanduser()
+        given = given_path(path)
         is_directory, exists = given.is_dir(), given.exists()
     except (OSError, RuntimeError, ValueError):
         # Too long, links in a circle, or nobody's home: there is nothing.

@@ -5,12 +5,12 @@ python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena.training.tr
 """
 
 import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later, join_freed_memory_at_once
+from isaaclab_arena.given_paths import typed_words
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
@@ -45,7 +45,7 @@ def main(
     Returns:
         0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if it was interrupted.
     """
-    arguments = tuple(sys.argv[1:] if argv is None else argv)
+    arguments = tuple(typed_words(argv))
     return exit_code_of(lambda: _run(arguments, launch, typed_as))
 
 

@@ -2,9 +2,9 @@
 
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from isaaclab_arena.config.options import Count, NotNegative, Positive
+from isaaclab_arena.given_paths import given_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,4 +32,4 @@ class WorkerOptions:
     @property
     def interpreter(self) -> str:
         """Their interpreter, that of this process by default."""
-        return str(Path(self.python or sys.executable).expanduser())
+        return str(given_path(self.python or sys.executable))

@@ -10,6 +10,7 @@ import numpy as np
 
 from isaaclab_arena.config.names import folded, name_problem
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
@@ -45,7 +46,7 @@ def write_recordings(
         ConfigError: If ``output_dir`` is not empty, or a JSON file of the dataset is malformed.
         StorageError: If the dataset cannot be read or a recording cannot be written.
     """
-    stored = open_dataset(dataset)
+    output_dir, stored = given_path(output_dir), open_dataset(given_path(dataset))
     features = stored_features(stored)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ConfigError(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, locate_arrays, read_all_attributes
 from isaaclab_arena.storage.layout import ACTIONS, EPISODES_DIRECTORY, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue
@@ -137,7 +138,7 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> No
 
 def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
     """Yield the recordings of each job."""
-    directory = dataset.expanduser()
+    directory = given_path(dataset)
     jobs = (
         [directory, *sorted(path for path in directory.glob("*") if path.is_dir())]
         if directory.is_dir()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
@@ -102,6 +103,7 @@ def write_lerobot_dataset(
         StorageError: If a recording cannot be read or the dataset cannot be written. Files written by then stay,
             without ``info.json``.
     """
+    output_dir = given_path(output_dir)
     episodes, features = _planned(dataset, options)
     fps = options.fps or frames_per_second(episodes)
     _make_directory(output_dir)

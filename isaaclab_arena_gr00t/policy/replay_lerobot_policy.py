@@ -11,6 +11,7 @@ import torch
 
 from isaaclab_arena.episode_ranges import in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.connections import Connections, Description, entries, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -130,7 +131,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         """Return the files of the dataset without its videos; see `PolicyBase.content_sources`."""
         args = ReplayLerobotPolicyArgs(**options)
         settings = read_replay_config(args)
-        root = Path(settings.dataset_path).expanduser()
+        root = given_path(settings.dataset_path)
         files = {f"dataset_path {name}": root / name for name in ("meta", "data") if (root / name).exists()}
         paths = {
             "policy_config_yaml_path": args.yaml_path,
@@ -293,7 +294,7 @@ def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
 
 def _dataset(args: ReplayLerobotPolicyArgs, settings: LerobotReplayConfig) -> StoredDataset:
     try:
-        return open_dataset(Path(settings.dataset_path).expanduser())
+        return open_dataset(given_path(settings.dataset_path))
     except StorageError as error:
         named_in = None if args.dataset_path is not None else args.yaml_path
         raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error

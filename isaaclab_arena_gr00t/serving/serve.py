@@ -15,6 +15,7 @@ from isaaclab_arena.evaluation.process.interruption import Interruption, watch_f
 from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
 from isaaclab_arena.evaluation.serving.policy_host import PolicyHost
 from isaaclab_arena.evaluation.startup.contents import ContentReader
+from isaaclab_arena.given_paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from isaaclab_arena_gr00t.serving.listening import ListenOptions, Server
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena s
     options, rest = tyro.cli(
         ServeOptions,
         prog=typed_as,
-        args=list(sys.argv[1:] if argv is None else argv),
+        args=typed_words(argv),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,

@@ -4,7 +4,6 @@ python -m isaaclab_arena_gr00t.training.finetune --dataset outputs/demos --outpu
 python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena_gr00t.training.finetune --dataset … --output_dir …
 """
 
-import sys
 from collections.abc import Sequence
 
 import tyro
@@ -18,6 +17,7 @@ from isaaclab_arena.distributed.process import (
 )
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.given_paths import typed_words
 from isaaclab_arena_gr00t.training.options import FinetuneOptions
 from isaaclab_arena_gr00t.training.training_run import TrainingRun
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROG
     Returns:
         0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if it was interrupted.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = typed_words(argv)
     options = tyro.cli(
         FinetuneOptions,
         prog=typed_as,

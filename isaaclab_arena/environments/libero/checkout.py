@@ -10,6 +10,7 @@ from pathlib import Path
 from isaaclab_arena.environments.gym.worker.versions import commit_at
 from isaaclab_arena.environments.libero.libero_root import libero_root
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.sim.scene.mjcf_files import ContentKey, stamps
 
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
@@ -126,7 +127,7 @@ def checkout_at(path: str | None) -> LiberoCheckout:
     if named is None:
         message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
         raise ConfigError(Problem(message, key="libero_path"))
-    return LiberoCheckout(Path(named).expanduser())
+    return LiberoCheckout(given_path(named))
 
 
 @cache

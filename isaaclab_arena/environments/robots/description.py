@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.messages import error_message, key_path
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.given_paths import expanded
 
 Point = tuple[float, float, float]
 Quaternion = tuple[float, float, float, float]
@@ -160,7 +161,7 @@ def read_description(path: Path) -> RobotDescription:
     Raises:
         ConfigError: With every problem of the file, each with its key.
     """
-    return _validated(RobotDescription, read_document(path), str(path))
+    return _validated(RobotDescription, expanded(read_document(path)), str(path))
 
 
 def _validated(model: type[_Model], values: Any, file: str) -> _Model:

@@ -10,6 +10,7 @@ from isaaclab_arena.environments.gym.single_env import SingleEnv
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
+from isaaclab_arena.given_paths import expanded
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.sim.threads import default_num_threads
 
@@ -80,9 +81,9 @@ def _built(
     job = recorded_environment_job(
         {
             "env_name": environment,
-            "env_kwargs": options,
+            "env_kwargs": expanded(options),
             "enable_cameras": enable_cameras,
-            "variations": dict(variations or {}),
+            "variations": expanded(variations or {}),
         },
         source=None,
         num_envs=num_envs,

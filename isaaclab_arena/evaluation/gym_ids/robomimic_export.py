@@ -11,6 +11,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.storage.hdf5.episodes import read_all_attributes, read_env_args, read_episode
@@ -55,7 +56,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         ConfigError: If there is no such job or recording, or its environment cannot be built.
         StorageError: If a recording cannot be read, or a file exists or cannot be written.
     """
-    for name, files in _recorded_jobs(run.expanduser(), jobs).items():
+    for name, files in _recorded_jobs(given_path(run), jobs).items():
         exported = export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
         masks = ", ".join(f"{mask} {len(indices)}" for mask, indices in exported.masks.items())
         left_out = f"; {exported.num_errors} that ended in an error left out" if exported.num_errors else ""

@@ -4,7 +4,6 @@
 an attempt. It leaves commit lines and recordings there like any other rank; nobody merges them.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from isaaclab_arena.evaluation.job.rank_settings import rank_settings
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.scheduling.job_queue import jobs_of_rank
 from isaaclab_arena.evaluation.verify.plan import ATTEMPT, jobs_of_plan, options_of_plan, write_contents
+from isaaclab_arena.given_paths import typed_words
 from isaaclab_arena.storage.run.attempts import read_attempt
 from isaaclab_arena.storage.run.run_plan import read_run_plan
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments after the program's name; those of this process where None.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = typed_words(argv)
     return exit_code_of(lambda: _run(arguments))
 
 

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from isaaclab_arena.config.options import Count, Positive
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.policy import PolicyCfg
 
 
@@ -54,4 +54,4 @@ class LeRobotPolicyCfg(PolicyCfg):
     @property
     def interpreter(self) -> str:
         """The interpreter of the policy's process."""
-        return str(Path(self.python or sys.executable).expanduser())
+        return str(given_path(self.python or sys.executable))

@@ -10,6 +10,7 @@ import numpy as np
 
 from isaaclab_arena.checkpoints.safetensors_files import read_small_file
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.nested import value_at
 
 KEY = "pretrained"
@@ -75,7 +76,7 @@ def policy_directory(pretrained: str) -> Path:
     Raises:
         ConfigError: If there is no such policy, or a file of it is missing.
     """
-    path = Path(pretrained).expanduser()
+    path = given_path(pretrained)
     if not path.is_dir():
         message = (
             f"'{pretrained}' is no directory; a policy of the hub is fetched with: hf download NAME --local-dir DIR"
@@ -184,7 +185,7 @@ def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
     root = dataset
     if root is None and (directory / "train_config.json").is_file():
         root = value_at(_document(directory / "train_config.json"), ("dataset", "root"))
-    path = Path(root or "").expanduser() / "meta" / "info.json"
+    path = given_path(root or "") / "meta" / "info.json"
     if root is None or not path.is_file():
         if dataset is not None:
             raise ConfigError(Problem(f"'{dataset}' is no dataset of LeRobot: it has no meta/info.json", key="dataset"))

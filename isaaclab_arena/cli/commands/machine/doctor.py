@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import exit_code_of, show_results
+from isaaclab_arena.given_paths import typed_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.hdf5.compressed_image import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
@@ -270,4 +270,4 @@ def _tried(subject: str, attempt: Callable[[], str], *, required: bool = True) -
 
 
 if __name__ == "__main__":
-    raise SystemExit(exit_code_of(lambda: main(sys.argv[1:])))
+    raise SystemExit(exit_code_of(lambda: main(typed_words(None))))
