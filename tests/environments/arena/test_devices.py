@@ -208,4 +208,4 @@ def test_a_control_step_of_a_job_makes_the_cpu_wait_once(gpu, monkeypatch, polic
     waits = WaitsOfSteps(gpu)
     rollout(env, policy(), map(episode, range(NUM_ENVS)), [waits], limits=RolloutLimits(max_steps=5))
     # Whether all contacts had room, and which episodes are over.
-    assert waits.places == [{"_on_cpu"}] * 4
+    assert waits.places == [{"RunningEpisodes.over"}] * 4
