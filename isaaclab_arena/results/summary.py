@@ -75,7 +75,7 @@ def caveats(merged: MergedResults) -> list[str]:
     """
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
     lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
-    lines += _caveats_of_suites(merged)
+    lines += [*_caveats_of_suites(merged), *_saturated(merged)]
     for known in records(merged.jobs):
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
@@ -94,9 +94,6 @@ def caveats(merged: MergedResults) -> list[str]:
             )
         if told := repeats_in_words(known):
             lines.append(f"* job '{plain(known['name'])}': {told}")
-        if (share := known.get("saturated_action_share")) is not None and share > MANY_SATURATED:
-            said = f"{100 * share:.0f} % of its action entries lie at or beyond their bounds"
-            lines.append(f"* job '{plain(known['name'])}': policy {plain(known['policy'])}: {said}")
         if not is_partial(known):
             continue
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
@@ -112,6 +109,16 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"if they are counted as failures, {100 * high:.1f} % as successes"
             )
     return lines
+
+
+def _saturated(merged: MergedResults) -> Iterator[str]:
+    """Yield in which jobs many action entries lie at or beyond their bounds, the most first."""
+    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in records(merged.jobs)]
+    many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
+    if many:
+        told = ", ".join(f"{100 * share:.0f} % in job '{name}'" for share, name in many[:_MAX_INDICES_SHOWN])
+        more = f" and much in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
+        yield f"* action entries at or beyond their bounds: {told}{more}"
 
 
 def _early_ends(merged: MergedResults) -> Iterator[str]:

@@ -92,10 +92,16 @@ def test_a_run_of_an_earlier_version_has_the_tables_that_it_always_had(tmp_path)
 
 def test_more_than_a_twentieth_is_said_and_less_is_not(tmp_path):
     assert said(write_run(tmp_path / "few", {"lift": [0.05] * 3, "push": [None]})) == []
-    directory = write_run(tmp_path / "many", {"lift": [0.37] * 3, "push": [0.0]})
-    assert said(directory) == [
-        "* job 'lift': policy zero_action: 37 % of its action entries lie at or beyond their bounds"
-    ]
+    directory = write_run(tmp_path / "many", {"lift": [0.37] * 3, "push": [0.0], "pull": [0.8], "roll": [None]})
+    line = "* action entries at or beyond their bounds: 80 % in job 'pull', 37 % in job 'lift'"
+    assert said(directory) == [line]
     stream = io.StringIO()
     print_summary(merge_results(directory), directory, Console(file=stream, width=160))
-    assert "37 % of its action entries lie at or beyond their bounds" in stream.getvalue()
+    assert line in stream.getvalue()
+
+
+def test_of_many_jobs_the_worst_are_named(tmp_path):
+    shares = {f"job{number}": [number / 100] for number in range(3, 33)}
+    [line] = said(write_run(tmp_path, shares))
+    assert line.startswith("* action entries at or beyond their bounds: 32 % in job 'job32', 31 % in job 'job31', ")
+    assert line.endswith(", 25 % in job 'job25' and much in 19 others")
