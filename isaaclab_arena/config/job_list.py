@@ -1,5 +1,6 @@
 """From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,7 +123,10 @@ class Reading:
         self._arms = arms
         self._command_line = command_line
         self._interpolation = interpolation
-        self._problems = dict.fromkeys(interpolation.problems)
+        self._problems: dict[Problem, None] = {}
+        # The keys of the problems of each job, of the file's under None.
+        self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
+        self._add(interpolation.problems)
         self._defaults = self._read_defaults()
 
     def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
@@ -160,10 +164,11 @@ class Reading:
         for problem in problems:
             key = f"{below}{problem.key}" if below else problem.key
             self._problems[replace(problem, job=job or problem.job, key=key)] = None
+            self._wrong[job or problem.job].append(key or "")
 
     def _is_news(self, problem: Problem) -> bool:
         """Return whether a problem is more than that something is missing which was refused already."""
-        told = (each.key or "" for each in self._problems if each.job in {None, problem.job})
+        told = (*self._wrong[None], *self._wrong[problem.job])
         return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in told)
 
     def _read_defaults(self) -> dict[str, Any]:

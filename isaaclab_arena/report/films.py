@@ -66,7 +66,7 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
     """
     found = []
     for said, path in videos_of_job(output_directory, name):
-        # A run that is still going may take away the film of an episode that nobody wants to see.
+        # A run that is still going may take away a film.
         with suppress(FileNotFoundError):
             found.append(
                 Film(

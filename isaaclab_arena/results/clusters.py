@@ -1,6 +1,6 @@
 """Rates and means of episodes that share conditions: what such episodes say is less than as many different ones do.
 
-Episodes of equal conditions are one episode played again where the policy draws nothing, and come out more alike than
+Episodes of equal conditions are one episode played again where the policy draws nothing, and are more alike than
 others where it does. Pure functions.
 """
 

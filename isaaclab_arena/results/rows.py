@@ -256,7 +256,7 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
     successes, errors = scored.successes, outcomes[Outcome.ERROR]
     unmeasured = len(evidence.lines) - errors - len(scored)
     missing = len(evidence.standing.missing)
-    # The usual ones take for granted that nobody looked before the end.
+    # The usual ones take for granted that the first look is the last.
     wilson = _anytime(scored) if evidence.answers else scored.wilson()
     exact = None if evidence.answers else scored.clopper_pearson()
     # A job that does not measure success has no rate to bound, however many of its episodes are missing.

@@ -417,6 +417,14 @@ def test_ten_times_the_jobs_load_in_about_ten_times_the_time(tmp_path, instructi
     assert_grows_linearly(load, size=400)
 
 
+def test_what_is_wrong_with_each_of_ten_times_the_jobs_is_told_in_about_ten_times_the_time(problems_of):
+    def tell(num_jobs: int) -> None:
+        jobs = [{"name": f"lift{position}", "num_episodes": 3} for position in range(num_jobs)]
+        assert len(problems_of({"jobs": jobs})) == 2 * num_jobs
+
+    assert_grows_linearly(tell, size=400)
+
+
 def test_where_results_are_logged_is_no_part_of_what_is_hashed(load):
     document = {"jobs": [{**JOB, "num_episodes": 5}]}
     tracked = load({**document, "tracking": ["wandb", "tensorboard"]})

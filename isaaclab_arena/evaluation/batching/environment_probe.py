@@ -1,6 +1,6 @@
 """Play an episode several times, to find out whether it follows from its conditions and actions alone.
 
-An environment from elsewhere may draw from a generator that nobody seeds, count its resets, or keep a running mean from
+An environment from elsewhere may draw from a generator without a seed, count its resets, or keep a running mean from
 one episode to the next. None of that shows in what it says of itself.
 """
 

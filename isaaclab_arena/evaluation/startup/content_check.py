@@ -47,7 +47,7 @@ def jobs_to_run_anew(
 
     A job that has recorded nothing goes on with whatever it evaluates now. One that ``--rerun`` names and that
     evaluates what its episodes were made with is left as it is, so the same command may be given again after it was
-    interrupted. Where a part is not known nobody can see that: it runs anew.
+    interrupted. Where a part is not known that cannot be seen: it runs anew.
 
     Args:
         output_directory: The run's directory.

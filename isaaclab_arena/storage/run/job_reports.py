@@ -27,7 +27,7 @@ MAX_QUERY_TIMES = 512
 
 
 class ReportedStatus(StrEnum):
-    """How a job ended on a rank. ``BEGUN``: it has been built there, and nobody knows yet how it ends."""
+    """How a job ended on a rank. ``BEGUN``: it has been built there, and its end is not known yet."""
 
     BEGUN = "begun"
     COMPLETED = "completed"

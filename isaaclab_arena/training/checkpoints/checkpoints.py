@@ -117,7 +117,7 @@ def read_together(directory: Path, ranks: Ranks) -> TakenUp:
     iterations = int(named)
     learned = newest[1] if newest else read_learned(model_path(directory, iterations))
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
-    # A rank that begins new episodes while others go on with theirs would make a training that nobody asked for.
+    # A rank that begins new episodes while others go on with theirs would make another training than was asked for.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
     return TakenUp(iterations=iterations, learned=learned, rank_state=state if all_have_one else None)
 
