@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_me
 from isaaclab_arena.results.clusters import ScoredEpisodes
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.results.merge import MergedResults, keys_in, merge_results
-from isaaclab_arena.results.stored import read_table
+from isaaclab_arena.results.stored import check_episodes, read_table, table_of
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
@@ -185,7 +185,7 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedR
         StorageError: If its files cannot be read.
     """
     plan = read_run_plan(directory) if merged is None else merged.plan
-    attempts, _ = read_attempts(directory)
+    attempts, _ = read_attempts(directory, plan.run_id)
     tables = _tables(directory, plan) if merged is None else (merged.jobs, merged.episodes)
     jobs, episodes = tables if beyond_decisions or not plan.questions else _of_decisions(tables)
     return ReadRun(
@@ -254,21 +254,21 @@ def _told(episodes: pd.DataFrame) -> np.ndarray:
 
 
 def _tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame]:
-    tables = _stored_tables(directory, asks=bool(plan.questions)) if tables_are_current(directory) else None
+    tables = _stored_tables(directory, plan) if tables_are_current(directory) else None
     if tables is None:
         merged = merge_results(directory)
         tables = merged.jobs, merged.episodes
     return tables
 
 
-def _stored_tables(directory: Path, *, asks: bool) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    of_jobs = ["name", "planned", *(["episodes", "missing", "decision"] if asks else [])]
-    of_episodes = [*_COLUMNS, *(["beyond_decision"] if asks else [])]
+def _stored_tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    of_jobs = ["name", "planned", *(["episodes", "missing", "decision"] if plan.questions else [])]
+    of_episodes = [*_COLUMNS, "seed", "outcome", *(["beyond_decision"] if plan.questions else [])]
     try:
-        return (
-            read_table(directory / "results.parquet", of_jobs),
-            read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"]),
-        )
-    except StorageError:
+        jobs = read_table(directory / "results.parquet", of_jobs)
+        episodes = read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"])
+        check_episodes(table_of(plan, directory)["jobs"], episodes, directory)
+    except (StorageError, ValueError, KeyError, TypeError):
         # Tables can be rebuilt, so a damaged one is no reason to give up.
         return None
+    return jobs, episodes

@@ -144,9 +144,10 @@ def consolidate_what_ranks_left(
             continue
         _LOG.error("job '%s' has failed: %s", job, done.loss)
         device = attempt.devices[rank]
-        write_job_report(directory, failed_report(job, done.loss, rank=rank, device=device, attempt=attempt.number))
+        report = failed_report(job, done.loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+        write_job_report(directory, report)
 
 
 def _has_failed(directory: Path, job: str, attempt: Attempt) -> bool:
-    reports, _ = read_job_reports(directory, job)
+    reports, _ = read_job_reports(directory, job, attempt.run)
     return any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports)

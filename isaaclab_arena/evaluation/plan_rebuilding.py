@@ -52,7 +52,7 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
     backends = {work.job: work.backend for work in attempt.jobs}
     latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
-    grown = grown_jobs(read_attempts(output_directory)[0])
+    grown = grown_jobs(read_attempts(output_directory, attempt.run)[0])
     jobs = [_grown(job, grown) for job in plan_entries(request, attempt.world_size, contents)]
     return RunPlan(
         run_id=attempt.run_id,

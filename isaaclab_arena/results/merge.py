@@ -53,8 +53,10 @@ from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
 from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import (
+    INSTEAD_OF_ATTEMPT,
     Attempt,
     attempt_numbers,
+    attempt_path,
     contents_in_effect,
     read_attempts,
     times_rerun,
@@ -131,17 +133,28 @@ def _merged(output_directory: Path) -> MergedResults:
     plan = read_run_plan(output_directory)
     # Before anything is read: what ranks add while this goes on must make the tables old.
     sources = sizes_of_sources(output_directory)
-    attempts, problems = read_attempts(output_directory)
+    attempts, problems = read_attempts(output_directory, plan.run_id)
     changes = changes_between(plan, attempts)
     problems += changes
-    # The plan says of the first attempt what its file does.
-    unread = set(attempt_numbers(output_directory)) - {1} - {attempt.number for attempt in attempts}
     jobs = sorted(plan.jobs, key=lambda job: job.config.index)
     contents, reruns = contents_in_effect(jobs, attempts), times_rerun(attempts)
-    logs = {job.name: read_commits(job_directory(output_directory, job.name), job.name) for job in jobs}
+    logs = {
+        job.name: read_commits(job_directory(output_directory, job.name), job.name, seed=job.config.seed)
+        for job in jobs
+    }
+    # The plan says of the first attempt what its file does.
+    known, named = {1, *(attempt.number for attempt in attempts)}, set(attempt_numbers(output_directory))
+    # Where no attempt has a file, nobody wrote one.
+    lost = {line.attempt for log in logs.values() for line in log.lines if named} - known - named
+    problems += [
+        f"{attempt_path(output_directory, number)}: is missing; {INSTEAD_OF_ATTEMPT}" for number in sorted(lost)
+    ]
+    unread = (named | lost) - known
     answers = answers_in(plan, logs)
     read = (
-        read_evidence(output_directory, job, problems, same_conditions=not changes, commits=logs[job.name])
+        read_evidence(
+            output_directory, job, problems, run=plan.run_id, same_conditions=not changes, commits=logs[job.name]
+        )
         for job in jobs
     )
     most = attempts[-1].max_equal_errors if attempts else 0
@@ -341,6 +354,7 @@ def read_evidence(
     job: PlanEntry,
     problems: list[str],
     *,
+    run: str,
     same_conditions: bool,
     commits: CommitLog | None = None,
 ) -> JobEvidence:
@@ -350,12 +364,13 @@ def read_evidence(
         output_directory: The run's directory.
         job: The job.
         problems: Gets what could not be read.
+        run: Names the run.
         same_conditions: See `JobEvidence`.
         commits: What its commit files say, where they have been read.
     """
     directory = job_directory(output_directory, job.name)
-    commits = commits or read_commits(directory, job.name)
-    reports, unread = read_job_reports(directory, job.name)
+    commits = commits or read_commits(directory, job.name, seed=job.config.seed)
+    reports, unread = read_job_reports(directory, job.name, run)
     problems += [*commits.problems, *(problem for _, problem in unread)]
     problems += [
         f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"

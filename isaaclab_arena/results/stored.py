@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pyarrow import ArrowException
 from pyarrow.parquet import read_schema
 
 from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import (
     ACTION_COLUMNS,
     BENCHMARK_COLUMNS,
@@ -26,10 +28,10 @@ from isaaclab_arena.results.columns import (
     SUITE_COLUMNS,
 )
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
-from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, typed_table
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records, typed_table
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import check_plain, storage_errors
-from isaaclab_arena.storage.json_values import read_json
+from isaaclab_arena.storage.json_values import plain, read_json
 from isaaclab_arena.storage.run.job_standing import JobResultStatus
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan
 
@@ -79,12 +81,58 @@ def read_table(path: Path, columns: Sequence[str] | None = None, *, optional: Se
             raise DamagedFileError(f"cannot read {path}: {first_line(error)}") from error
 
 
+def table_of(plan: RunPlan, output_directory: Path) -> Mapping[str, Any]:
+    """Return what ``results.json`` holds.
+
+    Raises:
+        DamagedFileError: If it is of another run.
+        StorageError: If it is absent or cannot be read.
+    """
+    document = read_json(output_directory / TABLE)
+    if document["run_id"] != plan.run_id:
+        raise DamagedFileError(f"{output_directory / TABLE} is of another run")
+    return document
+
+
+def check_episodes(jobs: Sequence[Mapping[str, Any]], episodes: pd.DataFrame, output_directory: Path) -> None:
+    """Return if a table of episodes is of the run that it lies in, as far as ``results.json`` says it.
+
+    Args:
+        jobs: What that file holds of each job.
+        episodes: The table.
+        output_directory: The run's directory.
+
+    Raises:
+        DamagedFileError: If a job has another number of episodes, another seed, or episodes of another mean length or
+            return.
+    """
+    if "beyond_decision" in episodes:
+        episodes = pd.DataFrame(episodes[~episodes["beyond_decision"].astype(bool)])
+    by_job = {str(job): own for job, own in episodes.groupby("job")}
+    for job in jobs:
+        own = by_job.pop(job["name"], episodes.iloc[:0])
+        kept = own[(own["outcome"] != Outcome.ERROR).fillna(value=True)]
+        same_seed = bool((own["seed"] == job["seed"]).all())
+        said = [job["episodes"], job["mean_length"], job["mean_return"]]
+        found = [len(own), kept["length"].mean(), kept["return"].mean()]
+        numbers = (pd.array(each, "Float64").to_numpy(float, na_value=np.nan) for each in (said, found))
+        if not (same_seed and np.allclose(*numbers, equal_nan=True)):
+            raise DamagedFileError(
+                f"the table of episodes in {output_directory} does not hold those of '{job['name']}'"
+            )
+    if by_job:
+        raise DamagedFileError(f"the table of episodes in {output_directory} holds job '{min(by_job)}'")
+
+
 def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
-    document: Mapping[str, Any] = read_json(output_directory / TABLE)
+    document = table_of(plan, output_directory)
     results, timing, episodes, episode_timing = (
         read_table(output_directory / f"{name}.parquet") for name in ("results", "timing", "episodes", "episode_timing")
     )
     jobs = _jobs(results, timing)
+    if plain(records(jobs)) != document["jobs"]:
+        raise DamagedFileError(f"the tables of jobs do not hold what {TABLE} does")
+    check_episodes(document["jobs"], episodes, output_directory)
     # A run without suites has no table of them; one that lies there is from another time.
     has_suites = "suites" in document
     suites = read_table(output_directory / "suites.parquet") if has_suites else typed_table((), SUITE_COLUMNS)

@@ -92,7 +92,8 @@ def read_whole(path: Path, *, max_bytes: int = _LARGEST_READ_BYTES) -> bytes:
 def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
     """Return the error that says what could not be done to which file, and whether the whole disk is to blame."""
     kind = DiskUnusableError if error.errno in _UNUSABLE_DISK else StorageError
-    return kind(f"cannot {doing} {path}: {error.strerror or error}")
+    mend = "; move it away" if error.errno == errno.EISDIR else ""
+    return kind(f"cannot {doing} {path}: {error.strerror or error}{mend}")
 
 
 @contextmanager

@@ -115,6 +115,8 @@ def read_json(path: Path) -> Any:
         StorageError: If the file is absent or cannot be read.
     """
     content = read_whole(path)
+    if not content:
+        raise DamagedFileError(f"cannot read {path}: is empty")
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:

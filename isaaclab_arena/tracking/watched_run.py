@@ -92,7 +92,7 @@ class WatchedRun:
         self._plan = plan
         self._jobs = {job.name: job for job in plan.jobs}
         self._trackers = trackers
-        attempts, _ = read_attempts(output_directory)
+        attempts, _ = read_attempts(output_directory, plan.run_id)
         self._contents = contents_in_effect(plan.jobs, attempts)
         self._times_rerun = times_rerun(attempts)
         self._sizes: Mapping[str, int] = {}
@@ -131,7 +131,8 @@ class WatchedRun:
         self._sizes = sizes
         grown = changed & self._jobs.keys()
         for name in grown:
-            self._logs[name] = read_commits(job_directory(self._output_directory, name), name)
+            seed = self._jobs[name].config.seed
+            self._logs[name] = read_commits(job_directory(self._output_directory, name), name, seed=seed)
         self._answers = answers_in(self._plan, self._logs) if grown else self._answers
         # The episodes of one job may be what answers the question that another one waits for.
         asked = {job for answer in self._answers if grown & {*answer.question.jobs} for job in answer.question.jobs}
@@ -152,7 +153,7 @@ class WatchedRun:
 
     def _evidence(self, job: PlanEntry) -> JobEvidence:
         log = self._logs[job.name]
-        read = read_evidence(self._output_directory, job, [], same_conditions=True, commits=log)
+        read = read_evidence(self._output_directory, job, [], run=self._plan.run_id, same_conditions=True, commits=log)
         evidence = as_answered(read, log, self._answers)
         return replace(evidence, contents=self._contents[job.name], times_rerun=self._times_rerun[job.name])
 

@@ -180,6 +180,7 @@ class JobRun:
             job=self._job.config.name,
             rank=self._settings.rank,
             attempt=self._settings.attempt,
+            run=self._settings.run,
             device=str(self._settings.device),
             status=status or (ReportedStatus.FAILED if error else ended),
             started_at=self._started_at,

@@ -31,6 +31,7 @@ class RankSettings:
         num_threads: Threads that its physics may use.
         output_directory: Where the run writes.
         attempt: Which start of the program on this run, from 1.
+        run: Names the run; None where nobody knows.
         recording: What is recorded.
         video: What is filmed.
         num_groups: Groups that a job's env slots are divided into; while one is simulated the policy acts for another.
@@ -58,6 +59,7 @@ class RankSettings:
     num_threads: int
     output_directory: Path
     attempt: int
+    run: str | None = None
     recording: RecordingOptions
     video: VideoOptions = field(default_factory=VideoOptions)
     num_groups: int = 1
@@ -104,6 +106,7 @@ def rank_settings(
         recording=recording,
         video=options.video_options(),
         attempt=attempt.number,
+        run=attempt.run,
         num_groups=options.pipeline,
         eager_pictures=options.eager_pictures,
         policy_batch=options.fixed_policy_batch(),

@@ -113,7 +113,8 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
     """Return the conditions of a run's complete jobs, and the names of jobs of which episodes are missing."""
     sets, incomplete = [], []
     for job in read_run_plan(output_directory).jobs:
-        lines = read_commits(job_directory(output_directory, job.name), job.name).lines
+        directory = job_directory(output_directory, job.name)
+        lines = read_commits(directory, job.name, seed=job.config.seed).lines
         if not job.is_to_run:
             continue
         if not lines or len(lines) != (job.config.num_episodes or len(lines)):

@@ -96,6 +96,7 @@ def plan_attempt(
     *,
     number: int,
     run_id: str,
+    run: str,
     jobs: Sequence[AttemptEntry],
 ) -> Attempt:
     """Return what ``attempts/attempt_<n>.json`` says before anything runs.
@@ -106,6 +107,7 @@ def plan_attempt(
         devices: Device of each rank.
         number: 1 for the first start on this run.
         run_id: Names this start of the program.
+        run: Names the run.
         jobs: What is left to do.
     """
     return Attempt(
@@ -122,6 +124,7 @@ def plan_attempt(
         jobs=tuple(jobs),
         retry_errors=request.options.retry_errors,
         max_equal_errors=request.options.max_equal_errors,
+        run=run,
     )
 
 

@@ -59,9 +59,7 @@ def jobs_to_run_anew(
     Raises:
         ConfigError: If other jobs evaluate something else than when their episodes ran, with every difference.
     """
-    attempts, damaged = read_attempts(output_directory)
-    for line in damaged:
-        _LOG.warning("%s; what was evaluated then is not known", line)
+    attempts, _ = read_attempts(output_directory, begun.run_id)
     before = contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
     wanted = {job.name: job for job in now.jobs if job.name in before}
     unsaid = sorted(name for name in wanted if before[name] is None and name not in rerun)

@@ -100,7 +100,7 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
     }
     differences = plan_differences(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        because = _why_only_plan(output_directory, name)
+        because = _why_only_plan(output_directory, begun, name)
         if because is not None:
             message = f"was {num_envs} when the run began, now {wanted[name]}, and {because}"
             differences.append(Problem(message, job=name, key="num_envs"))
@@ -130,9 +130,9 @@ def _has_recorded(output_directory: Path, job: str) -> bool:
     return bool(log.lines or log.problems or files or problems)
 
 
-def _why_only_plan(output_directory: Path, job: str) -> str | None:
+def _why_only_plan(output_directory: Path, begun: RunPlan, job: str) -> str | None:
     """Return why a job's episodes would be others with other env slots, None where no rank has said so."""
-    reports, _ = read_job_reports(job_directory(output_directory, job), job)
+    reports, _ = read_job_reports(job_directory(output_directory, job), job, begun.run_id)
     plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
     if plan is None:
         return None
@@ -166,7 +166,7 @@ def take_up(
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)
-    batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory)[0])
+    batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory, plan.run_id)[0])
     batches = {job: batch for job, batch in batches.items() if job not in anew}
     finished = {each.job.name: each.finished for each in recovery.jobs}
     watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
@@ -174,6 +174,8 @@ def take_up(
         if each.reports:
             watch.suspect(each.job.name)
     left = recovery.left(watch.needed)
+    # A lost file of an attempt gives its number to no other: lines, reports and claims are of it.
+    number = max(number, *(each.last_attempt + 1 for each in recovery.jobs))
     begin = {job.job for job in left if not going_on.has_recorded(job.job)}
     for name in begin:
         forget_settled(output_directory, name, attempt=number)

@@ -270,7 +270,15 @@ class _Beginning:
             write_run_plan(path, replace(self._plan, jobs=planned))
         elif going_on is not None and going_on.is_revised:
             revise_run_plan(path, going_on.plan)
-        attempt = plan_attempt(request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs)
+        attempt = plan_attempt(
+            request,
+            self._context,
+            self._devices,
+            number=number,
+            run_id=self._run_id,
+            run=self._run_id if going_on is None else going_on.plan.run_id,
+            jobs=jobs,
+        )
         write_attempt(path, attempt)
         return attempt
 

@@ -131,7 +131,7 @@ def prepare_sample(
         ConfigError: If the run's plan does not hold what builds its jobs.
     """
     begun = read_run_plan(output_directory)
-    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory)[0])
+    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory, begun.run_id)[0])
     plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks, policy_batches=batches)
     write_run_plan(directory, plan)
     write_attempt(directory, attempt)
@@ -244,7 +244,7 @@ class _Run:
     def __init__(self, output_directory: Path) -> None:
         self._directory = output_directory
         self._plan = read_run_plan(output_directory)
-        attempts = read_attempts(output_directory)[0]
+        attempts = read_attempts(output_directory, self._plan.run_id)[0]
         self._attempts = {attempt.number: attempt for attempt in attempts}
         self._contents = {**contents_in_effect(self._plan.jobs, attempts), **read_contents(output_directory)}
 
@@ -253,7 +253,7 @@ class _Run:
         return _RecordedJob(
             job=next(job for job in self._plan.jobs if job.name == name),
             lines=_lines(self._directory, name),
-            reports=read_job_reports(directory, name)[0],
+            reports=read_job_reports(directory, name, self._plan.run_id)[0],
             contents=self._contents.get(name),
             plan=self._plan,
             attempts=self._attempts,

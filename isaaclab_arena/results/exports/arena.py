@@ -45,7 +45,8 @@ def export_arena(run: Path, output: Path) -> list[str]:
     if not jobs:
         raise ConfigError(f"{run} has no job that was to run")
     for job in jobs:
-        rebuilds = rebuilds_of(job, read_commits(job_directory(run, job.name), job.name).lines)
+        lines = read_commits(job_directory(run, job.name), job.name, seed=job.config.seed).lines
+        rebuilds = rebuilds_of(job, lines)
         completed = status[job.name] is JobResultStatus.COMPLETED
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
         videos = _videos_by_episode(job_directory(run, job.name))

@@ -102,7 +102,7 @@ def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[
     beyond = _beyond_decisions(merged)
     for job in merged.plan.jobs:
         directory, group = job_directory(run, job.name), job.config.environment
-        lines = read_commits(directory, job.name).lines
+        lines = read_commits(directory, job.name, seed=job.config.seed).lines
         counted = [line for line in lines if (job.name, line.episode_index) not in beyond]
         scored = [line for line in counted if line.success is not None and line.outcome is not Outcome.ERROR]
         if len(counted) < len(lines):

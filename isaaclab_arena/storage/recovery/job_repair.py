@@ -1,9 +1,12 @@
 """Repair a job's files according to its diagnosis. After an interruption the next recovery finishes the repair."""
 
+import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from isaaclab_arena.config.names import RESERVED_NAMES
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
@@ -24,19 +27,21 @@ from isaaclab_arena.storage.recovery.set_aside import (
     move_aside,
     set_no_files_aside,
 )
-from isaaclab_arena.storage.run.commits import CommitWriter, parse_line
+from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter, parse_line
+from isaaclab_arena.storage.run.run_plan import plan_copy_path
 
 _LINES_PER_JOB = 20
 _REPAIRING_RANK = 0
 
 
-def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis) -> list[str]:
+def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
     """Repair the files of a job; if its diagnosis found nothing, this writes nothing.
 
     Args:
         job_directory: Directory of the job.
         job: Name of the job.
         diagnosis: The repairs to make.
+        seed: Seed of the job.
 
     Returns:
         What was done, for people.
@@ -47,7 +52,12 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis) -> list[str]
     aside = job_directory / SET_ASIDE_DIRECTORY
     notes: list[str] = []
     if diagnosis.withdrawn or diagnosis.has_stray_lines:
-        notes += _tidy_lines(job_directory, job, diagnosis.withdrawn, aside)
+        withdrawn = diagnosis.withdrawn
+
+        def counts(line: CommitLine) -> bool:
+            return line.job_name == job and line.seed == seed and line.episode_index not in withdrawn
+
+        notes += _tidy_lines(job_directory, counts, aside)
     notes += _without_recording(diagnosis)
     for path, reason in diagnosis.unreadable:
         notes.append(f"set aside {path.name}: {reason}")
@@ -79,6 +89,30 @@ def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
     named = [path for pattern in patterns for path in sorted(job_directory.glob(pattern))]
     files = [*named, *datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))]
     return [f"job '{job}': {note}" for note in set_no_files_aside(files, job_directory / SET_ASIDE_DIRECTORY)]
+
+
+def set_aside_no_files_of_run(output_directory: Path) -> list[str]:
+    """Move out of the way what lies in the place of a run's table, page or log and is no file.
+
+    Args:
+        output_directory: Directory of the run.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        StorageError: If something cannot be moved.
+    """
+    written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
+    logs = sorted((output_directory / "logs").glob("*"))
+    notes = []
+    for path in (*written, *logs, plan_copy_path(output_directory)):
+        # A link to a file elsewhere is the user's, and is written through or replaced.
+        why = not_a_plain_file(path) if os.path.lexists(path) else None
+        if why is not None:
+            notes.append(f"set aside {path}: {why}")
+            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
+    return notes
 
 
 def set_job_aside(
@@ -129,12 +163,12 @@ def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
         )
 
 
-def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:
+def _tidy_lines(job_directory: Path, counts: Callable[[CommitLine], bool], aside: Path) -> Iterator[str]:
     """Remove invalid lines from the commit files; a file that loses whole lines is kept aside unchanged."""
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         with storage_errors("read", path):
             *lines, torn = path.read_bytes().split(b"\n")
-        kept = [line for line in lines if _counts(line, job, withdrawn)]
+        kept = [line for line in lines if _is_line(line, counts)]
         if len(kept) < len(lines):
             keep_aside(path, aside)
             yield f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}"
@@ -142,12 +176,11 @@ def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside
             write_bytes(path, b"".join(line + b"\n" for line in kept), overwrite=True)
 
 
-def _counts(text: bytes, job: str, withdrawn: Collection[int]) -> bool:
+def _is_line(text: bytes, counts: Callable[[CommitLine], bool]) -> bool:
     try:
-        line = parse_line(text)
+        return counts(parse_line(text))
     except ValueError:
         return False
-    return line.job_name == job and line.episode_index not in withdrawn
 
 
 def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:

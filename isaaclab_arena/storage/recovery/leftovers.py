@@ -204,7 +204,11 @@ def _temporary_files(directories: Sequence[Path]) -> Iterator[Path]:
         if not directory.is_dir():
             continue
         with storage_errors("read", directory), os.scandir(directory) as entries:
-            found = sorted(entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name))
+            found = sorted(
+                entry.name
+                for entry in entries
+                if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False)
+            )
         yield from (directory / name for name in found)
 
 

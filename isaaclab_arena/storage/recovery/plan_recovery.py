@@ -12,7 +12,7 @@ from isaaclab_arena.storage.recovery.recorded_copies import recorded_config_hash
 from isaaclab_arena.storage.recovery.set_aside import move_aside
 from isaaclab_arena.storage.run.attempts import attempt_numbers
 from isaaclab_arena.storage.run.run_lock import RunLock
-from isaaclab_arena.storage.run.run_plan import RunPlan, read_plan_copy, read_run_plan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import RunPlan, plan_copy_path, read_plan_copy, read_run_plan, write_run_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> 
 
 def _copied_or_rebuilt(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> RecoveredPlan:
     try:
-        return RecoveredPlan(plan=read_plan_copy(output_directory), is_made_anew=False)
+        return RecoveredPlan(plan=_copied(output_directory), is_made_anew=False)
     except ConfigError as no_copy:
         try:
             return RecoveredPlan(plan=rebuild(output_directory), is_made_anew=True)
@@ -64,6 +64,20 @@ def _copied_or_rebuilt(output_directory: Path, rebuild: Callable[[Path], RunPlan
             missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
             problems = [*no_copy.problems, *missing, _what_is_known(output_directory)]
             raise ConfigError(problems) from error
+
+
+def _copied(output_directory: Path) -> RunPlan:
+    """Return what the plan's copy holds, unless a recording says that it was made with another configuration."""
+    plan = read_plan_copy(output_directory)
+    try:
+        hashes = recorded_config_hashes(output_directory)
+    except StorageError:
+        # Whatever is wrong with a recording, it says nothing of the plan.
+        return plan
+    if any(found != plan.config_hash for found in hashes.values()):
+        message = "is of another run: recordings were made with another configuration"
+        raise ConfigError(Problem(message, file=str(plan_copy_path(output_directory))))
+    return plan
 
 
 def _is_whole(output_directory: Path) -> bool:

@@ -15,7 +15,12 @@ from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, job_directory
 from isaaclab_arena.storage.recovery.job_diagnosis import PlannedEpisodes, diagnose
-from isaaclab_arena.storage.recovery.job_repair import repair_job, set_aside_no_files, set_job_aside
+from isaaclab_arena.storage.recovery.job_repair import (
+    repair_job,
+    set_aside_no_files,
+    set_aside_no_files_of_run,
+    set_job_aside,
+)
 from isaaclab_arena.storage.recovery.leftovers import remove_temporary_files
 from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry, read_attempts
@@ -34,12 +39,14 @@ class RecoveredJob:
         finished: Episodes that must not run again.
         reports: What ranks have said of it.
         is_whole: Whether no episode is lost that its commit lines name.
+        last_attempt: The last start of the program that worked on it, as far as its files say.
     """
 
     job: PlanEntry
     finished: EpisodeRanges = ()
     reports: Sequence[JobReport] = ()
     is_whole: bool = True
+    last_attempt: int = 0
 
     def left(self, needed: int | None = None) -> AttemptEntry | None:
         """Return what is left to do, None for nothing, not even a report.
@@ -93,8 +100,9 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     Raises:
         StorageError: If a file cannot be read or written, for example for lack of permission or space.
     """
-    notes = remove_temporary_files(output_directory, plan)
-    begun, damaged = read_attempts(output_directory)
+    notes = set_aside_no_files_of_run(output_directory)
+    notes += remove_temporary_files(output_directory, plan)
+    begun, damaged = read_attempts(output_directory, plan.run_id)
     notes += damaged
     jobs = []
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
@@ -106,7 +114,8 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
             retry_errors=retry_errors,
             retries_begun=tuple(_retries_begun(begun, job.name)),
         )
-        recovered, done = _recover_job(job_directory(output_directory, job.name), job, expected, attempt)
+        directory = job_directory(output_directory, job.name)
+        recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
         jobs.append(recovered)
         notes += done
     return Recovery(jobs=tuple(jobs), notes=tuple(notes))
@@ -120,14 +129,14 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
 
 
 def _recover_job(
-    directory: Path, job: PlanEntry, expected: PlannedEpisodes, attempt: int
+    directory: Path, job: PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
 ) -> tuple[RecoveredJob, list[str]]:
     """Repair the files of a job, and return its state and what was done, for people."""
     if not job.is_to_run:
         return RecoveredJob(job=job), []
     set_aside = set_aside_no_files(directory, job.name)
-    log = read_commits(directory, job.name, skip_unreadable=False)
-    reports, unread = read_job_reports(directory, job.name, skip_unreadable=False)
+    log = read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
+    reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
     notes = [*log.problems, *_torn_lines(directory)]
     if expected.num_episodes is None:
         said = (report.num_episodes for report in reports if report.num_episodes is not None)
@@ -141,11 +150,12 @@ def _recover_job(
         finished=as_ranges(diagnosis.finished),
         reports=reports,
         is_whole=diagnosis.finished >= {line.episode_index for line in log.lines},
+        last_attempt=max((each.attempt for each in (*log.lines, *reports)), default=0),
     )
     if _is_limited_by_steps(job, reports) and recovered.left() is not None:
         # The episodes of such a job depend on when it ends, so a part of it is useless.
         return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1)]
-    return recovered, [*notes, *repair_job(directory, job.name, diagnosis)]
+    return recovered, [*notes, *repair_job(directory, job.name, diagnosis, seed=job.config.seed)]
 
 
 def _is_limited_by_steps(job: PlanEntry, reports: Sequence[JobReport]) -> bool:

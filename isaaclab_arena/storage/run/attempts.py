@@ -23,6 +23,9 @@ from isaaclab_arena.storage.run.settled_batch import read_settled
 
 SCHEMA_VERSION = 1
 
+INSTEAD_OF_ATTEMPT = "run.json and the recordings say with which versions it ran"
+"""Where the rest of a run finds what an attempt's file does not say any more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEntry:
@@ -71,6 +74,7 @@ class Attempt:
         retry_errors: Whether episodes that had ended in an error run again.
         max_equal_errors: How many episodes of a job in a row may end in the same error before it fails; 0 for any
             number, and in attempts of programs that did not say.
+        run: Names the run that it belongs to; None in files of programs that did not say.
         schema_version: Version of this layout.
     """
 
@@ -87,6 +91,7 @@ class Attempt:
     jobs: tuple[AttemptEntry, ...] = field(default_factory=tuple)
     retry_errors: bool = False
     max_equal_errors: int = 0
+    run: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -124,13 +129,17 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
     return read_versioned(path, Attempt, SCHEMA_VERSION)
 
 
-def read_attempts(output_directory: Path) -> tuple[list[Attempt], list[str]]:
+def read_attempts(output_directory: Path, run: str | None = None) -> tuple[list[Attempt], list[str]]:
     """Read every attempt of a run.
 
     What came out of a run is in other files, so a damaged attempt is a loss and no obstacle.
 
+    Args:
+        output_directory: Directory of the run.
+        run: Names the run, to find files of another one; None to take them all.
+
     Returns:
-        The attempts in order, and one message for each file that is damaged or of another version.
+        The attempts in order, and one message for each file that is damaged, of another version or of another run.
 
     Raises:
         StorageError: If the system cannot read a file, which says nothing about what it holds.
@@ -138,9 +147,14 @@ def read_attempts(output_directory: Path) -> tuple[list[Attempt], list[str]]:
     attempts, problems = [], []
     for number in attempt_numbers(output_directory):
         try:
-            attempts.append(read_attempt(output_directory, number))
+            attempt = read_attempt(output_directory, number)
         except ConfigError as error:
-            problems.append(str(error))
+            problems.append(f"{error}; {INSTEAD_OF_ATTEMPT}")
+            continue
+        if None not in (run, attempt.run) and attempt.run != run:
+            problems.append(f"{attempt_path(output_directory, number)}: is of another run; {INSTEAD_OF_ATTEMPT}")
+        else:
+            attempts.append(attempt)
     return attempts, problems
 
 

@@ -191,7 +191,7 @@ class CommitLog:
 
     Attributes:
         lines: One line per episode, by index: the one that counts.
-        problems: Lines that are no episodes, files that cannot be read, lines of another job.
+        problems: Lines that are no episodes, files that cannot be read, lines of another job or run.
         unequal_episodes: Indices of episodes that were committed more than once with different results.
         retried_episodes: Indices of episodes whose line took the place of an error of an earlier attempt.
     """
@@ -202,7 +202,7 @@ class CommitLog:
     retried_episodes: tuple[int, ...] = ()
 
 
-def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True) -> CommitLog:
+def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip_unreadable: bool = True) -> CommitLog:
     """Read every commit file of a job.
 
     A last line without its newline was torn by a kill: its episode has not been committed, and nothing is said. Of
@@ -211,6 +211,7 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
     Args:
         job_directory: Directory of the job; it need not exist.
         job: Name of the job.
+        seed: Seed of the job; lines of another one are of another run. None where that makes no difference.
         skip_unreadable: Whether a file that the system cannot read is told as a problem and left out.
 
     Raises:
@@ -221,7 +222,7 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
     unequal: set[int] = set()
     retried: set[int] = set()
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
-        for line in _read_file(path, job, problems, skip_unreadable=skip_unreadable):
+        for line in _read_file(path, job, seed, problems, skip_unreadable=skip_unreadable):
             index = line.episode_index
             known = by_index.setdefault(index, line)
             if known is line:
@@ -271,7 +272,10 @@ def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
     raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
 
-def _read_file(path: Path, job: str, problems: list[str], *, skip_unreadable: bool) -> Iterable[CommitLine]:
+def _read_file(
+    path: Path, job: str, seed: int | None, problems: list[str], *, skip_unreadable: bool
+) -> Iterable[CommitLine]:
+    others = 0
     try:
         content = read_whole(path)
     except StorageError as error:
@@ -287,10 +291,14 @@ def _read_file(path: Path, job: str, problems: list[str], *, skip_unreadable: bo
         except ValueError as error:
             problems.append(f"{path}: line {number} is no episode: {_reason(error)}")
             continue
-        if line.job_name == job:
-            yield line
-        else:
+        if line.job_name != job:
             problems.append(f"{path}: line {number} belongs to job {line.job_name!r}")
+        elif seed not in (None, line.seed):
+            others += 1
+        else:
+            yield line
+    if others:
+        problems.append(f"{path}: {others} lines are of another run and do not count: their seed is not {seed}")
 
 
 def _reason(error: ValueError) -> str:

@@ -134,6 +134,7 @@ class JobReport:
         job: Name of the job.
         rank: The rank that ran it.
         attempt: Which start of the program on this run, from 1.
+        run: Names the run; None in files of programs that did not say.
         device: Where it simulated.
         status: How it ended.
         started_at: ISO 8601 with time zone.
@@ -201,10 +202,11 @@ class JobReport:
     error: str | None = None
     traceback_file: str | None = None
     attempt: int = 1
+    run: str | None = None
     schema_version: int = SCHEMA_VERSION
 
 
-def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int) -> JobReport:
+def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int, run: str | None) -> JobReport:
     """Return the report on a job that has failed after its episodes, or before them: none of its time is known.
 
     Args:
@@ -213,6 +215,7 @@ def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int)
         rank: In whose name it is reported.
         device: That of the rank.
         attempt: Which start of the program it is.
+        run: Names the run.
     """
     at = now()
     return JobReport(
@@ -225,6 +228,7 @@ def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int)
         wall_s=0.0,
         error=error,
         attempt=attempt,
+        run=run,
     )
 
 
@@ -249,7 +253,7 @@ def write_job_report(job_directory: Path, report: JobReport) -> Path:
 
 
 def read_job_reports(
-    job_directory: Path, job: str, *, skip_unreadable: bool = True
+    job_directory: Path, job: str, run: str | None = None, *, skip_unreadable: bool = True
 ) -> tuple[list[JobReport], list[tuple[Path, str]]]:
     """Read what every rank that worked on a job has said of it.
 
@@ -258,6 +262,7 @@ def read_job_reports(
     Args:
         job_directory: Directory of the job; it need not exist.
         job: Name of the job.
+        run: Names the run, to find files of another one; None to take them all.
         skip_unreadable: Whether a file that the system cannot read is one of those that cannot be read.
 
     Returns:
@@ -281,8 +286,12 @@ def read_job_reports(
                 raise
             unread.append((path, str(error)))
         else:
-            reports += [report] if report.job == job else []
-            unread += [] if report.job == job else [(path, f"{path}: is of job '{report.job}'")]
+            if report.job != job:
+                unread.append((path, f"{path}: is of job '{report.job}'"))
+            elif None not in (run, report.run) and report.run != run:
+                unread.append((path, f"{path}: is of another run"))
+            else:
+                reports.append(report)
     ended = {(each.rank, each.attempt) for each in reports if each.status is not ReportedStatus.BEGUN}
     counted = [
         each

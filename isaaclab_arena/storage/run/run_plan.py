@@ -147,7 +147,15 @@ def read_run_plan(output_directory: Path) -> RunPlan:
         is_lost = plan_copy_path(output_directory).is_file()
         what = "it is lost; isaaclab-arena recover brings it back" if is_lost else "it is not the output of a run"
         raise ConfigError(Problem(f"holds no {RUN_PLAN_FILE}: {what}", file=str(output_directory)))
-    return _read_plan(path)
+    try:
+        return _read_plan(path)
+    except ConfigError as error:
+        try:
+            read_plan_copy(output_directory)
+        except ConfigError:
+            raise error from None
+        mend = Problem("isaaclab-arena recover brings it back from its copy", file=str(path))
+        raise ConfigError([*error.problems, mend]) from error
 
 
 def _read_plan(path: Path) -> RunPlan:

@@ -58,7 +58,17 @@ def test_an_attempt_whose_file_is_a_directory_is_named_as_that_and_the_others_ar
     attempt_path(tmp_path, 1).mkdir()
     attempts, problems = read_attempts(tmp_path)
     assert [each.number for each in attempts] == [2]
-    assert problems == [f"{attempt_path(tmp_path, 1)}: is a directory, not a file"]
+    told = "is a directory, not a file; run.json and the recordings say with which versions it ran"
+    assert problems == [f"{attempt_path(tmp_path, 1)}: {told}"]
+
+
+def test_an_attempt_of_another_run_does_not_count(tmp_path):
+    write_attempt(tmp_path, attempt(1, run="theirs"))
+    write_attempt(tmp_path, attempt(2, run="ours"))
+    attempts, [problem] = read_attempts(tmp_path, "ours")
+    assert [each.number for each in attempts] == [2]
+    assert problem.startswith(f"{attempt_path(tmp_path, 1)}: is of another run; ")
+    assert len(read_attempts(tmp_path)[0]) == 2
 
 
 def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_settled(tmp_path):

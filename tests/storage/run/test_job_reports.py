@@ -67,6 +67,14 @@ def test_a_report_of_another_job_is_told_and_does_not_count(tmp_path):
     assert read_job_reports(tmp_path, "lift") == ([], [(path, f"{path}: is of job 'push'")])
 
 
+def test_a_report_of_another_run_is_told_and_does_not_count(tmp_path):
+    path = write_job_report(tmp_path, report(0, run="theirs"))
+    assert read_job_reports(tmp_path, "lift", "ours") == ([], [(path, f"{path}: is of another run")])
+    assert read_job_reports(tmp_path, "lift", "theirs")[0] == [report(0, run="theirs")]
+    earlier = write_job_report(tmp_path, report(1))
+    assert [each.rank for each in read_job_reports(tmp_path, "lift", "ours")[0]] == [1], earlier
+
+
 def test_that_a_rank_has_begun_counts_until_it_says_how_it_ended(tmp_path):
     begun = [report(rank, status=ReportedStatus.BEGUN) for rank in (0, 1)]
     paths = [write_job_report(tmp_path, each) for each in begun]

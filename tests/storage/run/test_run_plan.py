@@ -53,7 +53,7 @@ def test_a_directory_without_a_plan_is_no_run(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is not valid JSON"),
+        ("", "is empty"),
         ('{"schema_ver', "is not valid JSON"),
         ("[]", "was not written by this program"),
         ('{"jobs": []}', "was not written by this program"),

@@ -160,4 +160,5 @@ def report_of_failure(job: Job, failed: FailedJob, attempt: Attempt) -> JobRepor
     told = "; ".join(f"rank {death.rank}: {death.reason}" for death in failed.deaths)
     error = f"ranks died over the job as a whole, over no single episode of it: {told}"
     rank = failed.deaths[-1].rank
-    return failed_report(job.config.name, error, rank=rank, device=attempt.devices[rank], attempt=attempt.number)
+    device = attempt.devices[rank]
+    return failed_report(job.config.name, error, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
