@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
 from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.tasks.cartpole import CARTPOLE_ROBOT
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.policies import PolicyBase, PolicyCfg
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.scene.scene import ASSETS
 from isaaclab_arena.storage.content_hash import content_hash
@@ -122,6 +123,38 @@ def test_a_robot(robot, evaluate, edit):
     # The same files where nobody has read them before.
     elsewhere = robot.rename(robot.with_name("elsewhere"))
     assert evaluate(environment="reach", embodiment=str(elsewhere / "six_axis.yaml")) == (after, now_known_by)
+
+
+@dataclass(frozen=True)
+class EditsCfg(PolicyCfg):
+    model: str
+
+
+class Edits(PolicyBase[EditsCfg]):
+    """Makes a robot heavier while it moves it."""
+
+    config_class = EditsCfg
+
+    def get_action(self, env, observation):
+        path = Path(self.config.model)
+        path.write_text(path.read_text().replace('mass="1.5"', 'mass="1.9"'))
+        return torch.zeros(env.action_space.shape, device=env.device)
+
+
+def test_a_robot_that_is_edited_while_a_run_goes_on_fails_the_jobs_that_read_it_then(robot, tmp_path):
+    robot_at = {"environment": "reach", "embodiment": str(robot / "six_axis.yaml")}
+    edits = {"policy_type": f"{__name__}.Edits", "policy_config_dict": {"model": str(robot / "six_axis.xml")}}
+    jobs = [
+        {"name": "edits", "arena_env_args": {**robot_at, "num_envs": 2}, **edits},
+        {"name": "keeps_it", "arena_env_args": {**robot_at, "num_envs": 2}, "policy_type": "zero_action"},
+        {"name": "reads_it", "arena_env_args": {**robot_at, "num_envs": 1}, "policy_type": "zero_action"},
+    ]
+    (tmp_path / "jobs.json").write_text(json.dumps({"defaults": {"num_episodes": 2}, "jobs": jobs}))
+    results = arena.evaluate(tmp_path / "jobs.json", output_dir=tmp_path / "run")
+    assert results.jobs["status"].tolist() == ["completed", "completed", "failed"]
+    error = results.jobs["error"].tolist()[-1]
+    assert "it changed while the run went on" in error
+    assert "--resume --rerun reads_it" in error
 
 
 def test_a_robot_whose_model_is_a_link(robot, evaluate):

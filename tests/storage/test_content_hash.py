@@ -1,6 +1,7 @@
 import hashlib
 import os
 import socket
+import time
 
 import pytest
 
@@ -70,3 +71,32 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path):
     path.chmod(0)
     with pytest.raises(StorageError, match=r"model\.pt"):
         content_hash(path)
+
+
+def test_a_file_is_read_again_only_after_a_change_even_one_that_keeps_its_size_and_time(tmp_path, monkeypatch):
+    path, now = tmp_path / "model.pt", time.time_ns
+    path.write_bytes(b"weights")
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)
+    known = content_hash(path)
+    sums, real = [], hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda *given: sums.append(given) or real(*given))
+    assert (content_hash(path), len(sums)) == (known, 0)
+    before = path.stat()
+    # The clock of a file system may be as coarse as the ticks of the kernel.
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(b"WEIGHTS")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (content_hash(path), len(sums)) == (real(b"WEIGHTS").hexdigest(), 1)
+
+
+def test_a_file_that_was_just_written_is_read_each_time(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"weights")
+    status = path.stat()
+    assert content_hash(path) == hashlib.sha256(b"weights").hexdigest()
+    sums, real = [], hashlib.sha256
+    monkeypatch.setattr(time, "time_ns", lambda: status.st_ctime_ns)
+    monkeypatch.setattr(hashlib, "sha256", lambda *given: sums.append(given) or real(*given))
+    content_hash(path)
+    content_hash(path)
+    assert len(sums) == 2

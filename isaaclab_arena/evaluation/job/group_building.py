@@ -20,6 +20,7 @@ from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
 from isaaclab_arena.evaluation.process.left_alone import Settings
 from isaaclab_arena.evaluation.provenance.source_files import modules_of_object
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes
+from isaaclab_arena.evaluation.startup.contents import refuse_changed
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment
@@ -69,6 +70,7 @@ class GroupBuilder:
         self._probed_environments: dict[tuple[str, bool], str | None] = {}
         self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
         self._has_built = False
+        self._has_new_environment = self._has_new_policy = False
 
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots.
@@ -86,15 +88,14 @@ class GroupBuilder:
     def _build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         settings, num_envs = self._settings, job.config.num_envs
         self._begin_turn(job)
+        self._has_new_environment = self._has_new_policy = False
         sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
         jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
         # Workers of the environment before may serve this one.
         with spare_workers_kept(), self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
             environments = self._environments[job.environment_key if self._taking_turns else ""].get(
                 [each.environment_key for each in jobs],
-                lambda built: jobs[len(built)].build_environment(
-                    device=settings.device, num_threads=settings.num_threads
-                ),
+                lambda built: self._new_environment(jobs[len(built)]),
             )
         start_up.finish(StartUpPart.ENVIRONMENT)
         settling = Settling(
@@ -110,6 +111,9 @@ class GroupBuilder:
         with self.set_by_code.of(f"policy '{job.config.policy_type}'", job.policy_key):
             asked = asked_policies(settling, simulated_on=settings.device.type)
         start_up.finish(StartUpPart.POLICY)
+        begun = settings.contents.get(job.config.name)
+        if begun is not None and (self._has_new_environment or self._has_new_policy):
+            refuse_changed(job, begun, environment=self._has_new_environment, policy=self._has_new_policy)
         for environment, policy in zip(environments, asked.policies, strict=True):
             _load_renderer(environment, policy)
         return BuiltGroups(
@@ -159,8 +163,13 @@ class GroupBuilder:
                 begun.append(policy)
         return policies
 
+    def _new_environment(self, job: Job) -> Environment:
+        self._has_new_environment = True
+        return job.build_environment(device=self._settings.device, num_threads=self._settings.num_threads)
+
     def _new_policy(self, job: Job, others: Sequence[PolicyBase]) -> PolicyBase:
         """Return a policy that shares the network of the first group's policy if it can, or that of other ranks."""
+        self._has_new_policy = True
         first = others[0] if others else None
         sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
         if sharing is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.provenance.provenance import package_content
 from isaaclab_arena.evaluation.provenance.source_files import (
@@ -20,7 +21,7 @@ from isaaclab_arena.evaluation.provenance.source_files import (
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentBuilder, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.content_hash import content_hash
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes
 from isaaclab_arena.storage.json_values import json_line
 
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
@@ -40,6 +41,30 @@ def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
     """
     reader = ContentReader()
     return {job.config.name: reader.read(job) for job in jobs if job.config.status is JobStatus.PENDING}
+
+
+def refuse_changed(job: Job, begun: Contents, *, environment: bool, policy: bool) -> None:
+    """Refuse a job that has read other files than those that the run is known by.
+
+    Args:
+        job: The job.
+        begun: What it evaluated as the run began.
+        environment: Whether its environment has been built since, and is not that of an earlier job.
+        policy: The same for its policy.
+
+    Raises:
+        ConfigError: With every file that has changed since.
+    """
+    name = job.config.name
+    why = f"it changed while the run went on; put back what it was, or run the job anew: --resume --rerun {name}"
+    now = ContentReader().read(job)
+    changed = [
+        *(changes(begun.environment, now.environment) if environment else ()),
+        *(changes(begun.policy, now.policy) if policy else ()),
+    ]
+    problems = [Problem(f"{how}; {why}", job=name, key=key) for key, how in changed]
+    if problems:
+        raise ConfigError(problems)
 
 
 class ContentReader:

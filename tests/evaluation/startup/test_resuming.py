@@ -90,7 +90,7 @@ def episodes_of(output_directory: Path) -> list[dict]:
         "episode_seed",
         "saturated_action_share",
     ]
-    return pd.read_csv(output_directory / "episodes.csv").filter(columns).fillna("").to_dict("records")
+    return pd.read_csv(output_directory / "episodes.csv").filter(columns).astype(object).fillna("").to_dict("records")
 
 
 def missing(output_directory: Path) -> list[int]:
