@@ -8,7 +8,7 @@ import pytest
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.results.merge import merge_results
 from tests.faults.file_operations import Effect, Fault
-from tests.faults.invariants import committed
+from tests.faults.invariants import check_whole, committed
 from tests.faults.world import World
 
 BETWEEN = {
@@ -73,6 +73,33 @@ def test_the_next_start_ends_a_run_that_was_cut_between(world, where):
     assert ended.exit_code == 0, ended.output
     assert not before.keys() & world.started.keys()
     check_ended(world, ended.output)
+
+
+EXTENDING = {
+    "a longer plan's copy and the plan": ("replace .run.json", 1),
+    "a longer plan and the attempt that has more to do": ("replace attempts/.attempt_2.json", 1),
+    "that attempt and its first episode": ("write a/episodes/", 1),
+}
+
+
+@pytest.fixture(scope="module")
+def longer(server, tmp_path_factory) -> World:
+    return World(tmp_path_factory.mktemp("longer"), server, "--assignment=dynamic", num_jobs=1, num_episodes=6)
+
+
+@pytest.mark.parametrize("where", EXTENDING)
+def test_the_next_start_ends_an_extension_that_was_cut_between(longer, server, tmp_path, where):
+    shorter = World(tmp_path, server, "--assignment=dynamic", output=longer.output, num_jobs=1, num_episodes=3)
+    longer.bring_back("nothing")
+    assert shorter.run("--output_dir", shorter.output).exit_code == 0
+    only, at = EXTENDING[where]
+    cut = longer.run("--output_dir", longer.output, "--resume", faults={0: Fault(effect=Effect.DIES, at=at, only=only)})
+    assert cut.met[0], cut.output
+    before = committed(longer.output)
+    ended = longer.run("--output_dir", longer.output, "--resume")
+    assert ended.exit_code == 0, ended.output
+    assert not before.keys() & longer.started.keys()
+    check_whole(longer.output, longer.undisturbed)
 
 
 @pytest.mark.parametrize("where", ["a decision and the report of its job", "a dataset and the report"])
