@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.environments import Environment, Observation
+from isaaclab_arena.policies import PolicyBase
 
 NUM_ACTIONS = {"cartpole": 1, "reach": 8}
 

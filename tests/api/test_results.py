@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 
 import isaaclab_arena as arena
-from isaaclab_arena.api.results import Results
+from isaaclab_arena import Results
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.environments import SUITES
 from isaaclab_arena.environments.suites import NamedTasks
 from tests.api.policies import push
 

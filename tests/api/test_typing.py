@@ -13,7 +13,7 @@ from isaaclab_arena.api.arguments import JobFileKeywords, JobKeywords
 from isaaclab_arena.config.arena.flags import FlagsWithoutEffect
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.evaluation.options import RunOptions
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.arena.flags import ALIASES, REFUSED, FlagsWithoutEffect
 from isaaclab_arena.config.arena.job_keys import ARENA_JOB_KEYS, BUILDER_KEYS
 from isaaclab_arena.config.job_blocks import overlaid
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown, split_overrides
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs

@@ -8,8 +8,8 @@ import pytest
 
 from documentation.command_line import commands, help_of, options_of
 from isaaclab_arena.config.options import option_names
-from isaaclab_arena.environments.arena.builder import TableOptions
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments import ENVIRONMENTS
+from isaaclab_arena.tasks import TableOptions
 from tests.documentation.reading import commands_of
 from tests.end_to_end.launching import ROOT
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.environments import SUITES
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results import merge_results
 from isaaclab_arena.results.table import table_columns
 from tests.documentation.reading import blocks
 from tests.documentation.story import Step, follow, steps_of

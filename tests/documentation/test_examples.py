@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from tests.end_to_end.launching import ROOT, TORCHRUN, jobs_table, patience_s, run
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
-from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.environments import SUITES
 from isaaclab_arena.environments.gym.builder import GymConfig
 from isaaclab_arena.environments.gym.vla_eval import VlaEvalConfig
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of

@@ -5,7 +5,7 @@ import tomllib
 
 import numpy as np
 
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
+from isaaclab_arena.results import list_episodes, read_episode
 from tests.documentation.reading import as_arguments, commands_of
 from tests.end_to_end.launching import ROOT, run
 

@@ -7,7 +7,7 @@ import pytest
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
+from isaaclab_arena.environments import ENVIRONMENTS, SUITES
 from isaaclab_arena.environments.gym.worker.sources.libero_tasks import HOLD
 from isaaclab_arena.environments.libero.protocols import PROTOCOLS, Gripper, Protocol, Seeding
 from tests.end_to_end.launching import ROOT

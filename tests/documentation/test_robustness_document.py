@@ -5,11 +5,11 @@ from dataclasses import replace
 import yaml
 
 from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.environments import Sampler
 from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL, Axis
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.evaluation.plan.variation_listing import described
 from isaaclab_arena.evaluation.robustness.arms import robustness_arms
-from isaaclab_arena.interfaces.variation import Sampler
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 from tests.environments.variations.varying import catalogue_of

@@ -4,12 +4,12 @@ import shlex
 
 import yaml
 
+from isaaclab_arena.training import TASKS
 from isaaclab_arena.training.checkpoints.task_evaluation import environment_job
 from isaaclab_arena.training.learner.agent import check_agent
 from isaaclab_arena.training.settings.documents import default_document, merged, read_training, task_document
 from isaaclab_arena.training.settings.options import read_train_options
 from isaaclab_arena.training.settings.request import training_config
-from isaaclab_arena.training.settings.tasks import TASKS
 from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, jobs_table, patience_s, run
 

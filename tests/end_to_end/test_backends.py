@@ -8,8 +8,8 @@ import pytest
 
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.evaluation.verify.episode_comparison import first_difference
+from isaaclab_arena.results import read_episode
 from isaaclab_arena.results.columns import JOB_TIMING_COLUMNS
-from isaaclab_arena.storage.hdf5.episodes import read_episode
 from tests.end_to_end.launching import ROOT, command, episodes_table, run, same_tables, write_jobs
 
 EVERYTHING = {

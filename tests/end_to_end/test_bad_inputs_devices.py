@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.distributed.devices.rank_device import choose_rank_device
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from tests.end_to_end.launching import ROOT, command, environment, run, write_jobs
 from tests.end_to_end.mistakes import GOOD

@@ -14,7 +14,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main as command_line
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.storage.hdf5.episodes import read_episode
+from isaaclab_arena.results import read_episode
 from tests.end_to_end.launching import (
     ROOT,
     command,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.storage.hdf5.episodes import read_episode
+from isaaclab_arena.results import read_episode
 from tests.end_to_end.launching import command, run, start, write_jobs
 from tests.gr00t.panda_checkpoint import save_panda_checkpoint, write_panda_yaml
 

@@ -16,7 +16,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.hdf5.episodes import read_episode
+from isaaclab_arena.results import read_episode
 from isaaclab_arena.storage.recorded_episode import checksum
 from isaaclab_arena.storage.run.verification import read_verification
 from tests.end_to_end.launching import ROOT, command, run, wait_until, write_jobs

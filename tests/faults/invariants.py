@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.results import list_episodes, read_attributes, verify_episodes
 from isaaclab_arena.storage.layout import LOCK_FILE, SET_ASIDE_DIRECTORY
 from tests.end_to_end.launching import episodes_table, same_tables
 

@@ -14,12 +14,9 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments import ENVIRONMENTS, Environment, Observation
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.policies import EpisodeStart, PolicyBase, PolicyCfg, PolicyTraits
 from tests.end_to_end.launching import write_jobs
 from tests.fakes import CoinBuilder
 

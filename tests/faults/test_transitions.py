@@ -6,7 +6,7 @@ Job ``a`` is decided after a few of its episodes, ``b`` plays them all.
 import pytest
 
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results import merge_results
 from tests.faults.file_operations import Effect, Fault
 from tests.faults.invariants import check_whole, committed
 from tests.faults.world import World

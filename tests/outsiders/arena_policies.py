@@ -13,10 +13,8 @@ import numpy as np
 import torch
 from gymnasium.spaces.dict import Dict as GymSpacesDict
 
-from isaaclab_arena.assets.register import register_policy
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.policies import PolicyBase, PolicyCfg, PolicyTraits, register_policy
 from isaaclab_arena.policy.action_chunking import ActionChunkingState
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 
 
 def constant(env: Any, value: float) -> torch.Tensor:

@@ -25,13 +25,14 @@ import h5py
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, StorageError
+from isaaclab_arena import ArenaError, ConfigError, StorageError
+from isaaclab_arena.environments import ENVIRONMENTS
+from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.evaluation.verify.replaying import ReplaySettings, replay
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.policies import resolve_policy_class
+from isaaclab_arena.results import merge_results
 from isaaclab_arena.storage.hdf5 import dataset_assembly
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.layout import episode_file_name

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 import pytest
 from gr00t.policy.served_model import describe_model
 
-from isaaclab_arena.errors import ConfigError, PolicyLostError
+from isaaclab_arena import ConfigError, PolicyLostError
 from isaaclab_arena.evaluation.job.served_model import settle_served_model
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results import merge_results, read_episode
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena.storage.hdf5.episodes import read_episode
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire

@@ -10,14 +10,14 @@ import h5py
 import pandas as pd
 import pytest
 
+from isaaclab_arena import ConfigError, PolicyLostError
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ConfigError, PolicyLostError
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
-from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.policies import resolve_policy_class
+from isaaclab_arena.results import merge_results
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.recovery import set_aside
 from isaaclab_arena.storage.run.attempts import read_attempts

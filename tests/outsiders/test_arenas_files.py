@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.cli.main import main as isaaclab_arena
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner, experiment_runner
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 

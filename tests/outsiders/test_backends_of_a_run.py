@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.schema import JobConfig, JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
+from isaaclab_arena.environments import ENVIRONMENTS
+from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.evaluation.job.group_building import GroupBuilder
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.options import RunOptions

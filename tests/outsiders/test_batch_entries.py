@@ -12,8 +12,8 @@ import pytest
 import torch
 import yaml
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.plan.episode_supply import FixedShare

@@ -9,7 +9,7 @@ import torch
 import yaml
 from torch import nn
 
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena import ConfigError
 from isaaclab_arena.training.checkpoints.checkpoints import read_learned
 from isaaclab_arena.training.learner.agent import networks_of
 from isaaclab_arena.training.learner.first_weights import begin_with

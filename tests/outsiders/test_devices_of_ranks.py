@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs

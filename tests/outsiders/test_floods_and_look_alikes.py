@@ -2,9 +2,10 @@
 
 import pytest
 
+from isaaclab_arena import ConfigError, Problem
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.names import clashes, name_problem
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import did_you_mean
 from tests.end_to_end.mistakes import GOOD, mistaken
 
 

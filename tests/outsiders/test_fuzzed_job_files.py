@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.errors import MAX_PROBLEMS_SHOWN, ConfigError
+from isaaclab_arena.errors import MAX_PROBLEMS_SHOWN
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
 from tests.outsiders.job_file_generator import JobFileGenerator

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
 
 ROBOTS = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"

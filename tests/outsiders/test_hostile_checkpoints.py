@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.checkpoints.safetensors_files import MAX_HEADER_BYTES, wrong_with_safetensors
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.results import RecordedEpisode
 from isaaclab_arena.storage.hdf5.episodes import write_episode
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
 from tests.end_to_end.mistakes import mistaken
 from tests.policy.checkpoints import write_checkpoint

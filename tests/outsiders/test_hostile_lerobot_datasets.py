@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, StorageError
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena import ArenaError, ConfigError, StorageError
+from isaaclab_arena.environments import ArraySpec
+from isaaclab_arena.errors import PolicyError
 from isaaclab_arena_gr00t import convert
 from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings

@@ -17,7 +17,8 @@ from gr00t.policy.wire import gr00t_wire as their_wire
 from gr00t.policy.wire.messages import WireError as TheirWireError
 from gr00t.policy.wire.messages import WireLimits as TheirWireLimits
 
-from isaaclab_arena.errors import ArenaError, PolicyError
+from isaaclab_arena import ArenaError
+from isaaclab_arena.errors import PolicyError
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire

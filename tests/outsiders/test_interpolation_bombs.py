@@ -6,8 +6,8 @@ import threading
 import pytest
 from omegaconf import Container, OmegaConf
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
-from isaaclab_arena.errors import ConfigError
 
 JOB = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "zero_action", "num_episodes": 1}
 

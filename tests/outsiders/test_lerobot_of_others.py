@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena import StorageError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
+from isaaclab_arena.results import list_episodes, read_episode
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
 from tests.end_to_end.launching import write_jobs

@@ -14,11 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena import ConfigError
+from isaaclab_arena.environments import ENVIRONMENTS, Environment, Episode, Observation
+from isaaclab_arena.policies import EpisodeStart
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
 from isaaclab_arena.policy.lerobot.pretrained import read_features
 

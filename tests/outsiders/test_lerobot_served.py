@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments import Episode
 from isaaclab_arena.evaluation.serving.policy_host import HostSession, PolicyHost
-from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.serving.options import ServeOptions
 from isaaclab_arena_gr00t.serving.serve import prepared
 from tests.documentation.reading import as_arguments, blocks, commands_of

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.mistakes import GOOD, mistaken
 
 

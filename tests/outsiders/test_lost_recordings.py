@@ -3,8 +3,8 @@
 import pytest
 
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
-from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.observers import Outcome
+from isaaclab_arena.results import merge_results
 from isaaclab_arena.storage.run.run_plan import write_run_plan
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, plan, recover
 

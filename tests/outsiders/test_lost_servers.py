@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena import PolicyLostError
+from isaaclab_arena.environments import Episode
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.observers import Observer
+from isaaclab_arena.policies import PolicyBase
 from tests.gr00t.fakes import LimbEnvironment, write_policy_yaml
 from tests.gr00t.policy import model_servers, test_openpi_remote_policy, test_vla_eval_remote_policy
 from tests.gr00t.policy.test_gr00t_remote_closedloop_policy import remote_policy

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
 from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.sim.scene.mjcf_files import file_outside

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena import ConfigError
+from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.observers import Observer, Outcome
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena import ConfigError, StorageError
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
 from isaaclab_arena.storage.run.run_plan import read_run_plan

@@ -10,15 +10,15 @@ from typing import Any, Generic, TypeVar
 import pytest
 import torch
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.cli.commands.evaluate import validate
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.options import read_command_line
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, get_policy_cls, job_block
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.policies import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy, ZeroActionPolicyCfg
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible
 from tests.evaluation.jobs import settings

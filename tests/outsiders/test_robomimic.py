@@ -9,7 +9,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.hdf5.episodes import read_episode
+from isaaclab_arena.results import read_episode
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT, write_jobs
 from tests.outsiders.robomimic_reader import environment_metadata, gym_registry, loaded

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.gym.environment import GymEnvironment
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.observers import Outcome
 from isaaclab_arena.policy.experts.robosuite import PLANS, RobosuiteExpertPolicy
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_builder import problems

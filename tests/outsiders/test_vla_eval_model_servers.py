@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from isaaclab_arena.environments import Episode
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from tests.environments.gym.gym_running import build

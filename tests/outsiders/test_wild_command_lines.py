@@ -7,11 +7,11 @@ import typing
 
 import pytest
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import read_options, refuse_wrong_numbers
 from isaaclab_arena.distributed.launching.launch import launch_if_asked, most_processes
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
+from isaaclab_arena.policies import POLICIES, resolve_policy_class
+from isaaclab_arena.results import RecordedEpisode
 from isaaclab_arena.storage.hdf5.episodes import write_episode
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 TRAP = """
 from pathlib import Path

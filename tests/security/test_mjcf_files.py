@@ -7,8 +7,8 @@ import mujoco
 import pytest
 import yaml
 
+from isaaclab_arena import ConfigError
 from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.sim.scene.mjcf_files import file_outside
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import log_file, plain_text, set_up_console_logging
+from isaaclab_arena.policies import PolicyBase
 from isaaclab_arena.recording.captions import caption_bar
 from isaaclab_arena.results.result_files import csv_text
 from isaaclab_arena.storage.json_values import json_line, json_text

@@ -7,16 +7,12 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.errors import ConfigError, PolicyError, StorageError
-from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena import ConfigError, StorageError
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.policies import resolve_policy_class
+from isaaclab_arena.results import list_episodes, read_attributes, read_episode, verify_episodes
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
-from isaaclab_arena.storage.hdf5.episodes import (
-    list_episodes,
-    read_actions,
-    read_attributes,
-    read_episode,
-    verify_episodes,
-)
+from isaaclab_arena.storage.hdf5.episodes import read_actions
 from tests.policy.playing import play
 
 SECRET = np.full((3, 3), 42, np.float32)
