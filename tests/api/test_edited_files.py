@@ -16,17 +16,14 @@ import pytest
 import torch
 
 import isaaclab_arena as arena
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.mdp.floor_task import FloorTask
-from isaaclab_arena.environments.mdp.task import Judgement, Task, TaskSpec
-from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena import ConfigError
+from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.environments.tasks.cartpole import CARTPOLE_ROBOT
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.policies import PolicyBase, PolicyCfg
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.scene.scene import ASSETS
 from isaaclab_arena.storage.content_hash import content_hash
+from isaaclab_arena.tasks import FloorTask, SceneObject, TableOptions, TableTask, Task, TaskSpec, Verdict
 from tests.environments.libero.checkouts import SUITES, in_checkout, make_checkout, write_states
 from tests.policy.checkpoints import write_checkpoint
 
@@ -260,13 +257,13 @@ def test_a_thing_of_a_task_of_ones_own(tmp_path, evaluate):
 
     class WithBox(Task):
         def __init__(self) -> None:
-            box = Thing(
+            box = SceneObject(
                 prefix="box", asset=str(file), position=(0.5, 0.0, 0.1), loose=True, area=((0.5, 0, 0), (0.5, 0, 0))
             )
             super().__init__(TaskSpec(name="box", instruction="wait", time_limit_s=1.0, hold_steps=1, things=(box,)))
 
-        def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
-            return Judgement(reward=torch.zeros_like(running).float(), success=~running, lost=~running, metrics={})
+        def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+            return Verdict(reward=torch.zeros_like(running).float(), success=~running, lost=~running, metrics={})
 
     def played(mass: float) -> tuple[list[int], set[str]]:
         file.write_text(f"<mujoco><worldbody>{body.format(mass)}</worldbody></mujoco>")
@@ -275,7 +272,7 @@ def test_a_thing_of_a_task_of_ones_own(tmp_path, evaluate):
         return found
 
     with ENVIRONMENTS.restored_afterwards():
-        builder = TableEnvironmentBuilder(config_class=TableOptions, make_task=lambda options, robot: WithBox())
+        builder = TableTask(config_class=TableOptions, make_task=lambda options, robot: WithBox())
         ENVIRONMENTS.register("waits_for_a_box", builder)
         before, _ = played(0.1)
         after, _ = played(0.9)
