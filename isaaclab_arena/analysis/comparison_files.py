@@ -45,7 +45,6 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
     Raises:
         StorageError: If one cannot be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     texts = {
         "json": json_text(document(report)),
         "csv": _csv(report),

@@ -44,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return 1
+    except OSError as error:
+        # A disk may fail at any moment, also where only a file's name was asked for.
+        if error.filename is None:
+            raise
+        print(plain_text(f"cannot use {error.filename}: {error.strerror}"), file=sys.stderr)
+        return 1
 
 
 def _import_from_here() -> None:

@@ -1,4 +1,8 @@
-"""What the commands that compare have in common: their question, their tables and an exit code."""
+"""What the commands that compare have in common: their question, their tables, their files and an exit code."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -6,7 +10,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.comparison_table import TextTable
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
 
 NOT_COMPARABLE = 3
@@ -32,6 +36,28 @@ def check_share(name: str, value: float | None) -> None:
     """
     if value is not None and not 0.0 < value < 1.0:
         raise ConfigError(Problem(f"must be between 0 and 1, got {value:g}", key=f"--{name}"))
+
+
+def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
+    """Write an answer into its files; where the run that it is of takes none, say why on stderr.
+
+    Args:
+        write: Writes the files, and returns one of them.
+        way_out: How they are written elsewhere; None where that was asked for, so that a failure is one.
+
+    Returns:
+        The file, None where nothing was written.
+
+    Raises:
+        StorageError: If it cannot be written, and ``way_out`` is None.
+    """
+    try:
+        return write()
+    except StorageError as error:
+        if way_out is None:
+            raise
+        print(plain_text(f"nothing is kept of this: {error}; {way_out}"), file=sys.stderr)
+        return None
 
 
 def drawn(table: TextTable) -> Table:

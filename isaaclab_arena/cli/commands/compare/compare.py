@@ -14,7 +14,7 @@ from isaaclab_arena.analysis.comparison import Verdict
 from isaaclab_arena.analysis.comparison_files import document, markdown, write_comparison
 from isaaclab_arena.analysis.comparison_table import events_table, measures_table, rates_table, sentences
 from isaaclab_arena.analysis.report import ComparisonReport, NotComparableError, compare_directories
-from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, question_of
+from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, kept, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.console import results_console
@@ -69,14 +69,17 @@ def main(argv: Sequence[str]) -> int:
     except NotComparableError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return NOT_COMPARABLE
-    written = write_comparison(options.output_dir or options.runs[-1], report)
+    directory = options.output_dir or options.runs[-1]
+    way_out = None if options.output_dir else "name a directory with --output_dir"
+    written = kept(lambda: write_comparison(directory, report)[0], way_out=way_out)
     if options.github_summary:
         _append_summary(markdown(report))
     if options.json:
         print_json(document(report))
     else:
         show(report, results_console())
-        results_console().print(Text(f"written to {written[0]}"))
+        if written is not None:
+            results_console().print(Text(f"written to {written}"))
     # Nothing passes because a job that may be worse was left out.
     left_out = report.refused and report.verdict is not Verdict.WORSE
     return NOT_COMPARABLE if left_out else _EXIT_CODES[report.verdict]

@@ -21,7 +21,7 @@ from isaaclab_arena.analysis.replays.decision_chart import (
 )
 from isaaclab_arena.analysis.replays.decision_replay import DecisionReplay, replay_decision
 from isaaclab_arena.analysis.replays.picture import png, svg
-from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, check_share
+from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, check_share, kept
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -79,12 +79,14 @@ def main(argv: Sequence[str]) -> int:
         names = plain_text(" and ".join(question.jobs))
         print(f"{names}: every episode is an error, or started from other conditions", file=sys.stderr)
         return NOT_COMPARABLE
-    written = _write(options.output_dir or options.run, replay)
+    way_out = None if options.output_dir else "name a directory with --output_dir"
+    written = kept(lambda: _write(options.output_dir or options.run, replay), way_out=way_out)
     if options.json:
         print_json(document(replay))
     else:
         show(replay, results_console())
-        results_console().print(Text(f"written to {written}"))
+        if written is not None:
+            results_console().print(Text(f"written to {written}"))
     return 0
 
 
@@ -181,7 +183,6 @@ def _reason_against(arms: Sequence[Arm]) -> str | None:
 
 
 def _write(directory: Path, replay: DecisionReplay) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"decision_{replay.question.name}"
     picture = decision_picture(replay)
     write_text(stem.with_name(f"{stem.name}.json"), json_text(document(replay)), overwrite=True)

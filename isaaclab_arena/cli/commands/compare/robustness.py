@@ -11,7 +11,7 @@ from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.robustness.drops import drops
 from isaaclab_arena.analysis.robustness.files import write_robustness
 from isaaclab_arena.analysis.robustness.table import drops_table, sentences
-from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn
+from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, kept
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.environments.variations.axes import ALL_AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError, Problem
@@ -81,11 +81,13 @@ def show(directory: Path) -> int:
         message = f"no job of {directory} has arms; give a job file, or jobs the key 'robustness'"
         console.print(Text(plain_text(message)))
         return NOT_COMPARABLE
-    written = write_robustness(directory, found)
+    way_out = "copy the run to where it can be written"
+    written = kept(lambda: write_robustness(directory, found)[1], way_out=way_out)
     console.print(drawn(drops_table(found)))
     for sentence in sentences(found):
         console.print(Text(plain_text(sentence)))
-    console.print(Text(plain_text(f"written to {written[1]}")))
+    if written is not None:
+        console.print(Text(plain_text(f"written to {written}")))
     return 0
 
 
