@@ -1,8 +1,9 @@
 """Scenes put together from parts: one MJCF file each, compiled into one model."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import mujoco
@@ -12,10 +13,17 @@ from isaaclab_arena.errors import ConfigError, Problem, first_line
 from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.sim.scene.mjcf_files import ContentKey, content_key
 
+_LOG = logging.getLogger(__name__)
+
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 _FLAT_PICTURE = int(mujoco.mjtTexture.mjTEXTURE_2D)
 _FOUND = 1 << int(mujoco.mjtConDataField.mjCONDATA_FOUND)
+_SIZES = (
+    *("memory", "nemax", "njmax", "nconmax", "nstack", "nkey", "nuserdata"),
+    *(f"nuser_{kind}" for kind in ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")),
+)
+_OF_VISUAL = ("global_", "quality", "headlight", "map", "scale", "rgba")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +186,11 @@ def compose_scene(
     spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
     for part in parts:
         frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
-        spec.attach(_part_spec(part), prefix=f"{part.prefix}/", frame=frame)
+        part_spec = _part_spec(part)
+        ineffective = _take_settings(part_spec, spec)
+        if ineffective:
+            _tell_ineffective(part.asset, ineffective)
+        spec.attach(part_spec, prefix=f"{part.prefix}/", frame=frame)
     for camera in cameras:
         _place_camera(spec, camera)
     for sensor in contact_sensors:
@@ -223,6 +235,33 @@ def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:
     height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
     first = int(model.tex_adr[texture])
     return model.tex_data[first : first + 3 * height * width].reshape(height, width, 3)
+
+
+def _take_settings(part: mujoco.MjSpec, scene: mujoco.MjSpec) -> tuple[str, ...]:
+    """Give a part the settings of its scene, which hold, and return the names of its own that differ.
+
+    MuJoCo would tell these at each attaching and compiling, on stderr, as Python's warnings, and in a file that it
+    makes in the working directory.
+    """
+    plain = mujoco.MjSpec()
+    visual = [tuple(getattr(spec.visual, name) for spec in (part, scene, plain)) for name in _OF_VISUAL]
+    options = (part.option, scene.option, plain.option)
+    blocks = [(block, [name for name in dir(block[0]) if name[0] != "_"]) for block in (options, *visual)]
+    ineffective = []
+    for (own, held, default), names in [*blocks, ((part, scene, plain), _SIZES)]:
+        for name in names:
+            value, holds = getattr(own, name), getattr(held, name)
+            if np.any(value != holds):
+                if np.any(value != getattr(default, name)):
+                    ineffective.append(name)
+                setattr(own, name, holds)
+    return tuple(ineffective)
+
+
+@cache
+def _tell_ineffective(asset: str, names: tuple[str, ...]) -> None:
+    """Say once which settings of a file have no effect."""
+    _LOG.info("%s: the scene's settings hold; those of this file have no effect: %s", asset, ", ".join(names))
 
 
 def _part_spec(part: ScenePart) -> mujoco.MjSpec:

@@ -1,3 +1,5 @@
+import logging
+import warnings
 from pathlib import Path
 
 import mujoco
@@ -20,6 +22,30 @@ def test_the_options_of_the_scene_hold_for_the_whole():
     model = compose_scene("scenes/table.xml", [CUBE])
     assert model.opt.timestep == 0.002
     assert int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_IMPLICITFAST)
+
+
+def test_settings_of_a_part_that_have_no_effect_are_told_once_and_by_nobody_else(tmp_path, monkeypatch, caplog, capfd):
+    text = (ASSETS / "objects" / "cube.xml").read_text()
+    settings = (
+        '<option timestep="0.001" integrator="RK4" cone="elliptic" gravity="0 0 1"><flag energy="enable"/></option>'
+        '<size memory="1M" nuserdata="3" nuser_body="2"/><visual><map znear="0.5"/><global offwidth="9"/></visual>'
+    )
+    (tmp_path / "own.xml").write_text(text.replace("<worldbody>", f"{settings}<worldbody>", 1))
+    part = ScenePart(prefix="object", asset=str(tmp_path / "own.xml"), position=CUBE.position)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
+    with warnings.catch_warnings(), caplog.at_level("INFO", logger="isaaclab_arena"):
+        warnings.simplefilter("error")
+        models = [compose_scene("scenes/table.xml", [part]) for _ in range(2)]
+    (line,) = caplog.messages
+    assert line.startswith(f"{tmp_path / 'own.xml'}: the scene's settings hold")
+    assert {"timestep", "integrator", "gravity", "memory", "nuserdata", "znear"} <= set(line.split(": ")[2].split(", "))
+    assert capfd.readouterr().err == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["own.xml"]
+    plain = compose_scene("scenes/table.xml", [CUBE])
+    for model in models:
+        assert (model.opt.timestep, model.opt.gravity.tolist()) == (plain.opt.timestep, plain.opt.gravity.tolist())
+        assert model.nuserdata == plain.nuserdata
 
 
 def test_a_contact_sensor_tells_whether_two_bodies_touch():
