@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
-.PHONY: help install eval test test-slow test-benchmarks test-gpu gpu-check check format floors docs bench clean
+.PHONY: help install eval test test-slow test-floors test-benchmarks test-gpu gpu-check check format floors docs bench clean
 
 install: $(INSTALLED)
 	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs and writes a page with their films;"
@@ -18,6 +18,7 @@ help:
 	@echo "make eval       run jobs/quickstart.json on the CPU, film a failure of each job, and write its page"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
+	@echo "make test-floors  run the tests with the oldest releases that pyproject.toml allows, in $(VENV)-floors"
 	@echo "make test-benchmarks  make an interpreter for each benchmark, and run the tests that need them"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
@@ -48,6 +49,17 @@ test: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not gpu"
+
+# torch is PyPI's build. Only uv knows how to take the oldest release of what the projects name themselves.
+$(VENV)-floors/.installed: pyproject.toml submodules/Isaac-GR00T/pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)-floors
+	$(VENV)-floors/bin/python -m pip install --quiet uv
+	$(VENV)-floors/bin/uv pip install --quiet --python $(VENV)-floors/bin/python --resolution lowest-direct \
+		--editable submodules/Isaac-GR00T --editable '.[dev,train,onnx,ray,gr00t,wandb,tensorboard,mlflow,rerun]'
+	@touch $@
+
+test-floors: $(VENV)-floors/.installed
+	$(VENV)-floors/bin/python -m pytest -m "not slow and not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # Each benchmark has an interpreter with the MuJoCo that it was made for.
 $(VENV)-robosuite/.installed: tests/outsiders/robosuite_requirements.txt
