@@ -41,7 +41,7 @@ def test_the_ranks_of_a_process_group_share_the_episodes_and_get_the_same_result
         )
         for rank in range(2)
     ]
-    told = [json.loads(process.communicate(timeout=patience_s(120))[0]) for process in processes]
+    told = [json.loads(process.communicate(timeout=patience_s(120))[0].splitlines()[-1]) for process in processes]
     tables = {text for each in told for text in [*each["episodes"], each["alone"]]}
     assert len(tables) == 1
     assert all(each["group"] for each in told)
