@@ -182,7 +182,9 @@ def test_every_key_of_a_job_file_that_takes_a_text_takes_a_path_below_home(home)
 def classes_of_options() -> dict[str, type]:
     """Return the options of each registered environment and policy that is a dataclass."""
     found = {
-        f"{kind} {name}": kind.get(name).config_class for kind in (ENVIRONMENTS, POLICIES) for name in kind.names()
+        f"{kind} {name}": known.get(name).config_class
+        for kind, known in {"environment": ENVIRONMENTS, "policy": POLICIES}.items()
+        for name in known.names()
     }
     return {name: options_class for name, options_class in found.items() if options_class is not None}
 

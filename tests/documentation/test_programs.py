@@ -50,6 +50,7 @@ HERE = (
     "how_to/policies.md",
     "how_to/report.md",
     "how_to/resuming.md",
+    "how_to/robots.md",
     "how_to/variations.md",
     "how_to/watching.md",
     "reference/jobs.md",
@@ -85,6 +86,9 @@ NOT_RUN = {
     "how_to/external_environments.md": {
         "pip install": "loads packages from the network",
         "python3 -m venv": "loads packages from the network",
+    },
+    "how_to/robots.md": {
+        "isaaclab-arena view six_axis.yaml --check": "tests/environments/robots/test_motions.py draws the page's robot",
     },
     "how_to/finetuning.md": {
         "python -m torch.distributed.run": "tests/gr00t/training/test_finetune.py trains on two ranks",

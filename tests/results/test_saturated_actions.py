@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +23,7 @@ from tests.results.evidence import commit_lines, planned, report, write_lines, w
 SHARE = "saturated_action_share"
 
 
-def write_run(directory: Path, jobs: dict[str, list[float | None]]) -> Path:
+def write_run(directory: Path, jobs: Mapping[str, Sequence[float | None]]) -> Path:
     """Write a run: name of a job to the share of each of its episodes, of 10, 11, 12 … steps."""
     write_plan(
         directory,

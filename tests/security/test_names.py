@@ -130,7 +130,8 @@ def test_instructions_and_error_texts_are_harmless_wherever_a_run_writes_them(tm
         "policy_type": f"{__name__}.MutteringPolicy",
         "num_steps": 6,
     }
-    assert evaluate(tmp_path, job | ({"language_instruction": instruction} if instruction else {})) == 0
+    # All episodes end in an error, so the job fails.
+    assert evaluate(tmp_path, job | ({"language_instruction": instruction} if instruction else {})) == 1
     shown = capfd.readouterr()
     assert not steers(shown.out + shown.err)
     files = [path for path in (tmp_path / "out").rglob("*") if path.suffix in {".csv", ".json", ".jsonl", ".log"}]

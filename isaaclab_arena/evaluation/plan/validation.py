@@ -301,9 +301,9 @@ class _Resolver:
             lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
             options,
         )
-        if config is not None and not self._may_import:
-            reading.check(lambda: _refuse_foreign_code(builder, config))
-        if config is not None and not reading.check(lambda: _checked(builder, config, owner)):
+        # What is wrong with foreign code is not looked for where it may not run.
+        is_trusted = self._may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
+        if config is not None and not (is_trusted and reading.check(lambda: _checked(builder, config, owner))):
             config = None
         return _FoundEnvironment(builder=builder, config=config, own_args=own, problems=tuple(reading.problems))
 
@@ -363,8 +363,7 @@ class _Resolver:
         reading = _Reading("policy_config_dict")
         config = reading.read(lambda given: declared.read(given, owner=owner), placed)
         if config is not None or not reading.problems:
-            if not self._may_import:
-                reading.check(lambda: _refuse_foreign_code(policy_class, config))
+            is_trusted = self._may_import or reading.check(lambda: _refuse_foreign_code(policy_class, config))
             if policy_class.traits.uses_own_device:
                 named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
                 devices = {name: getattr(config, name, None) for name in named}
@@ -372,7 +371,8 @@ class _Resolver:
                 if not is_there and dataclasses.is_dataclass(config) and not isinstance(config, type):
                     # What else is wrong shows on the CPU too.
                     config = dataclasses.replace(config, **{name: _ON_NO_GPU[name] for name in named})
-            reading.check(lambda: policy_class.check_options(config))
+            if is_trusted:
+                reading.check(lambda: policy_class.check_options(config))
         return _FoundPolicy(
             policy_class=policy_class, options=options, placement=placement, problems=tuple(reading.problems)
         )

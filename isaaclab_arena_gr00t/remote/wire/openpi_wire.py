@@ -55,8 +55,8 @@ def _decoded(value: dict[Any, Any]) -> Any:
             return _words(value.get(b"data"), int(text[1]), value.get(b"shape"))
         return array_of(value.get(b"data"), dtype_of(value.get(b"dtype")), value.get(b"shape"))
     if b"__npgeneric__" in value:
-        data = value.get(b"data")
-        return data if isinstance(data, str) else _scalar(data, dtype_of(value.get(b"dtype")))
+        data, dtype = value.get(b"data"), value.get(b"dtype")
+        return data if isinstance(data, str) and _TEXT_TYPE.fullmatch(str(dtype)) else _scalar(data, dtype_of(dtype))
     return value
 
 

@@ -156,7 +156,7 @@ def openpi_array(**changes) -> bytes:
     [
         (openpi_array(dtype="|O"), "object"),
         (openpi_array(dtype="f4,i4"), "no array of type"),
-        (openpi_array(dtype="<U2"), "<U2"),
+        (openpi_array(dtype="<U2"), "as many characters as its type says"),
         (openpi_array(dtype="nonsense"), "no array of type"),
         (openpi_array(dtype=4), "no array of type"),
         (openpi_array(shape=[1, 2**40]), "came with 8 bytes"),
