@@ -17,7 +17,7 @@ from tests.gr00t.serving import test_gr00t, test_openpi, test_vla_eval
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, limb_job
 from tests.outsiders.client_observations import STEPS, pictures, states, words
 
-HERE = Path(__file__).parent
+CLIENTS = Path(__file__).parents[2] / "outsiders"
 VLA_EVAL_PYTHON = os.environ.get("VLA_EVAL_PYTHON", "")
 ISAAC_GR00T_PATH = os.environ.get("ISAAC_GR00T_PATH", "")
 OPENPI_PYTHON = os.environ.get("OPENPI_PYTHON", "")
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 
 def asked(python: str, script: str, port: int, *words: str, path: str = "") -> dict[str, Any]:
     """Run a script of a client in its interpreter, and return what it prints."""
-    command = [python, str(HERE / script), f"ws://127.0.0.1:{port}", *words]
+    command = [python, str(CLIENTS / script), f"ws://127.0.0.1:{port}", *words]
     variables = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, env=variables)
     return json.loads(done.stdout.splitlines()[-1])
