@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.evaluation.verify.directory_check import check_directory
+from isaaclab_arena.cli.main import main
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.results import merge_results
 from isaaclab_arena.storage.run.run_plan import write_run_plan
@@ -20,10 +20,6 @@ def job(tmp_path) -> JobOnDisk:
     return job
 
 
-def what_verify_says(output) -> list[str]:
-    return list(check_directory(output, merge_results(output)))
-
-
 @pytest.mark.parametrize("damage", [None, b"", b"no HDF5"], ids=["deleted", "empty", "garbage"])
 def test_an_error_whose_recording_is_lost_stands_and_is_reported(tmp_path, job, damage):
     job.part(1).unlink()
@@ -37,10 +33,12 @@ def test_an_error_whose_recording_is_lost_stands_and_is_reported(tmp_path, job, 
     assert merge_results(tmp_path).jobs["retried"].tolist() == [0]
 
 
-def test_verify_names_the_lost_recording_before_and_after_a_resume(tmp_path, job):
+def test_verify_names_the_lost_recording_before_and_after_a_resume(tmp_path, job, capsys):
     job.part(1).unlink()
     for _ in range(2):
-        told = [line for line in what_verify_says(tmp_path) if "recording of an error is lost" in line]
+        assert main(["verify", str(tmp_path)]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        told = [line for line in lines if "recording of an error is lost" in line]
         assert len(told) == 1
         assert "demo_1" in told[0]
         recover(tmp_path)
