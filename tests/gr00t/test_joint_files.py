@@ -1,6 +1,10 @@
+import os
+from pathlib import Path
+
 import pytest
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.joint_files import read_joint_order, read_policy_joints
 from tests.gr00t.fakes import GROUPS, write_yaml
 from tests.gr00t.panda_checkpoint import CONFIGS
@@ -62,3 +66,12 @@ def test_the_files_of_the_panda_fit_together():
     for kind, joints in (("state", groups.state), ("action", groups.action)):
         order = read_joint_order(CONFIGS / f"panda_{kind}_joints.yaml")
         assert sorted(order) == sorted(joint for group in joints.values() for joint in group)
+
+
+@pytest.mark.parametrize("read", [read_policy_config, read_joint_order])
+def test_a_yaml_file_that_is_a_pipe_or_a_device_is_refused(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a directory")):
+        with pytest.raises(ConfigError, match=f"is {kind}, not a file") as caught:
+            read(path)
+        assert caught.value.problems[0].file == str(path)

@@ -4,22 +4,16 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from isaaclab_arena import ConfigError
-from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.loading import load_jobs_file, read_jobs
-from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.plain_files import not_a_plain_file
-from isaaclab_arena.sim.scene.mjcf_files import file_outside
-from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
-from isaaclab_arena_gr00t.config import read_policy_config
-from isaaclab_arena_gr00t.joint_files import read_joint_order
-from tests.end_to_end.mistakes import mistaken
+from isaaclab_arena.cli.main import main
+from tests.end_to_end.mistakes import in_environment, mistaken
+from tests.gr00t.fakes import write_policy_yaml
 
 ROBOTS = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
 
@@ -45,49 +39,80 @@ def pipe(tmp_path):
     return path
 
 
-def refusal(jobs: dict) -> str:
+@pytest.fixture
+def problems(capsys) -> Callable[[Path], list[dict[str, Any]]]:
+    """Return what `validate` finds in a job file, which is something."""
+
+    def problems(path: Path) -> list[dict[str, Any]]:
+        assert main(["validate", "--json", str(path)]) == 2
+        return json.loads(capsys.readouterr().out)["problems"]
+
+    return problems
+
+
+@pytest.fixture
+def refusal(problems, tmp_path_factory) -> Callable[[dict], str]:
     """Return what a job file of one job is refused with before anything starts."""
-    with pytest.raises(ConfigError) as caught:
-        resolve_jobs(read_jobs(jobs, source="jobs.json").jobs, file="jobs.json")
-    return str(caught.value)
+    path = tmp_path_factory.mktemp("asked") / "jobs.json"
+
+    def refusal(jobs: dict) -> str:
+        path.write_text(json.dumps(jobs))
+        found = problems(path)
+        assert {(problem["file"], problem["job"]) for problem in found} == {(str(path), "good")}
+        return "\n".join(f"{problem['key']}: {problem['message']}" for problem in found)
+
+    return refusal
 
 
-def test_a_plain_file_is_one_also_through_a_link(tmp_path):
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to("file")
-    assert not_a_plain_file(tmp_path / "file") is None
-    assert not_a_plain_file(tmp_path / "link") is None
+@pytest.fixture
+def described(tmp_path) -> Callable[[str], str]:
+    """Return the path of the description of a robot that a given MJCF file holds."""
+    description = re.findall(r"```yaml\n(.*?)```", ROBOTS.read_text(), re.DOTALL)[0]
+
+    def described(mjcf: str) -> str:
+        path = tmp_path / "robot.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(description), "mjcf": mjcf}))
+        return str(path)
+
+    return described
 
 
-def test_everything_else_is_named_for_what_it_is(tmp_path, pipe):
-    (tmp_path / "link").symlink_to(pipe)
-    (tmp_path / "circle").symlink_to("circle")
-    assert not_a_plain_file(pipe) == "is a pipe, not a file; save what comes through it as a file"
-    assert not_a_plain_file(tmp_path / "link") == not_a_plain_file(pipe)
-    assert not_a_plain_file(tmp_path) == "is a directory, not a file"
-    assert not_a_plain_file(Path("/dev/zero")) == "is a device, not a file"
-    assert not_a_plain_file(tmp_path / "none") == "there is no such file"
-    assert "cannot be read" in str(not_a_plain_file(tmp_path / "circle"))
-    assert "cannot be read" in str(not_a_plain_file(tmp_path / "nul\0"))
-    assert "cannot be read" in str(not_a_plain_file(tmp_path / ("long" * 2000)))
+@pytest.fixture(params=["a pipe", "a device", "a directory"])
+def no_file(request, pipe) -> tuple[Path, str]:
+    return {"a pipe": pipe, "a device": Path("/dev/zero"), "a directory": pipe.parent}[request.param], request.param
 
 
-@pytest.mark.parametrize("read", [read_document, load_jobs_file, read_policy_config, read_joint_order])
-def test_a_job_file_or_a_yaml_file_that_is_a_pipe_or_a_device_is_refused(pipe, read):
-    for path, kind in ((pipe, "a pipe"), (Path("/dev/zero"), "a device"), (pipe.parent, "a directory")):
-        with pytest.raises(ConfigError, match=f"is {kind}, not a file") as caught:
-            read(path)
-        assert caught.value.problems[0].file == str(path)
+def test_a_job_file_that_is_a_pipe_or_a_device_is_refused(no_file, problems):
+    path, kind = no_file
+    (problem,) = problems(path)
+    assert problem["file"] == str(path)
+    assert f"is {kind}, not a file" in problem["message"]
 
 
-def test_saved_conditions_that_are_a_pipe_are_refused_before_anything_starts(pipe):
+def test_a_yaml_file_that_is_a_pipe_or_a_device_is_refused(no_file, refusal):
+    path, kind = no_file
+    message = refusal(
+        mistaken(policy_type="gr00t_closedloop", policy_config_dict={"policy_config_yaml_path": str(path)})
+    )
+    assert message.startswith(f"policy_config_dict.policy_config_yaml_path: {path}: is {kind}, not a file")
+
+
+@pytest.mark.parametrize("key", ["policy_joints_config_path", "state_joints_config_path"])
+def test_what_a_yaml_file_names_that_is_a_pipe_or_a_device_is_refused(no_file, refusal, tmp_path, key):
+    path, kind = no_file
+    options = {"policy_config_yaml_path": write_policy_yaml(tmp_path, model_path="owner/name", **{key: str(path)})}
+    message = refusal(mistaken(policy_type="gr00t_closedloop", policy_config_dict=options))
+    assert f"{key}: '{path}' is {kind}, not a file" in message
+
+
+def test_saved_conditions_that_are_a_pipe_are_refused_before_anything_starts(pipe, refusal):
     message = refusal(mistaken(conditions=str(pipe)))
-    assert "jobs.json: job 'good': conditions" in message
+    assert message.startswith("conditions: ")
     assert "is a pipe" in message
 
 
 @pytest.mark.parametrize("key", ["checkpoint_path", "agent_cfg_path"])
-def test_a_checkpoint_or_its_yaml_that_is_a_pipe_is_refused_before_anything_starts(pipe, key, tmp_path):
+def test_a_checkpoint_or_its_yaml_that_is_a_pipe_is_refused_before_anything_starts(pipe, key, tmp_path, refusal):
     (tmp_path / "model_1.pt").write_bytes(b"")
     options = {"checkpoint_path": str(tmp_path / "model_1.pt"), key: str(pipe)}
     message = refusal(mistaken(policy_type="rsl_rl", policy_config_dict=options))
@@ -95,14 +120,14 @@ def test_a_checkpoint_or_its_yaml_that_is_a_pipe_is_refused_before_anything_star
     assert "is a pipe" in message
 
 
-def test_a_checkpoint_that_is_a_pipe_in_the_directory_of_a_training_is_refused(tmp_path):
+def test_a_checkpoint_that_is_a_pipe_in_the_directory_of_a_training_is_refused(tmp_path, refusal):
     os.mkfifo(tmp_path / "model_7.pt")
     options = {"checkpoint_path": str(tmp_path)}
     assert "model_7.pt': is a pipe" in refusal(mistaken(policy_type="rsl_rl", policy_config_dict=options))
 
 
 @pytest.mark.parametrize("name", ["dataset.hdf5", "e000000.h5"])
-def test_a_recording_that_is_a_pipe_is_refused_before_anything_starts(tmp_path, name):
+def test_a_recording_that_is_a_pipe_is_refused_before_anything_starts(tmp_path, name, refusal):
     os.mkfifo(tmp_path / name)
     for path in (tmp_path, tmp_path / name, tmp_path / "*5"):
         options = {"replay_file_path": str(path)}
@@ -112,7 +137,7 @@ def test_a_recording_that_is_a_pipe_is_refused_before_anything_starts(tmp_path, 
 
 
 @pytest.mark.parametrize("path", ["", "nul\0", "x" * 5000, "~nobody-of-that-name/x", "**/*.nothing", "/", "..."])
-def test_a_recording_with_an_impossible_name_is_a_mistake(path, tmp_path, monkeypatch):
+def test_a_recording_with_an_impossible_name_is_a_mistake(path, tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     assert "replay_file_path" in refusal(mistaken(policy_type="replay", policy_config_dict={"replay_file_path": path}))
 
@@ -126,33 +151,30 @@ def test_a_recording_with_an_impossible_name_is_a_mistake(path, tmp_path, monkey
         '<include file="pipe"/>',
     ],
 )
-def test_a_pipe_that_an_mjcf_file_names_is_refused(pipe, names):
-    robot = pipe.parent / "robot.xml"
-    robot.write_text(f"<mujoco>{names}</mujoco>")
-    with pytest.raises(OSError, match="is a pipe") as caught:
-        file_outside(robot, pipe.parent)
-    assert caught.value.filename == str(pipe)
+def test_a_pipe_that_an_mjcf_file_names_is_refused(pipe, names, refusal, described):
+    (pipe.parent / "robot.xml").write_text(f"<mujoco>{names}</mujoco>")
+    message = refusal(in_environment(embodiment=described("robot.xml")))
+    assert "mjcf: " in message
+    assert f"{pipe}: is a pipe" in message
 
 
-def test_a_robot_whose_mjcf_file_is_a_pipe_is_refused(tmp_path):
-    description = re.findall(r"```yaml\n(.*?)```", ROBOTS.read_text(), re.DOTALL)[0]
-    (tmp_path / "robot.yaml").write_text(yaml.safe_dump({**yaml.safe_load(description), "mjcf": "pipe.xml"}))
-    os.mkfifo(tmp_path / "pipe.xml")
-    with pytest.raises(ConfigError, match="is a pipe") as caught:
-        described_embodiment(tmp_path / "robot.yaml")
-    assert caught.value.problems[0].key == "mjcf"
+def test_a_robot_whose_mjcf_file_is_a_pipe_is_refused(pipe, refusal, described):
+    message = refusal(in_environment(embodiment=described(pipe.name)))
+    assert f"mjcf: '{pipe}': is a pipe" in message
 
 
-def test_too_many_names_in_too_many_directories_are_refused_and_not_looked_for(tmp_path):
+def test_too_many_names_in_too_many_directories_are_refused_and_not_looked_for(tmp_path, refusal, described):
     directories = "".join(f'<compiler meshdir="d{number}"/>' for number in range(500))
     names = "".join(f'<mesh file="m{number}"/>' for number in range(500))
     (tmp_path / "robot.xml").write_text(f"<mujoco>{directories}{names}</mujoco>")
-    with pytest.raises(OSError, match="names 500 files in 501 directories"):
-        file_outside(tmp_path / "robot.xml", tmp_path)
+    assert "names 500 files in 501 directories" in refusal(in_environment(embodiment=described("robot.xml")))
 
 
-def test_weights_of_a_model_that_are_a_pipe_are_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({}))
-    os.mkfifo(tmp_path / "model.safetensors")
-    (problem,) = checkpoint_problems(str(tmp_path))
-    assert "model.safetensors is a pipe" in problem.message
+def test_weights_of_a_model_that_are_a_pipe_are_refused(tmp_path, refusal):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({}))
+    os.mkfifo(model / "model.safetensors")
+    options = {"policy_config_yaml_path": write_policy_yaml(tmp_path, model_path=str(model))}
+    message = refusal(mistaken(policy_type="gr00t_closedloop", policy_config_dict=options))
+    assert f"model_path: '{model}' cannot be loaded: model.safetensors is a pipe" in message
