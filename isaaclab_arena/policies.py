@@ -1,6 +1,6 @@
 """What a policy of yours implements, declares and may use."""
 
-from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.errors import PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -21,6 +21,7 @@ __all__ = [
     "PlaysChunks",
     "PolicyBase",
     "PolicyCfg",
+    "PolicyError",
     "PolicyLostError",
     "PolicyTraits",
     "register_policy",

@@ -7,7 +7,13 @@ from isaaclab_arena.lazy import attach
 if TYPE_CHECKING:
     from isaaclab_arena.results.merge import MergedResults, merge_results
     from isaaclab_arena.results.statistics import Interval, wilson_interval
-    from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_episode, verify_episodes
+    from isaaclab_arena.storage.hdf5.episodes import (
+        list_episodes,
+        read_attributes,
+        read_episode,
+        verify_episodes,
+        write_episode,
+    )
     from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 __all__ = [
@@ -20,6 +26,7 @@ __all__ = [
     "read_episode",
     "verify_episodes",
     "wilson_interval",
+    "write_episode",
 ]
 
 _HOMES = {
@@ -32,6 +39,7 @@ _HOMES = {
     "read_episode": "isaaclab_arena.storage.hdf5.episodes",
     "verify_episodes": "isaaclab_arena.storage.hdf5.episodes",
     "wilson_interval": "isaaclab_arena.results.statistics",
+    "write_episode": "isaaclab_arena.storage.hdf5.episodes",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""
 

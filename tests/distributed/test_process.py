@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.process import limit_threads, process_is_running, process_start_ticks
+from tests.end_to_end.launching import ROOT, environment
 
 CHILD_THAT_OBEYS = """
 import time
@@ -141,3 +142,15 @@ def test_a_process_that_leaves_on_an_error_shows_where_it_was_and_waits_for_nobo
     assert left.returncode == 1
     assert left.stderr.startswith("Traceback")
     assert left.stderr.endswith("IndexError: list index out of range\n")
+
+
+def test_threads_that_nobody_limits_are_limited_here():
+    script = (
+        "from isaaclab_arena.distributed.process import limit_threads\nlimit_threads(1)\n"
+        "import torch\nprint(torch.get_num_threads())"
+    )
+    plain = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
+    shown = subprocess.run(
+        [sys.executable, "-c", script], env=plain, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == "1"

@@ -1,14 +1,13 @@
 """What a job file can hold that no run can use: one message with file, job and key, on rank 0, and nothing written."""
 
 import json
-import tracemalloc
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from tests.end_to_end.mistakes import GOOD, in_environment, mistaken
 
 RANK_1 = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}
@@ -145,21 +144,23 @@ def test_rank_1_leaves_it_to_rank_0_to_say_what_is_wrong(tmp_path, capfd, monkey
 
 @pytest.mark.parametrize("seed", [0, 2**32, 2**63 - 1])
 def test_a_seed_may_have_63_bits(tmp_path, seed):
-    path = tmp_path / "jobs.json"
-    path.write_bytes(text_of(mistaken(seed=seed)))
-    assert load_jobs_file(path).jobs[0].seed == seed
+    assert evaluate(tmp_path, text_of(mistaken(seed=seed, num_episodes=..., num_steps=2))) == 0
+    assert pd.read_parquet(tmp_path / "out" / "results.parquet")["seed"].tolist() == [seed]
 
 
-def test_a_byte_order_mark_is_no_mistake(tmp_path):
+def test_a_byte_order_mark_is_no_mistake(tmp_path, capsys):
     path = tmp_path / "jobs.json"
     path.write_bytes(b"\xef\xbb\xbf" + text_of(mistaken()))
-    assert load_jobs_file(path).jobs[0].name == "good"
+    assert main(["validate", str(path), "--json"]) == 0
+    [told] = json.loads(capsys.readouterr().out)["files"]
+    assert told["jobs"] == ["good"]
 
 
 def test_more_env_slots_than_episodes_are_no_mistake(tmp_path):
-    path = tmp_path / "jobs.json"
-    path.write_bytes(text_of(in_environment(num_envs=64)))
-    assert resolve_jobs(load_jobs_file(path).jobs)[0].config.num_envs == 64
+    assert evaluate(tmp_path, text_of(in_environment(environment="cartpole", num_envs=64))) == 0
+    [job] = json.loads((tmp_path / "out" / "run.json").read_text())["jobs"]
+    assert job["config"]["num_envs"] == 64
+    assert pd.read_parquet(tmp_path / "out" / "results.parquet")["episodes"].tolist() == [1]
 
 
 @pytest.mark.parametrize("place", [".", "/"])
@@ -170,19 +171,6 @@ def test_a_directory_that_holds_something_already_is_no_output_directory(tmp_pat
     shown = capfd.readouterr().err
     assert f"--output_dir: '{tmp_path if place == '.' else '/'}' is not empty" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["jobs.json"]
-
-
-def test_a_million_episodes_take_no_memory_before_they_run(tmp_path):
-    path = tmp_path / "jobs.json"
-    path.write_bytes(text_of(mistaken(num_episodes=1_000_000)))
-    loaded = load_jobs_file(path).jobs
-    resolve_jobs(loaded)
-    tracemalloc.start()
-    [job] = resolve_jobs(loaded)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert job.config.num_episodes == 1_000_000
-    assert peak_bytes < 2**20
 
 
 def test_saved_conditions_are_found_from_the_job_files_directory_and_not_from_where_the_program_runs(tmp_path, capfd):

@@ -1,15 +1,11 @@
 """What the variables of a launcher, a GPU, a locale or a renderer can say wrong."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from isaaclab_arena import ConfigError
-from isaaclab_arena.distributed.devices.rank_device import choose_rank_device
 from isaaclab_arena.evaluation import eval_runner
-from tests.end_to_end.launching import ROOT, command, environment, run, write_jobs
+from tests.end_to_end.launching import command, run, write_jobs
 from tests.end_to_end.mistakes import GOOD
 
 SHORT = {
@@ -48,14 +44,6 @@ def test_variables_of_a_launcher_that_contradict_each_other_are_one_message(tmp_
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("mask", ["", "-1", "7", "GPU-8a6f0f3c-0000-0000-0000-000000000000", "MIG-1/2/3"])
-def test_a_gpu_that_a_mask_hides_is_told_with_the_mask(mask):
-    with pytest.raises(ConfigError, match=f"'cuda' does not exist.*CUDA_VISIBLE_DEVICES is '{mask}'"):
-        choose_rank_device(
-            "cuda", local_rank=0, local_world_size=1, visible_gpus=0, environ={"CUDA_VISIBLE_DEVICES": mask}
-        )
-
-
 def test_a_renderer_that_does_not_exist_is_one_message(tmp_path):
     path = write_jobs(tmp_path / "jobs.json", [GOOD])
     arguments = command("--eval_jobs_config", path, "--output_dir", tmp_path / "out")
@@ -87,15 +75,3 @@ def test_ranks_without_a_job_end_well(tmp_path):
     finished = run(command("--eval_jobs_config", path, "--output_dir", tmp_path / "out", ranks=2))
     assert finished.returncode == 0, finished.stderr
     assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is True
-
-
-def test_threads_that_nobody_limits_are_limited_here():
-    script = (
-        "from isaaclab_arena.distributed.process import limit_threads\nlimit_threads(1)\n"
-        "import torch\nprint(torch.get_num_threads())"
-    )
-    plain = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
-    shown = subprocess.run(
-        [sys.executable, "-c", script], env=plain, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.strip() == "1"

@@ -1,15 +1,14 @@
 """A job of a robot on a floor says how far its failures came and why, as a job on a table does."""
 
 import json
+import re
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from isaaclab_arena.analysis.comparison import event_differences
+from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.report.jobs import reasons
 from tests.end_to_end.launching import write_jobs
 
 
@@ -32,8 +31,9 @@ def test_its_tables_have_progress_events_and_score(run):
     assert job["score"] == pytest.approx(job["failure_progress"])
 
 
-def test_its_failures_have_a_reason_in_the_report_and_can_be_compared(run):
-    episodes = pd.read_parquet(run / "episodes.parquet")
-    assert [(each.event, each.count) for each in reasons(episodes, frozenset())] == [("fell over", 3)]
-    events = episodes["events"].to_numpy()
-    assert "fell_over" in {each.event for each in event_differences(events, events, np.arange(len(events)))}
+def test_its_failures_have_a_reason_in_the_report_and_can_be_compared(run, tmp_path, capsys):
+    shown = re.findall(r"<li><b>(\d+)</b> ([^<]*)</li>", (run / "report.html").read_text())
+    assert shown == [("3", "fell over")]
+    assert command(["compare", str(run), str(run), "--json", "--output_dir", str(tmp_path)]) == 4
+    [compared] = json.loads(capsys.readouterr().out)["tasks"]
+    assert "fell_over" in {each["event"] for each in compared["events"]}

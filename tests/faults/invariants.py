@@ -6,7 +6,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from isaaclab_arena.results import list_episodes, read_attributes, verify_episodes
-from isaaclab_arena.storage.layout import LOCK_FILE, SET_ASIDE_DIRECTORY
 from tests.end_to_end.launching import episodes_table, same_tables
 
 
@@ -70,10 +69,10 @@ def _check_recordings(output: Path, twice: Collection[tuple[str, int]]) -> None:
 
 
 def _check_nothing_is_left_over(output: Path) -> None:
-    files = [path for path in output.rglob("*") if path.is_file() and SET_ASIDE_DIRECTORY not in path.parts]
+    files = [path for path in output.rglob("*") if path.is_file() and "set_aside" not in path.parts]
     left_over = [
         str(path.relative_to(output))
         for path in files
-        if path.name.endswith(".tmp") or path.suffix == ".h5" or (path.name.startswith(".") and path.name != LOCK_FILE)
+        if path.name.endswith(".tmp") or path.suffix == ".h5" or (path.name.startswith(".") and path.name != ".lock")
     ]
     assert left_over == []

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY
 from tests.faults.file_operations import Effect, Fault
 from tests.faults.system_trouble import SystemTrouble
 from tests.faults.world import World
@@ -67,7 +66,7 @@ def test_a_resume_that_the_system_refuses_a_file_names_it_and_changes_nothing(wo
     assert f"{trouble.ending}: {os.strerror(trouble.number)}" in ended.output
     assert not world.started
     assert contents(world.output) == before
-    assert not list(world.output.rglob(SET_ASIDE_DIRECTORY))
+    assert not list(world.output.rglob("set_aside"))
     assert "there is nothing to do" in world.resume().output
 
 

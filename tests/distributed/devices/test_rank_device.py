@@ -117,3 +117,11 @@ def test_a_policy_shares_the_gpu_that_its_rank_simulates_on():
         assert str(resolve_policy_device(environ=environ, visible_gpus=4)) == device_of(
             None, local_rank=rank, ranks=8, gpus=4
         )
+
+
+@pytest.mark.parametrize("mask", ["", "-1", "7", "GPU-8a6f0f3c-0000-0000-0000-000000000000", "MIG-1/2/3"])
+def test_a_gpu_that_a_mask_hides_is_told_with_the_mask(mask):
+    with pytest.raises(ConfigError, match=f"'cuda' does not exist.*CUDA_VISIBLE_DEVICES is '{mask}'"):
+        choose_rank_device(
+            "cuda", local_rank=0, local_world_size=1, visible_gpus=0, environ={"CUDA_VISIBLE_DEVICES": mask}
+        )

@@ -1,16 +1,20 @@
 """Tests of checking jobs against the environments and policies that exist."""
 
+import json
+import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
+from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.registry import Registry
+from tests.end_to_end.mistakes import mistaken
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 from tests.growth import assert_grows_linearly
 
@@ -237,3 +241,16 @@ def test_ten_times_the_jobs_are_checked_in_about_ten_times_the_time(environments
         assert len(resolve_jobs(jobs, environments=environments)) == num_jobs
 
     assert_grows_linearly(check)
+
+
+def test_a_million_episodes_take_no_memory_before_they_run(tmp_path):
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps(mistaken(num_episodes=1_000_000)))
+    loaded = load_jobs_file(path).jobs
+    resolve_jobs(loaded)
+    tracemalloc.start()
+    [job] = resolve_jobs(loaded)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert job.config.num_episodes == 1_000_000
+    assert peak_bytes < 2**20
