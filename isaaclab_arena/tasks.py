@@ -14,9 +14,11 @@ from isaaclab_arena.environments.mdp.observations import (
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.sim.backend import Backend
 
 __all__ = [
     "ArticulatedAsset",
+    "Backend",
     "Embodiment",
     "FloorEnvironmentBuilder",
     "FloorTask",

@@ -1,5 +1,6 @@
 """A file that was edited between two evaluations of a process counts with what it holds now, in numbers and hashes."""
 
+import hashlib
 import importlib
 import json
 import os
@@ -18,12 +19,8 @@ import torch
 import isaaclab_arena as arena
 from isaaclab_arena import ConfigError
 from isaaclab_arena.environments import ENVIRONMENTS
-from isaaclab_arena.environments.tasks.cartpole import CARTPOLE_ROBOT
 from isaaclab_arena.policies import PolicyBase, PolicyCfg
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.scene.scene import ASSETS
-from isaaclab_arena.storage.content_hash import content_hash
-from isaaclab_arena.tasks import FloorTask, SceneObject, TableOptions, TableTask, Task, TaskSpec, Verdict
+from isaaclab_arena.tasks import Backend, FloorTask, SceneObject, TableOptions, TableTask, Task, TaskSpec, Verdict
 from tests.environments.libero.checkouts import SUITES, in_checkout, make_checkout, write_states
 from tests.policy.checkpoints import write_checkpoint
 
@@ -74,6 +71,10 @@ def robot(tmp_path) -> Path:
     description = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)[0]
     (directory / "six_axis.yaml").write_text(description.replace("gravity_compensation: true", ""))
     return directory
+
+
+def content_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def rewritten(path: Path, old: str, new: str) -> None:
@@ -284,17 +285,17 @@ def test_a_thing_of_a_task_of_ones_own(tmp_path, evaluate):
 def test_a_robot_on_the_floor(tmp_path, evaluate, edit):
     (tmp_path / "meshes").mkdir()
     (tmp_path / "meshes" / "load.obj").write_text(tetrahedron(0.04))
-    cart = (ASSETS / CARTPOLE_ROBOT.asset).read_text()
+    (model,) = Path(arena.__file__ or "").parent.rglob("cartpole.xml")
+    cart = model.read_text()
     load = '<asset><mesh name="load" file="meshes/load.obj"/></asset><worldbody>'
     cart = cart.replace("<worldbody>", load, 1)
     at = cart.rindex("<geom")
     (tmp_path / "cart.xml").write_text(f'{cart[:at]}<geom type="mesh" mesh="load" density="2000"/>{cart[at:]}')
-    robot = replace(CARTPOLE_ROBOT, asset=str(tmp_path / "cart.xml"))
     standard: Any = ENVIRONMENTS.get("cartpole")
 
     def own_cart(options: Any) -> FloorTask:
         task = standard.make_task(options)
-        task.robot = robot
+        task.robot = replace(task.robot, asset=str(tmp_path / "cart.xml"))
         return task
 
     with ENVIRONMENTS.restored_afterwards():

@@ -1,4 +1,6 @@
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -6,8 +8,7 @@ import pytest
 import isaaclab_arena as arena
 from isaaclab_arena import Results
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.environments import SUITES
-from isaaclab_arena.environments.suites import NamedTasks
+from isaaclab_arena.environments import SUITES, SuiteTask
 from tests.api.policies import push
 
 
@@ -84,12 +85,20 @@ def test_episodes_of_a_policy_that_was_named_are_run_again(tmp_path, capsys):
     assert "2 of 2 episodes bitwise" in capsys.readouterr().out
 
 
+class Swings:
+    words = "Two tasks of one suite."
+
+    def tasks(self, options: Mapping[str, Any]) -> list[SuiteTask]:
+        del options
+        return [SuiteTask(label=name, environment=f"gym:{name}") for name in ("CartPole-v1", "Acrobot-v1")]
+
+
 def test_a_suite_of_a_job_file_is_a_line_of_its_own_in_memory_and_on_disk(tmp_path):
     job = {"name": "mine", "suite": "swings", "policy_type": "zero_action", "num_episodes": 2}
     job["arena_env_args"] = {"max_episode_length": 5, "success_reward_threshold": 5}
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job]}))
     with SUITES.restored_afterwards() as suites:
-        suites.register("swings", NamedTasks(words="", family="gym", names=("CartPole-v1", "Acrobot-v1")))
+        suites.register("swings", Swings())
         results = arena.evaluate(tmp_path / "jobs.json", output_dir=tmp_path / "out", num_ranks=1)
     assert results.names == ["mine-CartPole-v1", "mine-Acrobot-v1"]
     [told] = results.suites.to_dict(orient="records")

@@ -1,20 +1,18 @@
 """A user's ten lines have the right types: pyright reads them in `make check`, and here they run."""
 
-import dataclasses
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import assert_type, get_type_hints
+from typing import Any, assert_type, get_args, get_overloads, get_type_hints
 
 import pandas as pd
 import pytest
 import torch
 
 import isaaclab_arena as arena
-from isaaclab_arena.api.arguments import JobFileKeywords, JobKeywords
-from isaaclab_arena.config.arena.flags import FlagsWithoutEffect
-from isaaclab_arena.config.options import option_names
-from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
-from isaaclab_arena.environments import ENVIRONMENTS
-from isaaclab_arena.evaluation.options import RunOptions
+from documentation.command_line import help_of, options_of
+from isaaclab_arena.cli.main import main
 
 
 def test_ten_lines_of_a_user(tmp_path):
@@ -49,19 +47,29 @@ def test_an_option_that_is_not_there_is_a_type_error_and_a_mistake_that_is_told(
         arena.evaluate(environment="lift_object", policy="scripted", objct="can")  # pyright: ignore[reportCallIssue]
 
 
-def own_options(options_class: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(options_class)}
-
-
-def test_keywords_are_the_options_of_the_command_line_and_of_the_included_environments():
-    said_otherwise = {"output_dir", "list_variations"} | own_options(LaunchOptions) | own_options(FlagsWithoutEffect)
-    of_run = own_options(RunOptions) - said_otherwise
-    assert set(get_type_hints(JobFileKeywords)) == of_run
-    own = {
-        name
-        for environment in ENVIRONMENTS.names()
-        if not environment.endswith("...")
-        for name in option_names(ENVIRONMENTS.get(environment).config_class) or ()
+def options_of_command(name: str) -> set[str]:
+    """Return the options of a command, without those that have no effect."""
+    return {
+        word
+        for option in options_of(help_of(name))
+        if not option.says.startswith("Accepted for Isaac Lab Arena's command lines")
+        for word in re.findall(r"--(\w+)", option.name)
     }
+
+
+def keywords(overload: Callable[..., Any]) -> set[str]:
+    """Return the names that its ``**options`` may have."""
+    [options] = get_args(get_type_hints(overload)["options"])
+    return set(get_type_hints(options))
+
+
+def test_keywords_are_the_options_of_the_command_line_and_of_the_included_environments(capsys):
+    said_otherwise = {"output_dir", "list_variations", "gpu_ids", "nproc_per_node", "launcher", "launcher_log_dir"}
+    of_run = (options_of_command("run") & options_of_command("policy")) - said_otherwise - {"help"}
+    of_file, of_job = map(keywords, get_overloads(arena.evaluate))
+    assert of_file == of_run
+    assert main(["list", "environments", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    own = {option["name"] for environment in listed for option in environment["options"]}
     explicit = {"num_episodes", "num_envs", "seed", "enable_cameras"}
-    assert set(get_type_hints(JobKeywords)) == (of_run | own | {"conditions"}) - explicit
+    assert of_job == (of_run | own | {"conditions"}) - explicit

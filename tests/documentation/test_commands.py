@@ -1,14 +1,17 @@
 """No command in a document has an option that is not there."""
 
+import dataclasses
+import json
 import re
 import shlex
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 
 import pytest
 
 from documentation.command_line import commands, help_of, options_of
-from isaaclab_arena.config.options import option_names
-from isaaclab_arena.environments import ENVIRONMENTS
+from isaaclab_arena.cli.main import main
 from isaaclab_arena.tasks import TableOptions
 from tests.documentation.reading import commands_of
 from tests.end_to_end.launching import ROOT
@@ -39,16 +42,21 @@ def known(command: str) -> frozenset[str]:
     return frozenset(re.findall(r"--(\w+)", " ".join(option.name for option in options_of(help_of(command)))))
 
 
+@cache
+def environments() -> dict[str, set[str]]:
+    """Return the options of every environment, by its name."""
+    printed = StringIO()
+    with redirect_stdout(printed):
+        assert main(["list", "environments", "--json"]) == 0
+    listed = json.loads(printed.getvalue())
+    return {each["name"]: {option["name"] for option in each["options"]} for each in listed}
+
+
 def options_of_environments(words: list[str]) -> set[str]:
     """Return the options of the environment that a line names; of a task on the table if it is the document's own."""
     if "hover" in words:
-        return set(option_names(TableOptions) or ())
-    return {
-        name
-        for word in words
-        if ENVIRONMENTS.is_listed(word)
-        for name in option_names(ENVIRONMENTS.get(word).config_class) or ()
-    }
+        return {field.name for field in dataclasses.fields(TableOptions)}
+    return {name for word in words for name in environments().get(word, ())}
 
 
 # Spellings of other trainers, and what a policy takes, have tests of their own.
