@@ -118,3 +118,25 @@ def test_a_program_may_give_what_no_file_can_hold():
     with pytest.raises(ConfigError) as refused:
         read_options(Placed, {"directory": "a", "device": Path("cpu")}, owner="it")
     assert [problem.key for problem in refused.value.problems] == ["device"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    number: float = 0.0
+    numbers: tuple[float, ...] = ()
+    named: dict[str, float] | None = None
+
+
+@pytest.mark.parametrize(
+    "given", [{"number": 10**309}, {"numbers": [1.0, 10**309]}, {"named": {"a": 10**309}}, {"number": -(10**400)}]
+)
+def test_an_option_that_would_become_infinite_is_refused(given):
+    (key,) = given
+    with pytest.raises(ConfigError) as caught:
+        read_options(Numbers, given, owner="x")
+    assert caught.value.problems[0].key == key
+    assert "is no finite number" in str(caught.value)
+
+
+def test_the_largest_number_is_still_one():
+    assert read_options(Numbers, {"number": 10**308}, owner="x").number == 1e308

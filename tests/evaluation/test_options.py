@@ -105,3 +105,10 @@ def test_a_word_that_sets_a_key_of_an_experiment_is_no_run_to_resume():
 def test_trajectories_cannot_be_recorded_without_a_dataset():
     with pytest.raises(ConfigError, match="--record_trajectories: contradicts --no_dataset"):
         read("--record_trajectories", "--no_dataset")[0].check()
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1e400"])
+def test_a_share_of_gpus_is_finite(text):
+    with pytest.raises(ConfigError) as refused:
+        read(f"--gpus_per_rank={text}")[0].check()
+    assert str(refused.value) == f"--gpus_per_rank: {float(text)} is no finite number"

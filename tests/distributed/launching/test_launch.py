@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.distributed.launching.launch import launch_if_asked
+from isaaclab_arena.distributed.launching.launch import launch_if_asked, most_processes
 from isaaclab_arena.distributed.launching.launch_options import Launch, LaunchOptions
 from isaaclab_arena.distributed.process import process_start_ticks
 from isaaclab_arena.errors import ConfigError
@@ -227,3 +227,7 @@ def _pid_in(path: Path, *, within_s: float) -> int:
         assert time.monotonic() < deadline, f"there is no {path}"
         time.sleep(0.05)
     return int(path.read_text())
+
+
+def test_a_machine_holds_four_ranks_for_each_core_and_at_least_sixty_four():
+    assert [most_processes(cores) for cores in (1, 2, 16, 17, 128)] == [64, 64, 64, 68, 512]

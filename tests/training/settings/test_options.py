@@ -1,7 +1,10 @@
+import dataclasses
+
 import pytest
 
+from isaaclab_arena.config.options import refuse_wrong_numbers
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.settings.options import read_train_options
+from isaaclab_arena.training.settings.options import TrainOptions, read_train_options
 
 
 def read(*arguments: str):
@@ -40,3 +43,13 @@ def test_options_that_contradict_each_other_are_refused(tmp_path):
     options, *_ = read("reach", "--resume", str(tmp_path), "--run_directory", "elsewhere")
     with pytest.raises(ConfigError, match="--resume: names"):
         options.check()
+
+
+def test_a_training_would_refuse_such_numbers_too():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Later(TrainOptions):
+        rate: float = 1.0
+
+    with pytest.raises(ConfigError, match="--rate: nan is no finite number"):
+        refuse_wrong_numbers(Later(rate=float("nan")))
+    assert read_train_options(["reach"], program="x")[1] == "reach"
