@@ -107,8 +107,9 @@ def test_trajectories_cannot_be_recorded_without_a_dataset():
         read("--record_trajectories", "--no_dataset")[0].check()
 
 
+@pytest.mark.parametrize("option", ["cpus_per_rank", "gpus_per_rank", "start_timeout_s"])
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1e400"])
-def test_a_share_of_gpus_is_finite(text):
+def test_every_number_of_a_cluster_is_finite(option, text):
     with pytest.raises(ConfigError) as refused:
-        read(f"--gpus_per_rank={text}")[0].check()
-    assert str(refused.value) == f"--gpus_per_rank: {float(text)} is no finite number"
+        read(f"--{option}={text}")[0].check()
+    assert str(refused.value) == f"--{option}: {float(text)} is no finite number"

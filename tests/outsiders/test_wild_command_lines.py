@@ -54,8 +54,8 @@ def refusal(capsys) -> Callable[..., str]:
 def test_every_number_of_a_program_is_finite(number_options, refusal, program, text):
     options = number_options(program)
     assert options
-    # Of that, what a cluster needs is said first.
-    for option in {*options} - {"gpus_per_rank"}:
+    # Of these, what a cluster needs is said first.
+    for option in {*options} - {"cpus_per_rank", "gpus_per_rank", "start_timeout_s"}:
         assert refusal(program, f"--{option}={text}") == f"--{option}: {float(text)} is no finite number"
 
 
