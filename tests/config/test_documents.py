@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from isaaclab_arena.config import documents
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import ConfigError
 
@@ -118,3 +120,7 @@ def test_a_tag_before_what_it_does_not_fit_is_refused(tmp_path, value):
 def test_a_tag_before_what_it_fits_is_followed(tmp_path, value, read):
     (tmp_path / "a.yaml").write_text(f"jobs: {value}\n")
     assert read_document(tmp_path / "a.yaml") == {"jobs": read}
+
+
+def test_yaml_is_read_by_a_loader_that_derives_from_the_safe_one():
+    assert issubclass(documents._CoreLoader, yaml.CSafeLoader)

@@ -112,14 +112,6 @@ def test_the_check_lets_pass_what_is_safe(source):
     assert not list(offences(source))
 
 
-def test_yaml_is_read_by_a_loader_that_derives_from_the_safe_one():
-    import yaml  # noqa: PLC0415
-
-    from isaaclab_arena.config import documents  # noqa: PLC0415
-
-    assert issubclass(documents._CoreLoader, yaml.CSafeLoader)
-
-
 def test_a_security_policy_says_how_to_report():
     text = (ROOT / "SECURITY.md").read_text()
     for word in ("private security advisory", "--no_import", "python:", "weights_only"):

@@ -2,26 +2,23 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from isaaclab_arena import ConfigError
 from isaaclab_arena.cli.main import main as command
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.policies import POLICIES, resolve_policy_class
-from isaaclab_arena.results import RecordedEpisode
-from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.results import RecordedEpisode, write_episode
 
 TRAP = """
 from pathlib import Path
 Path({mark!r}).write_text("I ran")
 import gymnasium
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policies import PolicyBase
 
 class Trap(PolicyBase):
     def get_action(self, env, observation): ...
@@ -48,20 +45,29 @@ def trap(tmp_path, monkeypatch):
     sys.modules.pop("trap_module", None)
 
 
-def job(**changes) -> JobConfig:
-    given = {"index": 0, "name": "a", "environment": "reach", "policy_type": "zero_action", "num_episodes": 1}
-    return JobConfig(**{**given, **changes})
+def job(name: str = "a", policy_type: str = "zero_action", **environment) -> dict:
+    """Return a job, in an environment with these options."""
+    args = {"environment": "reach", **environment}
+    return {"name": name, "arena_env_args": args, "policy_type": policy_type, "num_episodes": 1}
 
 
-def refusals(*, may_import: bool = False, **changes) -> list[tuple[str | None, str]]:
-    with pytest.raises(ConfigError) as refused:
-        resolve_jobs([job(**changes)], file="jobs.json", may_import=may_import)
-    assert {(problem.file, problem.job) for problem in refused.value.problems} == {("jobs.json", "a")}
-    return [(problem.key, problem.message) for problem in refused.value.problems]
+@pytest.fixture
+def refusals(tmp_path, capsys) -> Callable[..., list[tuple[str, str]]]:
+    """Returns key and message of what is wrong with a job."""
+    path = tmp_path / "jobs.json"
+
+    def refuse(*, may_import: bool = False, **changes) -> list[tuple[str, str]]:
+        path.write_text(json.dumps({"jobs": [job(**changes)]}))
+        assert command(["validate", str(path), "--json", *([] if may_import else ["--no_import"])]) == 2
+        problems = json.loads(capsys.readouterr().out)["problems"]
+        assert {(problem["file"], problem["job"]) for problem in problems} == {(str(path), "a")}
+        return [(problem["key"], problem["message"]) for problem in problems]
+
+    return refuse
 
 
 @pytest.mark.parametrize("policy_type", ["trap_module.Trap", "trap_module:Trap", "trap_module.called", "no.such.Thing"])
-def test_without_imports_a_class_path_is_refused_and_its_module_not_imported(trap, policy_type):
+def test_without_imports_a_class_path_is_refused_and_its_module_not_imported(trap, refusals, policy_type):
     [(key, message)] = refusals(policy_type=policy_type)
     assert key == "policy_type"
     assert "--no_import allows registered names only: " in message
@@ -69,32 +75,30 @@ def test_without_imports_a_class_path_is_refused_and_its_module_not_imported(tra
     assert not trap[0].exists()
 
 
-def test_without_imports_the_module_of_an_environment_is_refused_and_not_imported(trap):
+def test_without_imports_the_module_of_an_environment_is_refused_and_not_imported(trap, refusals):
     [(key, message)] = refusals(environment="gym:trap_module:Trap/Env-v0")
     assert key == "arena_env_args.environment"
     assert "imports the module 'trap_module'; only what is registered may be loaded here (--no_import" in message
     assert not trap[0].exists()
 
 
-def test_without_imports_an_interpreter_is_refused_and_not_run(tmp_path):
+def test_without_imports_an_interpreter_is_refused_and_not_run(tmp_path, refusals):
     program, mark = tmp_path / "python", tmp_path / "ran"
     program.write_text(f"#!/bin/sh\ntouch {mark}\n")
     program.chmod(0o755)
     arguments = {"python": str(program), "environment_variables": {"A": "b"}}
-    [(key, message)] = refusals(environment="gym:CartPole-v1", environment_args=arguments)
+    [(key, message)] = refusals(environment="gym:CartPole-v1", **arguments)
     assert key == "arena_env_args.python"
     assert "is a program that would be run; only what is registered may be loaded here (--no_import" in message
     assert not mark.exists()
 
 
-def test_without_imports_everything_that_is_refused_is_told_at_once(trap):
-    found = refusals(
-        environment="gym:trap_module:Trap/Env-v0", environment_args={"python": "x"}, policy_type="trap_module.Trap"
-    )
+def test_without_imports_everything_that_is_refused_is_told_at_once(trap, refusals):
+    found = refusals(environment="gym:trap_module:Trap/Env-v0", python="x", policy_type="trap_module.Trap")
     assert [key for key, _ in found] == ["arena_env_args.environment", "arena_env_args.python", "policy_type"]
 
 
-def test_without_imports_names_that_are_registered_or_installed_are_found(tmp_path, monkeypatch):
+def test_without_imports_names_that_are_registered_or_installed_are_found(tmp_path, monkeypatch, capsys):
     info = tmp_path / "shop-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
@@ -104,9 +108,12 @@ def test_without_imports_names_that_are_registered_or_installed_are_found(tmp_pa
     )
     (tmp_path / "shop_module.py").write_text("from tests.fakes import CoinBuilder\nCOIN = CoinBuilder()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    jobs = [job(), job(policy_type="shrug_of_shop", environment="coin_of_shop"), job(environment="gym:CartPole-v1")]
+    jobs = [job("a"), job("b", "shrug_of_shop", environment="coin_of_shop"), job("c", environment="gym:CartPole-v1")]
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}))
     with POLICIES.restored_afterwards(), ENVIRONMENTS.restored_afterwards():
-        assert len(resolve_jobs(jobs, may_import=False)) == 3
+        assert command(["validate", str(tmp_path / "jobs.json"), "--json", "--no_import"]) == 0
+    [told] = json.loads(capsys.readouterr().out)["files"]
+    assert told["jobs"] == ["a", "b", "c"]
 
 
 def test_a_registered_name_with_a_dot_is_a_name_and_no_path():
@@ -127,7 +134,7 @@ def test_a_registered_name_with_a_dot_is_a_name_and_no_path():
         ("builtins.exec", "'builtins.exec' is no policy"),
     ],
 )
-def test_what_is_no_policy_class_is_refused_before_it_is_called(trap, policy_type, message):
+def test_what_is_no_policy_class_is_refused_before_it_is_called(trap, refusals, policy_type, message):
     [(key, found)] = refusals(may_import=True, policy_type=policy_type)
     assert key == "policy_type"
     assert message in found
@@ -143,7 +150,7 @@ def test_what_is_no_policy_class_is_refused_before_it_is_called(trap, policy_typ
         ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_message_and_not_the_end(tmp_path, monkeypatch, body, reason):
+def test_a_module_that_cannot_be_imported_is_one_message_and_not_the_end(tmp_path, monkeypatch, refusals, body, reason):
     (tmp_path / "broken_module.py").write_text(body)
     monkeypatch.syspath_prepend(tmp_path)
     [(key, message)] = refusals(may_import=True, policy_type="broken_module.Policy")

@@ -7,11 +7,11 @@ import mujoco
 import pytest
 import yaml
 
+import isaaclab_arena as arena
 from isaaclab_arena import ConfigError
-from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.sim.scene.mjcf_files import file_outside
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
+SIX_AXIS = re.findall(r"```xml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
 TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
 MESH = '<asset><mesh name="m" file="{name}"/></asset><worldbody><geom type="mesh" mesh="m"/></worldbody>'
 BODY = '<worldbody><geom size="1"/></worldbody>'
@@ -69,11 +69,9 @@ def directories(tmp_path):
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_every_way_out_of_the_directory_is_found(directories, escape):
     robot, outside = directories
-    mjcf = robot / "robot.xml"
-    mjcf.write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
-    found = file_outside(mjcf, robot)
-    assert found is not None
-    assert found.parent == outside
+    (robot / "robot.xml").write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
+    with pytest.raises(ConfigError, match=re.escape(f"leads to '{outside}/") + r"[\w.]+', which is not below"):
+        build(described(robot, "robot.xml"))
 
 
 @pytest.mark.parametrize("escape", [name for name in ESCAPES if "t.png" not in ESCAPES[name]])
@@ -87,22 +85,31 @@ def test_every_way_out_is_one_that_mujoco_would_take(directories, escape):
 def test_files_below_the_directory_are_no_way_out(directories):
     robot, _ = directories
     (robot / "meshes" / "m.obj").write_text(TETRAHEDRON)
-    (robot / "inner" / "model.xml").write_text(
-        '<mujoco><compiler meshdir="../meshes"/><!-- -- --><include file="more.xml"/>'
-        + MESH.format(name="m.obj")
-        + "</mujoco>"
-    )
-    (robot / "inner" / "more.xml").write_text(f"<mujoco>{BODY}</mujoco>")
-    mujoco.MjModel.from_xml_path(str(robot / "inner" / "model.xml"))
-    assert file_outside(robot / "inner" / "model.xml", robot) is None
-    assert file_outside(robot / "inner" / "model.xml", robot / "inner") == (robot / "meshes" / "m.obj").resolve()
+    files = '<compiler meshdir="../meshes"/><!-- -- --><include file="more.xml"/>' + MESH.format(name="m.obj")
+    (robot / "inner" / "model.xml").write_text(SIX_AXIS.replace("</mujoco>", harmless(files) + "</mujoco>"))
+    (robot / "inner" / "more.xml").write_text(f"<mujoco>{harmless(BODY)}</mujoco>")
+    build(described(robot, "inner/model.xml"))
+    with pytest.raises(ConfigError, match=re.escape(f"leads to '{(robot / 'meshes' / 'm.obj').resolve()}', which is")):
+        build(described(robot / "inner", "model.xml"))
 
 
 def test_files_that_include_each_other_are_read_once(directories):
     robot, _ = directories
     (robot / "a.xml").write_text('<mujoco><include file="b.xml"/></mujoco>')
     (robot / "b.xml").write_text('<mujoco><include file="a.xml"/></mujoco>')
-    assert file_outside(robot / "a.xml", robot) is None
+    with pytest.raises(ConfigError, match="MuJoCo") as refused:
+        build(described(robot, "a.xml"))
+    assert "leads to" not in str(refused.value)
+
+
+def harmless(mjcf: str) -> str:
+    """Return MJCF whose shapes touch nothing."""
+    return mjcf.replace("<geom ", '<geom contype="0" conaffinity="0" ')
+
+
+def build(description: Path) -> None:
+    """Build an environment with a robot."""
+    arena.make("reach", embodiment=str(description), device="cpu").close()
 
 
 def described(directory: Path, mjcf: str) -> Path:
@@ -118,29 +125,29 @@ def test_a_description_whose_mjcf_file_lies_elsewhere_is_refused_with_the_path(d
     (outside / "robot.xml").write_text(f"<mujoco>{BODY}</mujoco>")
     (robot / "link.xml").symlink_to(outside / "robot.xml")
     with pytest.raises(ConfigError) as refused:
-        described_embodiment(described(robot, way.replace("{outside}", str(outside))))
+        build(described(robot, way.replace("{outside}", str(outside))))
     [problem] = refused.value.problems
-    assert problem.key == "mjcf"
-    assert problem.message.startswith(f"leads to '{outside / 'robot.xml'}', which is not below '{robot}'")
+    assert problem.key == "arena_env_args.embodiment"
+    expected = f"{robot / 'robot.yaml'}: mjcf: leads to '{outside / 'robot.xml'}', which is not below '{robot}'"
+    assert problem.message.startswith(expected)
 
 
 def test_a_description_whose_mjcf_file_includes_another_directories_is_refused_with_the_path(directories):
     robot, outside = directories
     (robot / "robot.xml").write_text(f'<mujoco><include file="../outside/part.xml"/>{BODY}</mujoco>')
     with pytest.raises(ConfigError, match=re.escape(f"leads to '{outside / 'part.xml'}'")):
-        described_embodiment(described(robot, "robot.xml"))
+        build(described(robot, "robot.xml"))
 
 
 def test_a_checkout_of_menagerie_may_lie_anywhere_and_keeps_its_files_below_itself(directories, monkeypatch):
     robot, outside = directories
     (outside / "arm").mkdir()
-    xml = re.findall(r"```xml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
-    (outside / "arm" / "arm.xml").write_text(xml)
+    (outside / "arm" / "arm.xml").write_text(SIX_AXIS)
     monkeypatch.setenv("MENAGERIE_ROOT", str(outside))
-    assert described_embodiment(described(robot, "../outside/arm/arm.xml")).asset == str(outside / "arm" / "arm.xml")
+    build(described(robot, "../outside/arm/arm.xml"))
     (outside / "arm" / "arm.xml").write_text(
-        xml.replace("<worldbody>", '<include file="../../robot/x.xml"/><worldbody>')
+        SIX_AXIS.replace("<worldbody>", '<include file="../../robot/x.xml"/><worldbody>')
     )
     (robot / "x.xml").write_text("<mujoco/>")
     with pytest.raises(ConfigError, match="leads to"):
-        described_embodiment(described(robot, "../outside/arm/arm.xml"))
+        build(described(robot, "../outside/arm/arm.xml"))

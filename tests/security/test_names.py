@@ -1,9 +1,6 @@
 """What users and their code call things acts neither on a screen nor in a log, a spreadsheet or a path."""
 
-import csv
-import io
 import json
-import logging
 import unicodedata
 from pathlib import Path
 
@@ -11,11 +8,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.logs import log_file, plain_text, set_up_console_logging
 from isaaclab_arena.policies import PolicyBase
-from isaaclab_arena.recording.captions import caption_bar
-from isaaclab_arena.results.result_files import csv_text
-from isaaclab_arena.storage.json_values import json_line, json_text
 from tests.environments.gym.gym_mischief import ID
 
 WICKED = [
@@ -44,22 +37,6 @@ def evaluate(directory: Path, job: dict) -> int:
     )
 
 
-@pytest.mark.parametrize("text", WICKED)
-def test_plain_text_steers_nothing_and_can_be_encoded(text):
-    assert not steers(plain_text(text))
-    assert plain_text(text).encode()
-    assert "\n" not in plain_text(f"{text}\nb\tc")
-    assert plain_text("b\n\tc", keep_lines=True) == "b\n\tc"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["lift cube", "W\u00fcrfel", "\u5b57", "\u06a9\u062a\u0627\u0628\u200c\u0647\u0627", "\U0001f468\u200d\U0001f469"],
-)
-def test_plain_text_leaves_every_script_as_it_is(text):
-    assert plain_text(text) == text
-
-
 @pytest.mark.parametrize("text", WICKED[:-1])
 def test_a_mistake_is_shown_without_what_it_would_do_to_the_screen(tmp_path, capfd, text):
     wrong = {"arena_env_args": {"environment": f"reach{text}"}, "policy_type": f"zero{text}", f"key{text}": 1}
@@ -69,42 +46,6 @@ def test_a_mistake_is_shown_without_what_it_would_do_to_the_screen(tmp_path, cap
     assert "unknown key" in shown.err
     assert "no environment called" in shown.err
     assert not steers(shown.out + shown.err)
-
-
-def test_log_lines_are_plain_on_the_screen_and_in_the_file(tmp_path, capfd):
-    set_up_console_logging(0)
-    with log_file(tmp_path / "rank0.log", 0):
-        for text in WICKED:
-            logging.getLogger("isaaclab_arena.test").warning("job '%s'", text)
-    shown = capfd.readouterr().err
-    written = (tmp_path / "rank0.log").read_text(encoding="utf-8")
-    assert shown.count("job '") == written.count("job '") == len(WICKED)
-    assert not steers(shown + written)
-    assert "Logging error" not in shown
-
-
-@pytest.mark.parametrize("text", WICKED)
-def test_json_says_the_same_and_steers_nothing(text):
-    for written in (json_line({text: [text]}), json_text({text: [text]}).rstrip("\n")):
-        assert not steers(written)
-        if not text.endswith("\udcff"):
-            assert json.loads(written) == {text: [text]}
-        assert json.loads(written.encode())
-
-
-@pytest.mark.parametrize(
-    "cell", ["=cmd()", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1dcmd()", "\uff20a", "\x00=1", *WICKED[:-1]]
-)
-def test_a_cell_neither_runs_in_a_spreadsheet_nor_steers_a_terminal(cell):
-    table = pd.DataFrame({"text": pd.array([cell], dtype="string"), "mixed": pd.Series([cell], dtype=object)})
-    text = csv_text(table)
-    [cells] = csv.DictReader(io.StringIO(text))
-    assert not steers(text)
-    assert all(value[0] not in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20" for value in cells.values())
-
-
-def test_numbers_in_a_table_are_no_formulas():
-    assert csv_text(pd.DataFrame({"a": [-1.5], "b": pd.array([-2], dtype="Int64")})) == "a,b\n-1.5,-2\n"
 
 
 class MutteringPolicy(PolicyBase[None]):
@@ -143,8 +84,3 @@ def test_instructions_and_error_texts_are_harmless_wherever_a_run_writes_them(tm
     assert all(not str(cell).startswith("=") for cell in episodes.to_numpy().ravel())
     instructions = pd.read_parquet(tmp_path / "out" / "episodes.parquet")["language_instruction"]
     assert all(text.startswith("=HYPERLINK()") for text in instructions)
-
-
-@pytest.mark.parametrize("name", ["<script>alert(1)<", "=HYPERLINK()", "\u5b57" * 60, "\U0001f916", "x" * 80])
-def test_any_name_that_is_accepted_fits_into_a_caption(name):
-    assert caption_bar(320, [f"{name}, episode 1", "episode 1"]).shape[1] == 320

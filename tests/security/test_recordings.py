@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from isaaclab_arena import ConfigError, StorageError
-from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.policies import resolve_policy_class
+from isaaclab_arena.policies import PolicyError, resolve_policy_class
 from isaaclab_arena.results import list_episodes, read_attributes, read_episode, verify_episodes
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
-from isaaclab_arena.storage.hdf5.episodes import read_actions
 from tests.policy.playing import play
 
 SECRET = np.full((3, 3), 42, np.float32)
@@ -97,24 +94,6 @@ def test_the_replay_policy_plays_nothing_that_lies_in_another_file(tmp_path, lea
     with pytest.raises((ConfigError, PolicyError)) as refused:
         play(resolve_policy_class("replay").from_dict({"replay_file_path": str(path)}), 1)
     assert message in str(refused.value)
-
-
-@pytest.mark.parametrize("lead", LEADS)
-def test_consolidation_brings_nothing_of_another_file_into_a_dataset(tmp_path, lead):
-    make, message = LEADS[lead]
-    path = recording(tmp_path, make)
-    result = consolidate([path], tmp_path / "dataset.hdf5")
-    assert result.episode_indices == ()
-    assert [(damaged, message in reason) for damaged, reason in result.damaged] == [(path, True)]
-    assert path.exists()
-
-
-def test_actions_that_are_no_numbers_are_refused(tmp_path):
-    def words(file: h5py.File, secret: Path) -> None:
-        demo(file)["actions"] = np.array([[b"push"]], dtype=object)
-
-    with pytest.raises(StorageError, match="/data/demo_0/actions holds object, and only numbers are read"):
-        read_actions(recording(tmp_path, words), 0)
 
 
 def test_a_group_that_holds_itself_is_no_endless_recording(tmp_path):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.storage.json_values import json_line, json_text
+from tests.security.test_names import WICKED, steers
 
 NESTED = {
     "name": 'a "quoted", line\nand another, [of] {brackets}',
@@ -35,3 +36,12 @@ def test_what_json_does_not_know_becomes_what_it_does():
 
 def test_a_line_of_plain_values_is_what_pythons_own_encoder_writes():
     assert json_line(NESTED) == json.dumps(NESTED, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("text", WICKED)
+def test_json_says_the_same_and_steers_nothing(text):
+    for written in (json_line({text: [text]}), json_text({text: [text]}).rstrip("\n")):
+        assert not steers(written)
+        if not text.endswith("\udcff"):
+            assert json.loads(written) == {text: [text]}
+        assert json.loads(written.encode())

@@ -14,6 +14,7 @@ from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recovery.set_aside import drop_episodes
+from tests.security.test_recordings import LEADS, recording
 from tests.storage.recordings import recorded, write_parts
 
 
@@ -158,3 +159,13 @@ def test_a_dataset_that_lost_episodes_is_on_the_disk_before_it_replaces_the_old_
     drop_episodes(dataset, {0})
     assert noted == [(temporary_path(dataset).name, {temporary_path(dataset).name, dataset.name})]
     assert hdf5.list_episodes(dataset) == [1]
+
+
+@pytest.mark.parametrize("lead", LEADS)
+def test_consolidation_brings_nothing_of_another_file_into_a_dataset(tmp_path, lead):
+    make, message = LEADS[lead]
+    path = recording(tmp_path, make)
+    result = consolidate([path], tmp_path / "dataset.hdf5")
+    assert result.episode_indices == ()
+    assert [(damaged, message in reason) for damaged, reason in result.damaged] == [(path, True)]
+    assert path.exists()

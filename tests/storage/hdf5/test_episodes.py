@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -5,6 +7,7 @@ import pytest
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
+from tests.security.test_recordings import demo, recording
 from tests.storage.recordings import recorded
 
 
@@ -75,3 +78,11 @@ def test_the_checksum_knows_names_shapes_types_and_order_of_elements():
     others = [{"b": array}, {"a": array.reshape(2, 3)}, {"a": array.astype(np.float64)}, {"a": array[::-1]}]
     assert len({base, *map(checksum, others)}) == 5
     assert checksum({"a": array, "b": array}) == checksum({"b": array, "a": array})
+
+
+def test_actions_that_are_no_numbers_are_refused(tmp_path):
+    def words(file: h5py.File, secret: Path) -> None:
+        demo(file)["actions"] = np.array([[b"push"]], dtype=object)
+
+    with pytest.raises(StorageError, match="/data/demo_0/actions holds object, and only numbers are read"):
+        hdf5.read_actions(recording(tmp_path, words), 0)
