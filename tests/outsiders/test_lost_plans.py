@@ -1,6 +1,6 @@
 """A run whose ``run.json`` somebody deleted or damaged."""
 
-import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -8,55 +8,12 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.run.run_plan import plan_copy_path, read_run_plan, write_run_plan
 from tests.end_to_end.launching import write_jobs
-from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, plan, recover
+from tests.results.evidence import write_plan
+from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 
-
-@pytest.fixture
-def output(tmp_path):
-    write_run_plan(tmp_path, plan())
-    JobOnDisk(tmp_path).finish(0, 1)
-    begin_attempt(tmp_path, 1, recover(tmp_path))
-    return tmp_path
-
-
-@pytest.mark.parametrize("content", [None, b"", b'{"schema_version": 1, "jobs": 3}'])
-def test_a_lost_or_damaged_plan_is_brought_back(output, capsys, content):
-    path = output / "run.json"
-    whole = path.read_bytes()
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    assert main(["recover", str(output)]) == 0
-    assert "is there again, with 1 job" in capsys.readouterr().out
-    assert path.read_bytes() == whole
-    assert read_run_plan(output) == plan()
-    if content is not None:
-        assert (output / "set_aside" / "run.json").read_bytes() == content
-
-
-def test_who_asks_for_a_run_without_its_plan_is_told_the_way_out(output, capsys):
-    (output / "run.json").unlink()
-    assert main(["merge", str(output)]) == 2
-    assert "it is lost; isaaclab-arena recover brings it back" in capsys.readouterr().err
-
-
-def test_a_whole_plan_is_left_as_it_is(output, capsys):
-    before = (output / "run.json").stat().st_mtime_ns
-    assert main(["recover", str(output)]) == 2
-    assert "nothing is lost" in capsys.readouterr().err
-    assert (output / "run.json").stat().st_mtime_ns == before
-
-
-def test_where_no_copy_is_what_is_known_and_what_is_missing_is_said(output, capsys):
-    (output / "run.json").unlink()
-    plan_copy_path(output).unlink()
-    assert main(["recover", str(output)]) == 2
-    told = capsys.readouterr().err
-    assert "attempt_1.json: command_line: its command line is of no runner: ''" in told
-    assert "1 attempts, and results of 1 jobs (lift) are there" in told
-    assert "the options of the jobs, how many episodes each has" in told
+COPY = Path("attempts", "plan.json")
+"""Where a run keeps a copy of its plan."""
 
 
 JOBS = [
@@ -78,11 +35,59 @@ def finished(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def output(finished, tmp_path) -> Path:
+    """Return a copy of the run."""
+    return Path(shutil.copytree(finished / "out", tmp_path / "out"))
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"schema_version": 1, "jobs": 3}'])
+def test_a_lost_or_damaged_plan_is_brought_back(output, capsys, content):
+    path = output / "run.json"
+    whole = path.read_bytes()
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["recover", str(output)]) == 0
+    assert "is there again, with 2 jobs" in capsys.readouterr().out
+    assert path.read_bytes() == whole
+    assert main(["recover", str(output)]) == 2
+    assert "nothing is lost" in capsys.readouterr().err
+    if content is not None:
+        assert (output / "set_aside" / "run.json").read_bytes() == content
+
+
+def test_who_asks_for_a_run_without_its_plan_is_told_the_way_out(output, capsys):
+    (output / "run.json").unlink()
+    assert main(["merge", str(output)]) == 2
+    assert "it is lost; isaaclab-arena recover brings it back" in capsys.readouterr().err
+
+
+def test_a_whole_plan_is_left_as_it_is(output, capsys):
+    before = (output / "run.json").stat().st_mtime_ns
+    assert main(["recover", str(output)]) == 2
+    assert "nothing is lost" in capsys.readouterr().err
+    assert (output / "run.json").stat().st_mtime_ns == before
+
+
+def test_where_no_copy_is_what_is_known_and_what_is_missing_is_said(tmp_path, capsys):
+    write_plan(tmp_path, planned())
+    JobOnDisk(tmp_path).finish(0, 1)
+    begin_attempt(tmp_path, 1, recover(tmp_path))
+    (tmp_path / "run.json").unlink()
+    (tmp_path / COPY).unlink()
+    assert main(["recover", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "attempt_1.json: command_line: its command line is of no runner: ''" in told
+    assert "1 attempts, and results of 1 jobs (lift) are there" in told
+    assert "the options of the jobs, how many episodes each has" in told
+
+
+@pytest.fixture
 def older(finished, tmp_path, monkeypatch) -> Path:
-    """Return a copy of it that has lost its plan, as a run of an earlier version may, and be there."""
+    """Return a copy of both whose run has lost its plan, as one of an earlier version may, and be there."""
     directory = Path(shutil.copytree(finished, tmp_path / "older"))
     (directory / "out" / "run.json").unlink()
-    plan_copy_path(directory / "out").unlink()
+    (directory / "out" / COPY).unlink()
     monkeypatch.chdir(directory)
     return directory
 
@@ -92,10 +97,9 @@ def test_the_plan_of_an_older_run_is_made_anew_from_its_first_attempt_and_its_jo
     told = capsys.readouterr().out
     assert "out/run.json is there again, with 2 jobs" in told
     assert "made anew from what was typed" in told
-    before, after = (read_run_plan(directory / "out") for directory in (finished, older))
-    created, directory = before.created_at, str(older)
-    assert dataclasses.replace(after, created_at=created) == dataclasses.replace(before, working_directory=directory)
-    assert plan_copy_path(older / "out").is_file()
+    before, after = (json.loads((directory / "out" / "run.json").read_text()) for directory in (finished, older))
+    assert after == {**before, "created_at": after["created_at"], "working_directory": str(older)}
+    assert (older / "out" / COPY).is_file()
     assert evaluate(["--eval_jobs_config", "jobs.json", "--output_dir", "out", "--resume", "--seed", "7"]) == 0
 
 
