@@ -6,6 +6,7 @@ import os
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -15,7 +16,8 @@ from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
-from tests.gr00t.data.recordings import PANDA_YAML, record, recorded_episode
+from tests.gr00t.data.recordings import PANDA_YAML, picture_series, record, recorded_episode
+from tests.outsiders.lerobot_style import CAMERA, write_dataset
 
 VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
 
@@ -229,3 +231,26 @@ def test_links_of_a_cache_lead_to_its_own_files_alone(dataset, tmp_path):
     info.symlink_to("../../../blobs/info")
     with pytest.raises(StorageError, match="outside of the dataset"):
         open_dataset(revision)
+
+
+def test_a_table_that_lacks_pictures_is_named(tmp_path):
+    episode = {
+        "state": np.zeros((3, 7), np.float32),
+        "actions": np.zeros((3, 8), np.float32),
+        "rewards": np.zeros(3, np.float32),
+        "success": True,
+        "task": "push",
+        "pictures": picture_series(0, 3, 64, 64),
+    }
+    dataset = write_dataset(tmp_path / "theirs", [episode], version="v2.1", dtype="image")
+    path = dataset / "data/chunk-000/episode_000000.parquet"
+    table = parquet.read_table(path)
+    parquet.write_table(table.slice(0, 2), path)
+    with pytest.raises(StorageError, match=f"'{CAMERA}' has 2 pictures; 3 are due"):
+        list(open_dataset(dataset).frames(0, CAMERA))
+    parquet.write_table(pa.concat_tables([table, table]), path)
+    with pytest.raises(StorageError, match="more rows with episode_index 0 than the 3"):
+        list(open_dataset(dataset).frames(0, CAMERA))
+    parquet.write_table(table.drop_columns([CAMERA]), path)
+    with pytest.raises(StorageError, match=r"has no column 'observation.images.front' of pictures"):
+        list(open_dataset(dataset).frames(0, CAMERA))
