@@ -4,26 +4,23 @@ import argparse
 import dataclasses
 import importlib
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pandas as pd
 import pytest
 import torch
 
-from isaaclab_arena import ConfigError
-from isaaclab_arena.cli.commands.evaluate import validate
-from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
-from isaaclab_arena.evaluation.options import read_command_line
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.policy_runner import PolicyOptions, get_policy_cls, job_block
+import isaaclab_arena as arena
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.evaluation.eval_runner import main as evaluate
+from isaaclab_arena.evaluation.policy_runner import get_policy_cls
+from isaaclab_arena.evaluation.policy_runner import main as play
 from isaaclab_arena.policies import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy, ZeroActionPolicyCfg
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible
-from tests.evaluation.jobs import settings
-from tests.fakes import Notebook
-from tests.machine import show_gpus
+from isaaclab_arena.results import read_episode
 from tests.outsiders import arena_policies
 
 MODULE = arena_policies.__name__
@@ -44,20 +41,16 @@ def block(policy: str, options: dict[str, Any] | None = None, **changes: Any) ->
     }
 
 
-def resolved(job: dict[str, Any], **options: Any) -> Job:
-    return resolve_jobs(read_jobs({"jobs": [job]}, source="jobs.json").jobs, file="jobs.json", device="cpu", **options)[
-        0
-    ]
+def written(directory: Path, *jobs: dict[str, Any]) -> Path:
+    """Write a job file and return its path."""
+    path = directory / "jobs.json"
+    path.write_text(json.dumps({"jobs": jobs}))
+    return path
 
 
-def first_action(job: Job, output_directory: Path) -> float:
-    """Run a job as a rank does, and return the first number of the first action that the environment was given."""
-    runner, seen = JobRunner(settings(output_directory)), Notebook()
-    report = runner.run(job, [seen])
-    runner.close()
-    assert report.status is ReportedStatus.COMPLETED, report.error
-    assert len(seen.transitions) == (job.config.num_steps or LENGTH)
-    return seen.transitions[0].action[0, 0].item()
+def first_action(output: Path, job: str = "cartpole") -> float:
+    """Return the first number of the first action that the environment was given."""
+    return read_episode(output / job / f"dataset_{job}.hdf5", 0).arrays["actions"][0, 0].item()
 
 
 STYLES = [
@@ -85,63 +78,69 @@ STYLES = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "options", "expected"), STYLES)
-def test_a_policy_in_a_style_of_arena_runs_from_a_job(policy, options, expected, tmp_path):
-    assert first_action(resolved(block(policy, options)), tmp_path) == pytest.approx(expected)
+IMPOSSIBLE = [
+    ("ForgetfulPolicy", {"push": 1}, "from_args reads 'remote_host', which add_args_to_parser does not define"),
+    ("InheritingPolicy", {"push": 1}, "from_args must return a InheritingPolicy, it returned a ParserPolicy"),
+    ("AttributePolicy", {"push": 1}, "reads config.push, but it does not say what its config is"),
+]
+"""Policies that cannot be built as they say, and what a run tells of each."""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory) -> Path:
+    """Return the directory of a run of all policies."""
+    directory = tmp_path_factory.mktemp("policies")
+    two = {"num_steps": None, "num_episodes": 2}
+    slots = {"environment": "cartpole", "num_envs": 3}
+    jobs = [
+        *(block(policy, options, name=f"style_{index}", **two) for index, (policy, options, _) in enumerate(STYLES)),
+        *(block(policy, options, name=policy) for policy, options, _ in IMPOSSIBLE),
+        block("RecordedPolicy", name="recorded", num_steps=None),
+        block("NumpyReproduciblePolicy", name="reproducible", arena_env_args=slots),
+    ]
+    arguments = ["--eval_jobs_config", str(written(directory, *jobs)), "--output_dir", str(directory / "out")]
+    assert evaluate([*arguments, "--device", "cpu", "--no_report"]) == 1
+    return directory / "out"
+
+
+def job_of(output: Path, name: str) -> dict[str, Any]:
+    """Return what the table of jobs says of one."""
+    jobs = arena.load_results(output).jobs
+    return jobs[jobs["name"] == name].iloc[0].to_dict()
+
+
+@pytest.mark.parametrize(("index", "expected"), [(index, expected) for index, (_, _, expected) in enumerate(STYLES)])
+def test_a_policy_in_a_style_of_arena_runs_from_a_job(output, index, expected):
+    name = f"style_{index}"
+    job = job_of(output, name)
+    assert (job["status"], job["episodes"], job["error"]) == ("completed", 2, None)
+    assert first_action(output, name) == pytest.approx(expected)
 
 
 def test_validate_accepts_the_policies_of_all_styles(tmp_path, capsys):
     jobs = [block(policy, options, name=f"job_{index}") for index, (policy, options, _) in enumerate(STYLES)]
-    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}))
-    assert validate.main([str(tmp_path / "jobs.json")]) == 0
+    assert main(["validate", str(written(tmp_path, *jobs))]) == 0
     assert f"{len(STYLES)} jobs" in capsys.readouterr().out
 
 
-def test_a_policy_that_says_its_length_in_the_old_words_needs_none_from_the_job(tmp_path):
-    job = resolved(block("RecordedPolicy", num_steps=None))
-    assert first_action(job, tmp_path) == 0.0
+def test_a_policy_that_says_its_length_in_the_old_words_needs_none_from_the_job(output):
+    assert job_of(output, "recorded")["status"] == "completed"
+    timing = pd.read_parquet(output / "timing.parquet").set_index("name")
+    assert timing.loc["recorded", "env_steps"] == NUM_ENVS * LENGTH
 
 
 def test_chunks_are_fetched_for_env_slots_that_need_them(tmp_path):
     calls = arena_policies.ChunkedPolicy.num_calls
-    first_action(resolved(block("ChunkedPolicy", num_steps=9)), tmp_path)
+    jobs = written(tmp_path, block("ChunkedPolicy", num_steps=9))
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(tmp_path / "out"), "--no_report"]) == 0
     assert arena_policies.ChunkedPolicy.num_calls - calls == 3
 
 
-def test_a_policy_that_answers_with_arrays_is_asked_about_places_in_a_batch_like_any_other(tmp_path):
-    job = resolved(block("NumpyReproduciblePolicy", arena_env_args={"environment": "cartpole", "num_envs": 3}))
-    report = JobRunner(settings(tmp_path)).run(job)
-    assert (report.status, report.plan_because) == (ReportedStatus.COMPLETED, None)
-    assert report.reproducible is Reproducible.BITWISE
-    assert report.policy_batch == 4
-
-
-@pytest.mark.parametrize(
-    ("gpus", "local_rank", "options", "placed"),
-    [
-        (0, None, {}, "cpu"),
-        (0, "1", {}, "cpu"),
-        (4, "2", {}, "cuda:2"),
-        (4, None, {}, "cuda:0"),
-        (4, "2", {"device": "cuda:3"}, "cuda:3"),
-    ],
-)
-@pytest.mark.parametrize("policy", ["NudgePolicy", "ParserPolicy"])
-def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy, gpus, local_rank, options, placed):
-    show_gpus(monkeypatch, gpus)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if local_rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", local_rank)
-    job = read_jobs({"jobs": [block(policy, {"push": 1, **options})]}, source="jobs.json").jobs[0]
-    [found] = resolve_jobs([job])
-    assert {**found.policy_options, **found.policy_placement}["device"] == placed
-    assert found.policy_options.get("device") == options.get("device")
-
-
-def test_a_gpu_that_a_default_names_by_number_is_left_alone_without_a_launcher(monkeypatch):
-    show_gpus(monkeypatch, 4)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert resolved(block("SecondGpuPolicy")).policy_placement == {"device": "cuda:1"}
+def test_a_policy_that_answers_with_arrays_is_asked_about_places_in_a_batch_like_any_other(output):
+    job = job_of(output, "reproducible")
+    assert (job["status"], job["plan_because"]) == ("completed", None)
+    assert job["reproducible"] == "bitwise"
+    assert job["policy_batch"] == 4
 
 
 MISTAKES = [
@@ -178,36 +177,22 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("policy", "options", "key", "message"), MISTAKES)
-def test_options_that_a_policy_does_not_take_are_refused_with_file_job_and_key(policy, options, key, message):
-    with pytest.raises(ConfigError) as refused:
-        resolved(block(policy, options))
-    problem = refused.value.problems[0]
-    assert (problem.file, problem.job, problem.key) == ("jobs.json", "cartpole", key)
-    assert message in problem.message
+def test_options_that_a_policy_does_not_take_are_refused_with_file_job_and_key(
+    policy, options, key, message, tmp_path, capsys
+):
+    path = written(tmp_path, block(policy, options))
+    assert main(["validate", "--json", str(path)]) == 2
+    problem = json.loads(capsys.readouterr().out)["problems"][0]
+    assert (problem["file"], problem["job"], problem["key"]) == (str(path), "cartpole", key)
+    assert message in problem["message"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "options", "message"),
-    [
-        ("ForgetfulPolicy", {"push": 1}, "from_args reads 'remote_host', which add_args_to_parser does not define"),
-        ("InheritingPolicy", {"push": 1}, "from_args must return a InheritingPolicy, it returned a ParserPolicy"),
-        ("AttributePolicy", {"push": 1}, "reads config.push, but it does not say what its config is"),
-    ],
-)
-def test_a_policy_that_cannot_be_built_as_it_says_fails_its_job_with_a_way_out(policy, options, message, tmp_path):
-    report = JobRunner(settings(tmp_path)).run(resolved(block(policy, options)))
-    assert report.status is ReportedStatus.FAILED
-    assert report.error is not None
-    assert report.error.startswith("ConfigError: ")
-    assert message in report.error
-
-
-def typed(*arguments: str) -> dict[str, Any]:
-    """Return the job that a command line of the policy runner amounts to."""
-    options, rest = read_command_line(
-        PolicyOptions, ["--num_steps", "3", "--num_envs", str(NUM_ENVS), *arguments], program="p"
-    )
-    return {**job_block(options, rest), "num_steps": 3}
+@pytest.mark.parametrize(("policy", "message"), [(policy, message) for policy, _, message in IMPOSSIBLE])
+def test_a_policy_that_cannot_be_built_as_it_says_fails_its_job_with_a_way_out(output, policy, message):
+    job = job_of(output, policy)
+    assert job["status"] == "failed"
+    assert job["error"].startswith("ConfigError: ")
+    assert message in job["error"]
 
 
 @pytest.mark.parametrize(
@@ -224,21 +209,30 @@ def typed(*arguments: str) -> dict[str, Any]:
 )
 def test_a_command_line_gives_a_policy_the_options_of_its_own_parser(arguments, given, tmp_path):
     policy, *rest = arguments
-    job = typed("--policy_type", f"{MODULE}.{policy}", *rest)
-    assert job["arena_env_args"]["environment"] == "cartpole"
-    assert ("start" in job["arena_env_args"]) == ("--start" in rest)
-    job["arena_env_args"]["num_envs"] = NUM_ENVS
-    assert first_action(resolved(job), tmp_path) == pytest.approx(given)
+    run = ["--num_episodes", "1", "--num_envs", str(NUM_ENVS), "--output_dir", str(tmp_path / "out"), "--no_report"]
+    assert play([*run, "--policy_type", f"{MODULE}.{policy}", *rest]) == 0
+    (job,) = json.loads((tmp_path / "out" / "run.json").read_text())["jobs"]
+    assert job["config"]["environment"] == "cartpole"
+    assert ("start" in job["config"]["environment_args"]) == ("--start" in rest)
+    assert first_action(tmp_path / "out") == pytest.approx(given)
 
 
-def test_a_command_line_whose_option_lacks_its_word_is_refused():
-    with pytest.raises(ConfigError, match="--push: expected one argument"):
-        typed("--policy_type", f"{MODULE}.ParserPolicy", "cartpole", "--push")
+@pytest.fixture
+def refused(capsys) -> Callable[..., str]:
+    def refused(*arguments: str) -> str:
+        assert play(["--num_steps", "3", "--num_envs", str(NUM_ENVS), *arguments]) == 2
+        return capsys.readouterr().err
+
+    return refused
 
 
-def test_a_command_line_cannot_give_what_no_job_file_can_hold():
-    with pytest.raises(ConfigError, match=r"--when: <object .*> is nothing that a job file can hold"):
-        typed("--policy_type", f"{MODULE}.ConstantPolicy", "cartpole", "--at_once")
+def test_a_command_line_whose_option_lacks_its_word_is_refused(refused):
+    assert "--push: expected one argument" in refused("--policy_type", f"{MODULE}.ParserPolicy", "cartpole", "--push")
+
+
+def test_a_command_line_cannot_give_what_no_job_file_can_hold(refused):
+    told = refused("--policy_type", f"{MODULE}.ConstantPolicy", "cartpole", "--at_once")
+    assert re.search(r"--when: <object .*> is nothing that a job file can hold", told)
 
 
 def test_every_class_gives_a_script_its_arguments_and_is_built_from_what_the_parser_reads():
