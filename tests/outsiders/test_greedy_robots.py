@@ -1,4 +1,4 @@
-"""A short MJCF file can ask for any time and memory: it is compiled elsewhere first, within limits."""
+"""A robot whose short MJCF file asks for too much time and memory is refused before anything is built."""
 
 import re
 from pathlib import Path
@@ -6,54 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from isaaclab_arena import ConfigError
-from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
+from isaaclab_arena import ConfigError, make
 
 ROBOTS = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
-
-
-def nested(count: int, levels: int) -> str:
-    inner = '<geom size=".1"/>'
-    for _ in range(levels):
-        inner = f'<replicate count="{count}" offset="1 0 0">{inner}</replicate>'
-    return f"<worldbody>{inner}</worldbody>"
-
-
-def textured(pixels: int) -> str:
-    texture = f'<texture name="t" type="2d" builtin="flat" width="{pixels}" height="{pixels}"/>'
-    return f'<asset>{texture}</asset><worldbody><geom size="1"/></worldbody>'
-
-
-def verdict(directory: Path, content: str) -> str | None:
-    (directory / "robot.xml").write_text(f"<mujoco>{content}</mujoco>")
-    return wrong_with_mjcf(directory / "robot.xml", max_seconds=5)
-
-
-def test_what_compiles_within_the_limits_is_let_in(tmp_path):
-    assert verdict(tmp_path, nested(100, 2)) is None
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (nested(2, 15), "compiles to 32768 geoms (at most 20000)"),
-        (f"<worldbody>{'<body/>' * 2001}</worldbody>", "compiles to 2002 bodies (at most 2000)"),
-        (f"<worldbody>{'<body>' * 200_000}{'</body>' * 200_000}</worldbody>", "nest"),
-        (textured(14_000), "bytes (at most 536870912)"),
-        (textured(60_000), "Could not allocate memory"),
-        ("<worldbdy/>", "is refused by MuJoCo: XML Error"),
-    ],
-)
-def test_what_asks_for_too_much_is_refused_with_the_limit(tmp_path, content, message):
-    assert message in str(verdict(tmp_path, content))
-
-
-def test_a_file_that_multiplies_for_ever_is_refused_in_time(tmp_path):
-    said = str(verdict(tmp_path, nested(2, 40)))
-    # On a machine that is busy with other work the wall clock runs out first.
-    within = "cannot be compiled within 5 s of processor time and 4 GiB of memory"
-    assert within in said or "takes MuJoCo more than 10 s to compile" in said
+LEVELS = 15
+DOUBLED = "".join(['<replicate count="2" offset="1 0 0">' * LEVELS, '<geom size=".1"/>', "</replicate>" * LEVELS])
 
 
 def test_a_robot_that_is_too_greedy_is_a_mistake_of_its_description(tmp_path):
@@ -61,9 +18,10 @@ def test_a_robot_that_is_too_greedy_is_a_mistake_of_its_description(tmp_path):
         re.findall(rf"```{kind}\n(.*?)```", ROBOTS.read_text(), re.DOTALL)[0] for kind in ("yaml", "xml")
     )
     (tmp_path / "robot.yaml").write_text(yaml.safe_dump({**yaml.safe_load(description), "mjcf": "robot.xml"}))
-    (tmp_path / "robot.xml").write_text(robot.replace("</mujoco>", f"{nested(2, 15)}</mujoco>"))
+    (tmp_path / "robot.xml").write_text(robot.replace("</mujoco>", f"<worldbody>{DOUBLED}</worldbody></mujoco>"))
     with pytest.raises(ConfigError) as caught:
-        described_embodiment(tmp_path / "robot.yaml")
+        make("reach", embodiment=str(tmp_path / "robot.yaml"))
     (problem,) = caught.value.problems
-    assert (problem.key, problem.file) == ("mjcf", str(tmp_path / "robot.yaml"))
+    assert problem.key == "arena_env_args.embodiment"
+    assert problem.message.startswith(f"{tmp_path / 'robot.yaml'}: mjcf: ")
     assert "give the robot fewer replicas" in problem.message
