@@ -4,12 +4,16 @@ import importlib.util
 import logging
 import re
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
 from isaaclab_arena.config.options import read_options
+from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, build
@@ -146,3 +150,20 @@ def test_meta_world_missing_is_told_with_how_to_install_it():
 
 def test_a_worker_names_the_interpreter_that_lacks_the_package():
     assert f"for {IN_WORKERS['python']}: " in problems("gym:no_such_module:Draw-v0", **IN_WORKERS)
+
+
+def test_workers_that_draw_are_told_which_gpu_is_their_ranks(tmp_path, monkeypatch):
+    monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
+    # EGL counts from the other end.
+    draw = partial(draw_on, egl_gpus=lambda: [3, 2, 1, 0])
+    noted = tmp_path / "noted"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$MUJOCO_EGL_DEVICE_ID" > {noted}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    builder = GymBuilder(config_class=GymConfig, kind="gym", name="CartPole-v1", install_hint="", draw_on=draw)
+    try:
+        device = torch.device("cuda", 1)
+        builder.build(GymConfig(python=str(python)), num_envs=1, device=device, num_threads=1).close()
+    finally:
+        monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
+    assert noted.read_text() == "2\n"
