@@ -31,6 +31,18 @@ def test_without_a_launcher_there_is_one_process():
     assert not context.launched_by_torchrun
 
 
+@pytest.mark.parametrize("rank", range(6))
+def test_a_task_that_slurm_gives_one_gpu_has_that_one_whatever_its_local_rank(rank):
+    environ = {
+        "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "node1", "MASTER_PORT": "29500",
+    }  # fmt: skip
+    context = DistributedContext.from_environment(environ, visible_gpus=1)
+    assert (context.rank, context.local_rank) == (rank, rank % 2)
+    assert (context.world_size, context.local_world_size) == (6, 2)
+    assert (context.master_address, str(context.device)) == ("node1:29500", "cuda:0")
+
+
 def test_torchruns_variables_are_read():
     context = DistributedContext.from_environment(TORCHRUN, visible_gpus=4)
     assert (context.rank, context.local_rank, context.world_size, context.local_world_size) == (5, 1, 8, 4)

@@ -1,11 +1,20 @@
 """Reading documents for what can be run in them."""
 
+import json
 import re
 import shlex
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.cli.main import main
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"\s+# .*$", re.MULTILINE)
+# What a right job file needs that only a reader has: an interpreter, a package.
+_OF_A_READER = re.compile(r"is no program that can be run|No module named")
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -36,3 +45,13 @@ def as_arguments(line: str) -> list[str]:
     words = shlex.split(line)
     programs = {"python": [sys.executable], "isaaclab-arena": [sys.executable, "-m", "isaaclab_arena.cli"]}
     return [*programs[words[0]], *words[1:]]
+
+
+def mistakes_in(job_file: Path) -> list[dict[str, Any]]:
+    """Return what `isaaclab-arena validate` holds against a job file, beside what only a reader of the document has."""
+    printed = StringIO()
+    with redirect_stdout(printed):
+        main(["validate", "--json", str(job_file)])
+    found = json.loads(printed.getvalue())
+    assert found["files"] or found["problems"]
+    return [problem for problem in found["problems"] if not _OF_A_READER.search(problem["message"])]

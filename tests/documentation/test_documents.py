@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.environments import SUITES
-from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.results import merge_results
-from isaaclab_arena.results.table import table_columns
-from tests.documentation.reading import blocks
+from isaaclab_arena.cli.main import main
+from tests.documentation.reading import blocks, mistakes_in
 from tests.documentation.story import Step, follow, steps_of
 from tests.end_to_end.launching import ROOT, run
 
@@ -61,16 +57,17 @@ def test_the_replayed_recording_gives_the_recorded_outcomes(workspace):
     assert outcomes["lift_object"] == outcomes["lift-cube-scripted"]
 
 
-def test_the_table_of_the_readme_is_one_that_its_command_gives(workspace):
+def test_the_table_of_the_readme_is_one_that_its_command_gives(workspace, capsys):
     """Depends on the README's first command having run. Speeds and a network's last digits are a machine's own."""
     (shown,) = [body for body in re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL) if "status" in body]
     heading, _, *lines = shown.splitlines()
-    columns = table_columns(merge_results(workspace / "outputs" / "first"))
-    assert heading.split() == " ".join(column.heading for column in columns).split()
-    names = [column.heading for column in columns].index("episodes") + 1
-    given = [[cell.plain for cell in cells] for cells in zip(*(column.cells for column in columns), strict=True)]
-    assert [line.split()[:names] for line in lines] == [cells[:names] for cells in given]
-    assert [line.split()[-1] for line in lines] == [cells[-1] for cells in given]
+    assert main(["merge", str(workspace / "outputs" / "first")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    found, _, *given = [line for line in printed if not line.startswith(("* ", "results in"))]
+    assert heading.split() == found.split()
+    names = heading.split().index("episodes") + 1
+    assert [line.split()[:names] for line in lines] == [line.split()[:names] for line in given]
+    assert [line.split()[-1] for line in lines] == [line.split()[-1] for line in given]
 
 
 def test_make_knows_the_targets_that_the_readme_names():
@@ -91,7 +88,7 @@ def test_make_does_what_a_target_is_named_for(target, command):
 def test_a_job_file_that_ships_completes(tmp_path, name):
     """The quickstart is among the README's commands."""
     job_file = str(ROOT / "jobs" / name)
-    assert main(["--eval_jobs_config", job_file, "--output_dir", str(tmp_path / "out"), *FEW_EPISODES]) == 0
+    assert main(["run", "--eval_jobs_config", job_file, "--output_dir", str(tmp_path / "out"), *FEW_EPISODES]) == 0
     jobs = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
     assert {job["status"] for job in jobs} == {"completed"}
 
@@ -160,7 +157,7 @@ def test_a_job_file_in_a_document_can_be_read(tmp_path, path):
     assert files
     for body in files:
         (tmp_path / "jobs.yaml").write_text(body)
-        assert load_jobs_file(tmp_path / "jobs.yaml", suites=SUITES).jobs
+        assert mistakes_in(tmp_path / "jobs.yaml") == []
 
 
 def declare_entry_points(directory: Path, sections: list[str]) -> None:

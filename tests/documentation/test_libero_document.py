@@ -1,72 +1,30 @@
-"""The document on LIBERO: its job files are read from a checkout, and a protocol does what it says there."""
+"""The job files of the document on LIBERO are right for a checkout."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.options import read_options
-from isaaclab_arena.environments import ENVIRONMENTS, SUITES
-from isaaclab_arena.environments.gym.worker.sources.libero_tasks import HOLD
-from isaaclab_arena.environments.libero.protocols import PROTOCOLS, Gripper, Protocol, Seeding
+from isaaclab_arena.cli.main import main
 from tests.end_to_end.launching import ROOT
-from tests.environments.libero.checkouts import make_checkout
+from tests.environments.libero.checkouts import in_checkout, make_checkout
 
 TEXT = (ROOT / "docs" / "how_to" / "libero.md").read_text()
 JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 READY = (ROOT / "jobs" / "benchmarks" / "libero_spatial.yaml").read_text()
-PROTOCOL_TEXT = TEXT.replace("\N{MINUS SIGN}", "-").partition("## Protocols")[2].partition("\n## ")[0]
-SEEDS = {
-    (Seeding.EPISODE, 0): "one for each episode",
-    (Seeding.ONCE, 0): "{seed}, once",
-    (Seeding.EVERY_RESET, 1): "{seed} + episode, at each reset",
-}
-GRIPPERS = {Gripper.RAW: "-1 opens, 1 closes", Gripper.OPEN_IS_ONE: "1 opens, 0 closes", Gripper.SIGN: "below 0 opens"}
 
 
 @pytest.mark.parametrize("body", [*JOB_FILES, READY], ids=["suite", "one_task", "ready"])
-def test_a_job_file_names_tasks_of_the_checkout_and_options_that_exist(tmp_path: Path, monkeypatch, body: str):
+def test_a_job_file_names_tasks_of_the_checkout_and_options_that_exist(tmp_path: Path, monkeypatch, capsys, body: str):
     checkout = make_checkout(tmp_path)
     monkeypatch.setenv("LIBERO_PATH", str(checkout))
-    (tmp_path / "jobs.yaml").write_text(body.replace("~/LIBERO", str(checkout)) if body != READY else body)
-    jobs = load_jobs_file(tmp_path / "jobs.yaml", suites=SUITES).jobs
-    assert jobs
-    for job in jobs:
-        builder = ENVIRONMENTS.get(job.environment)
-        read_options(builder.config_class, dict(job.environment_args), owner=job.environment)
-
-
-def columns() -> dict[str, list[str]]:
-    """Return what the page's table says of each protocol, from top to bottom."""
-    head, _, *lines = [
-        line.strip("| ").split(" | ") for line in PROTOCOL_TEXT.strip().splitlines() if line.startswith("|")
-    ][:8]
-    said = {name.strip("`"): [line[number + 1] for line in lines] for number, name in enumerate(head)}
-    return {
-        name: ["-1 opens, 1 closes" if each == "the same" else each for each in lines] for name, lines in said.items()
-    }
-
-
-def in_words(protocol: Protocol) -> list[str]:
-    """Return what the page has to say of a protocol."""
-    drawn, shown = protocol.camera_size, protocol.picture_size
-    return [
-        ", ".join(str(protocol.steps_in(f"libero_{suite}")) for suite in ("spatial", "object", "goal")),
-        ", ".join(str(protocol.steps_in(f"libero_{suite}")) for suite in ("10", "90")),
-        str(protocol.num_episodes),
-        SEEDS[protocol.seeding, protocol.resets_before].format(seed=protocol.seed),
-        str(drawn) if shown is None else f"{drawn}, {shown}",
-        GRIPPERS[protocol.gripper],
-    ]
-
-
-def test_the_page_says_of_each_protocol_what_it_does():
-    assert columns() == {name: in_words(protocol) for name, protocol in PROTOCOLS.items()}
-
-
-def test_all_hold_still_for_as_long_as_the_page_says_and_with_the_action_it_names():
-    found = re.search(r"holds still for (\d+) steps, `\[(.*?)\]`", PROTOCOL_TEXT)
-    assert found is not None
-    assert {protocol.wait_steps for protocol in PROTOCOLS.values()} == {int(found.group(1))}
-    assert tuple(map(float, found.group(2).split(", "))) == HOLD
+    monkeypatch.setenv("LIBERO_PYTHON", sys.executable)
+    own = body.replace("~/LIBERO", str(checkout)).replace("~/libero/bin/python", sys.executable)
+    document = yaml.safe_load(own if body != READY else body)
+    for job in document["jobs"]:
+        job["arena_env_args"]["environment_variables"] = in_checkout(checkout)["environment_variables"]
+    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(document))
+    assert main(["validate", str(tmp_path / "jobs.yaml")]) == 0
+    assert "libero:libero_spatial/0" in capsys.readouterr().out

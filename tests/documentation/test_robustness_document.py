@@ -1,56 +1,18 @@
-"""The axes in docs/how_to/robustness.md are the program's."""
+"""The job file in docs/how_to/robustness.md gives the jobs that the page names."""
 
-from dataclasses import replace
+import json
 
-import yaml
-
-from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.environments import Sampler
-from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL, Axis
-from isaaclab_arena.environments.variations.overrides import enabled_variations
-from isaaclab_arena.evaluation.plan.variation_listing import described
-from isaaclab_arena.evaluation.robustness.arms import robustness_arms
+from isaaclab_arena.cli.main import main
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
-from tests.environments.variations.varying import catalogue_of
 
 DOCUMENT = (ROOT / "docs" / "how_to" / "robustness.md").read_text()
-CATALOGUE = catalogue_of("lift_object")
 
 
-def ranges(axis: Axis, level: int) -> str:
-    """Return what a level draws from, or that the task has nothing of the kind."""
-    on = enabled_variations(CATALOGUE, axis.settings(CATALOGUE, level))
-    shown = (f"{variation.name} {described(_brief(variation.sampler))}{_unit(variation.unit)}" for variation in on)
-    return "; ".join(dict.fromkeys(shown)) or "-"
-
-
-def _brief(sampler: Sampler) -> Sampler:
-    """Return a sampler of one number where all numbers have the same range."""
-    if len({*zip(sampler.low, sampler.high, strict=True)}) > 1:
-        return sampler
-    return replace(sampler, low=sampler.low[:1], high=sampler.high[:1])
-
-
-def _unit(unit: str) -> str:
-    return f" {unit}" if unit else ""
-
-
-def rows() -> str:
-    """Return the rows of the document's table."""
-    return "\n".join(
-        f"| `{axis.name}` | {axis.libero_plus or '-'} | {'yes' if axis.pictures_only else 'no'} "
-        f"| {ranges(axis, 1)} | {ranges(axis, EDGE_LEVEL)} |"
-        for axis in AXES.values()
-    )
-
-
-def test_the_jobs_of_the_page_are_the_ones_that_it_names():
+def test_the_jobs_of_the_page_are_the_ones_that_it_names(tmp_path, capsys):
     (body,) = blocks(DOCUMENT, "yaml")
-    names = [job.name for job in read_jobs(yaml.safe_load(body), source="page", arms=robustness_arms).jobs]
+    (tmp_path / "jobs.yaml").write_text(body)
+    assert main(["validate", "--json", str(tmp_path / "jobs.yaml")]) == 0
+    [file] = json.loads(capsys.readouterr().out)["files"]
     ends = [f"{axis}-{level}" for axis in ("object_position", "action_noise", "all") for level in range(1, 6)]
-    assert names == ["lift-benign", *(f"lift-{end}" for end in ends)]
-
-
-def test_the_documented_axes_are_the_programs():
-    assert rows() in DOCUMENT, f"paste this into docs/how_to/robustness.md:\n{rows()}"
+    assert file["jobs"] == ["lift-benign", *(f"lift-{end}" for end in ends)]

@@ -6,17 +6,17 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from torch.distributed.run import get_args_parser
 
-from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.evaluation.cluster.cluster_options import check_cluster
-from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
-from isaaclab_arena.evaluation.options import read_command_line
+from isaaclab_arena.evaluation.eval_runner import main
+from tests.end_to_end.launching import ROOT
 
-SCRIPTS = Path(__file__).parents[2] / "jobs" / "slurm"
+PROGRAM = "isaaclab_arena.evaluation.eval_runner"
+SCRIPTS = ROOT / "jobs" / "slurm"
 SCONTROL = 'printf "%s\\n" node1 node2 node3\n'
 DROP_OPTIONS = "while [[ $1 == --* ]]; do shift; done\n"
 SRUN = (
@@ -88,18 +88,28 @@ class Cluster:
         return [Call(*json.loads(line)) for line in (self.directory / "called.jsonl").read_text().splitlines()]
 
 
-def accepted(arguments: list[str]) -> EvalOptions:
-    """Return the options that the evaluation reads from what follows ``python``, all of which it has to understand."""
+def given(arguments: list[str]) -> dict[str, str]:
+    """Return the options of the evaluation that follows ``python``, with their values."""
     assert arguments[:2] == ["-m", PROGRAM]
-    options, unknown = read_command_line(EvalOptions, arguments[2:], program=PROGRAM)
-    assert unknown == []
-    options.check()
+    return {
+        word.removeprefix("--"): "" if following.startswith("--") else following
+        for word, following in pairwise([*arguments[2:], "--"])
+        if word.startswith("--")
+    }
+
+
+def accepted(arguments: list[str]) -> dict[str, str]:
+    """Return them after the evaluation has taken all of them, with its jobs in another file."""
+    options, jobs_file = given(arguments), str(ROOT / "jobs" / "quickstart.json")
+    words = [jobs_file if word == options["eval_jobs_config"] else word for word in arguments[2:]]
+    assert main([*words, "--list_variations"]) == 0
     return options
 
 
-def check_options(options: EvalOptions) -> None:
-    assert options.eval_jobs_config == "my jobs.json"
-    assert (options.output_dir, options.resume, options.split_jobs) == ("/shared/run 1", "", True)
+def check_options(options: dict[str, str]) -> None:
+    assert options == {
+        "eval_jobs_config": "my jobs.json", "output_dir": "/shared/run 1", "resume": "", "split_jobs": "",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.iterdir()))
@@ -127,18 +137,22 @@ def test_one_torchrun_per_node_meets_the_others_on_the_first_one(tmp_path):
         check_options(accepted(["-m", launch.training_script, *launch.training_script_args]))
 
 
-def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path):
+def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
     cluster = Cluster(tmp_path, tasks_per_node=2)
     process = cluster.start("evaluate_srun.sbatch", "my jobs.json", "/shared/run 1", "--split_jobs")
     assert process.wait(timeout=60) == 3
-    contexts = []
-    for call in cluster.calls():
+    calls = cluster.calls()
+    assert [call.variables for call in calls] == [
+        {
+            "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "node1", "MASTER_PORT": "29500",
+        }
+        for rank in range(6)
+    ]  # fmt: skip
+    for call in calls:
+        for name, value in call.variables.items():
+            monkeypatch.setenv(name, value)
         check_options(accepted(call.arguments))
-        contexts.append(DistributedContext.from_environment(call.variables, visible_gpus=1))
-    assert [context.rank for context in contexts] == list(range(6))
-    assert [context.local_rank for context in contexts] == [0, 1] * 3
-    assert {(context.world_size, context.local_world_size) for context in contexts} == {(6, 2)}
-    assert {(context.master_address, str(context.device)) for context in contexts} == {("node1:29500", "cuda:0")}
 
 
 def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
@@ -156,10 +170,10 @@ def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
     assert ["health-check", "--address", "node1:6379"] in of_ray
     (run,) = (arguments for arguments in calls if arguments[1] == PROGRAM)
     options = accepted(run)
-    check_cluster(options)
-    assert (options.eval_jobs_config, options.output_dir, options.resume) == ("my jobs.json", "/data/run 1", "")
-    assert (options.ray_address, options.num_ranks, options.gpus_per_rank) == ("node1:6379", 24, 1.0)
-    assert options.cpus_per_rank == 2.0
+    assert (options["eval_jobs_config"], options["output_dir"]) == ("my jobs.json", "/data/run 1")
+    assert options["resume"] == options["record_trajectories"] == ""
+    assert (options["cluster"], options["ray_address"]) == ("ray", "node1:6379")
+    assert (options["num_ranks"], options["gpus_per_rank"], options["cpus_per_rank"]) == ("24", "1", "2")
 
 
 def test_the_signal_before_the_end_reaches_the_step_and_its_exit_code_comes_back(tmp_path):

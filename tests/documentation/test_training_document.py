@@ -5,11 +5,7 @@ import shlex
 import yaml
 
 from isaaclab_arena.training import TASKS
-from isaaclab_arena.training.checkpoints.task_evaluation import environment_job
-from isaaclab_arena.training.learner.agent import check_agent
-from isaaclab_arena.training.settings.documents import default_document, merged, read_training, task_document
-from isaaclab_arena.training.settings.options import read_train_options
-from isaaclab_arena.training.settings.request import training_config
+from isaaclab_arena.training.train import main
 from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, jobs_table, patience_s, run
 
@@ -30,25 +26,34 @@ def test_a_policy_is_trained_taken_up_again_and_evaluated(tmp_path):
     assert (tmp_path / "outputs" / "cartpole" / "model_25.pt").is_file()
 
 
-def test_the_file_that_is_shown_is_right():
+def test_the_file_that_is_shown_is_right(tmp_path, monkeypatch):
     (block,) = blocks(DOCUMENT, "yaml")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shown.yaml").write_text(block)
+    few = ["--max_iterations", "1", "checkpoints.export=false", "evaluation.interval=0", "--device", "cpu"]
+    assert main(["--config", "shown.yaml", "--run_directory", "run", *few]) == 0
     document = yaml.safe_load(block)
-    base = merged(default_document(), task_document(document["task"]), document)
-    config = read_training(base, task=document["task"], source="docs/how_to/training.md")
-    check_agent(config)
-    assert environment_job(config).variations
+    settings = yaml.safe_load((tmp_path / "run" / "params" / "train.yaml").read_text())
+    assert settings["task"] == document["task"]
+    assert settings["variations"] == document["variations"] != {}
 
 
-def test_lines_of_other_trainers_are_understood_as_they_are_shown():
+def test_lines_of_other_trainers_are_understood_as_they_are_shown(tmp_path, monkeypatch, capsys):
     section = DOCUMENT.partition("## Coming from")[2].partition("\n## ")[0]
-    lines = commands_of(section)
+    lines = [shlex.split(line)[3:] for line in commands_of(section)]
     assert len(lines) == 4
-    for line in lines:
-        options, task, words = read_train_options(shlex.split(line)[3:], program="train")
-        options.check()
-        assert task in TASKS.names()
-        if options.resume is None:
-            training_config(options, task, words, world_size=1)
+    monkeypatch.chdir(tmp_path)
+    for words in lines:
+        # The ranks that would train are not started; everything before has read the line.
+        on_ranks = [] if "--gpu-ids" in words else ["--nproc_per_node", "2"]
+        code = main([*words, *on_ranks], launch=lambda *_, **__: 0)
+        told = capsys.readouterr().err
+        if "--resume" in words:
+            assert code == 2
+            [experiment] = set(words) & set(TASKS.names())
+            assert f"there is no run in logs/rsl_rl/{experiment} whose name matches" in told
+        else:
+            assert code == 0, told
 
 
 def test_every_task_is_listed():

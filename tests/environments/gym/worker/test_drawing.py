@@ -9,6 +9,8 @@ from gymnasium import wrappers
 
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
+from tests.documentation.reading import blocks
+from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment
 from tests.environments.gym.worker.robosuite_fakes import FrameStack, GymWrapper, OwnName, PointTask
 
@@ -122,3 +124,17 @@ def test_an_observable_of_another_package_may_need_the_picture_unless_that_packa
     environment = Vouching(task)
     environment.trusted = trusted
     assert (drawing_of(environment) is None) == draws_everything
+
+
+def test_the_environment_of_the_document_draws_what_is_wanted():
+    names: dict[str, Any] = {}
+    document = (ROOT / "docs" / "how_to" / "external_environments.md").read_text()
+    exec(blocks(document, "python")[0], names)
+    block: Any = names["PushBlock"]()
+    slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), (), drawing_of(block))
+    assert slot.description()["draws_on_demand"]
+    assert set(slot.reset(1, pictures=False).observation) == {"place"}
+    first = slot.step(np.ones(2, np.float32), pictures=True).observation
+    assert first["front"].shape == (64, 64, 3)
+    block.drawn = None
+    assert set(slot.step(np.ones(2, np.float32), pictures=False).observation) == {"place"}
