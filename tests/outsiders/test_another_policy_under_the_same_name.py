@@ -1,8 +1,10 @@
 """A checkpoint or a class that is another one when a run goes on: its episodes never count with the first one's."""
 
 import dataclasses
+import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,22 +12,15 @@ import h5py
 import pandas as pd
 import pytest
 
-from isaaclab_arena import ConfigError, PolicyLostError
-from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.run import execute
-from isaaclab_arena.policies import resolve_policy_class
-from isaaclab_arena.results import merge_results
-from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena.storage.recovery import set_aside
-from isaaclab_arena.storage.run.attempts import read_attempts
-from isaaclab_arena.storage.run.run_plan import read_run_plan
-from tests.evaluation.jobs import coin_job
-from tests.fakes import ShrugCfg, ShrugPolicy
+import isaaclab_arena as arena
+from isaaclab_arena import ConfigError
+from isaaclab_arena.environments import ENVIRONMENTS
+from isaaclab_arena.evaluation import eval_runner
+from isaaclab_arena.policies import PolicyLostError
+from isaaclab_arena.results import list_episodes, merge_results
+from tests.end_to_end.launching import write_jobs
+from tests.fakes import CoinBuilder, ShrugCfg, ShrugPolicy
 
-CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 EPISODES = 8
 
 
@@ -60,23 +55,43 @@ def out(tmp_path) -> Path:
     return tmp_path / "out"
 
 
-def job(checkpoint: Path, name: str = "coins", **config: Any) -> Job:
-    made = coin_job(name, policy_class=Weighed, num_envs=2, num_episodes=EPISODES, **config)
-    return dataclasses.replace(made, policy_options={"checkpoint_path": str(checkpoint)})
+def coin_job(policy_type: str, name: str = "coins", *, num_episodes: int = EPISODES, **policy_config: str) -> dict:
+    """Return a job that tosses coins on two env slots."""
+    return {
+        "name": name,
+        "arena_env_args": {"environment": "coins", "num_envs": 2},
+        "policy_type": policy_type,
+        "policy_config_dict": policy_config,
+        "num_episodes": num_episodes,
+    }
 
 
-def run(out: Path, *jobs: Job, **options: Any) -> int:
-    request = RunRequest(
-        jobs=jobs,
-        config_hash="abc",
-        source_file=None,
-        command_line=(),
-        options=RunOptions(output_dir=str(out), **{"no_dataset": True, **options}),
-    )
-    return execute(request, CONTEXT)
+def jobs_file(out: Path) -> Path:
+    return out.with_name("jobs.json")
 
 
-def run_half(monkeypatch, out: Path, *jobs: Job, **options: Any) -> int:
+def job(checkpoint: Path, name: str = "coins") -> dict:
+    return coin_job(f"{__name__}.Weighed", name, checkpoint_path=str(checkpoint))
+
+
+def run(
+    out: Path,
+    *jobs: dict,
+    resume: bool = False,
+    rerun: Sequence[str] = (),
+    no_dataset: bool = True,
+    retry_errors: bool = False,
+) -> int:
+    """Run jobs with these options of the command line, and return the exit code."""
+    flags = {"--resume": resume, "--no_dataset": no_dataset, "--retry_errors": retry_errors}
+    arguments = ["--eval_jobs_config", str(write_jobs(jobs_file(out), jobs)), "--output_dir", str(out)]
+    arguments += [flag for flag, is_given in flags.items() if is_given]
+    with ENVIRONMENTS.restored_afterwards():
+        ENVIRONMENTS.register("coins", CoinBuilder())
+        return eval_runner.main([*arguments, *(word for name in rerun for word in ("--rerun", name))])
+
+
+def run_half(monkeypatch, out: Path, *jobs: dict, **options: Any) -> int:
     """Run until the policy breaks down; return how many episodes have finished, beside those that are errors."""
     with monkeypatch.context() as patched:
         patched.setattr(Weighed, "breaks_after", 30)
@@ -88,13 +103,22 @@ def jobs_of(out: Path) -> list[dict[str, Any]]:
     return pd.read_parquet(out / "results.parquet").to_dict("records")
 
 
+def contents_of(document: Path) -> dict[str, Any]:
+    """Return what the first job of a plan or an attempt evaluates."""
+    return json.loads(document.read_text())["jobs"][0]["contents"]
+
+
 def attempts_of_episodes(out: Path) -> list[int]:
     return merge_results(out).episodes["attempt"].tolist()
 
 
-def refusal(out: Path, *jobs: Job, **options: Any) -> str:
-    with pytest.raises(ConfigError) as refused:
-        run(out, *jobs, resume="", **options)
+def refusal(out: Path, *jobs: dict, no_dataset: bool = True, **options: Any) -> str:
+    """Return why a run does not go on, from Python, and check that the command line refuses it too."""
+    assert run(out, *jobs, resume=True, no_dataset=no_dataset, **options) == 2
+    with ENVIRONMENTS.restored_afterwards():
+        ENVIRONMENTS.register("coins", CoinBuilder())
+        with pytest.raises(ConfigError) as refused:
+            arena.evaluate(jobs_file(out), output_dir=out, resume=True, no_dataset=no_dataset, **options)
     return "\n".join(map(str, refused.value.problems))
 
 
@@ -102,11 +126,10 @@ def test_a_checkpoint_that_is_another_one_when_a_run_goes_on_is_refused_with_bot
     monkeypatch, out, checkpoint
 ):
     assert run_half(monkeypatch, out, job(checkpoint)) > 0
-    before = read_run_plan(out).jobs[0].contents
+    before = contents_of(out / "run.json")
     checkpoint.write_bytes(b"other weights")
     told = refusal(out, job(checkpoint))
-    assert before is not None
-    assert f"was {before.policy['checkpoint_path model_300.pt'][:12]}, is now " in told
+    assert f"was {before['policy']['checkpoint_path model_300.pt'][:12]}, is now " in told
     assert "job 'coins': checkpoint_path model_300.pt" in told
     assert "another directory" in told
     assert "--resume --rerun coins" in told
@@ -123,45 +146,48 @@ def test_the_same_checkpoint_that_was_only_touched_or_copied_goes_on(monkeypatch
     content = checkpoint.read_bytes()
     checkpoint.unlink()
     checkpoint.write_bytes(content)
-    assert run(out, job(checkpoint), resume="") == 0
+    assert run(out, job(checkpoint), resume=True) == 0
     assert set(attempts_of_episodes(out)) == {1, 2}
     assert [job["rerun"] for job in jobs_of(out)] == [0]
 
 
 def test_a_job_that_runs_anew_counts_none_of_its_old_episodes_and_loses_none(monkeypatch, out, checkpoint):
-    finished = run_half(monkeypatch, out, job(checkpoint), job(checkpoint, "others", index=1), no_dataset=False)
+    finished = run_half(monkeypatch, out, job(checkpoint), job(checkpoint, "others"), no_dataset=False)
     assert finished > 0
+    recorded = list_episodes(out / "coins" / "dataset_coins.hdf5")
+    assert recorded
     checkpoint.write_bytes(b"other weights")
-    jobs = job(checkpoint), job(checkpoint, "others", index=1)
+    jobs = job(checkpoint), job(checkpoint, "others")
     told = refusal(out, *jobs, rerun=("coins",), no_dataset=False)
     assert "job 'others'" in told
     assert "job 'coins'" not in told
     (out / "coins" / "settled.json").write_text("what the first network was measured to need")
-    assert run(out, *jobs, resume="", rerun=("coins", "others"), no_dataset=False) == 0
+    assert run(out, *jobs, resume=True, rerun=("coins", "others"), no_dataset=False) == 0
     assert attempts_of_episodes(out) == [2] * 2 * EPISODES
     first, _ = jobs_of(out)
     assert (first["rerun"], first["retried"], first["episodes"], first["status"]) == (1, 0, EPISODES, "completed")
-    aside = [path.name for path in (out / "coins" / "set_aside" / "attempt_1").iterdir()]
-    assert {"episode_results_rank0.jsonl", "settled.json"} <= {*aside}
-    assert any(name.endswith(".h5") for name in aside)
+    aside = out / "coins" / "set_aside" / "attempt_1"
+    assert {"episode_results_rank0.jsonl", "settled.json"} <= {path.name for path in aside.iterdir()}
+    assert list_episodes(aside / "dataset_coins.hdf5") == recorded
 
 
 def test_the_same_command_may_be_given_again_and_goes_on_with_what_it_has_begun(monkeypatch, out, checkpoint):
     run_half(monkeypatch, out, job(checkpoint))
     checkpoint.write_bytes(b"other weights")
-    anew = run_half(monkeypatch, out, job(checkpoint), resume="", rerun=("coins",))
+    anew = run_half(monkeypatch, out, job(checkpoint), resume=True, rerun=("coins",))
     assert 0 < anew < EPISODES
-    assert run(out, job(checkpoint), resume="", rerun=("coins",)) == 0
+    assert run(out, job(checkpoint), resume=True, rerun=("coins",)) == 0
     assert set(attempts_of_episodes(out)) == {2, 3}
     assert jobs_of(out)[0]["rerun"] == 1
     # And without the option too: what counts now is what the newest attempt evaluated.
-    assert run(out, job(checkpoint), resume="") == 0
+    assert run(out, job(checkpoint), resume=True) == 0
     checkpoint.write_bytes(b"the first weights")
     assert "checkpoint_path" in refusal(out, job(checkpoint))
 
 
-@pytest.mark.parametrize("moves", range(4))
-def test_a_kill_while_episodes_are_set_aside_mixes_nothing(monkeypatch, out, checkpoint, moves):
+@pytest.mark.parametrize("is_put_back", [False, True])
+@pytest.mark.parametrize("moves", range(3))
+def test_a_kill_while_episodes_are_set_aside_mixes_nothing(monkeypatch, out, checkpoint, moves, is_put_back):
     class Killed(BaseException):
         pass
 
@@ -179,15 +205,17 @@ def test_a_kill_while_episodes_are_set_aside_mixes_nothing(monkeypatch, out, che
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", rename)
         with pytest.raises(Killed):
-            run(out, job(checkpoint), resume="", rerun=("coins",), no_dataset=False)
-    if moves % 2:
+            run(out, job(checkpoint), resume=True, rerun=("coins",), no_dataset=False)
+    if is_put_back:
         # Half of them may go on as what they were.
         checkpoint.write_bytes(first)
-        assert run(out, job(checkpoint), resume="", no_dataset=False, retry_errors=True) == 0
+        assert run(out, job(checkpoint), resume=True, no_dataset=False, retry_errors=True) == 0
         assert set(attempts_of_episodes(out)) <= {1, 2}
         return
-    assert "checkpoint_path" in refusal(out, job(checkpoint), no_dataset=False)
-    assert run(out, job(checkpoint), resume="", rerun=("coins",), no_dataset=False) == 0
+    # The recordings move first, then the lines; after these no episode of the first one is left to mix with.
+    if moves < 2:
+        assert "checkpoint_path" in refusal(out, job(checkpoint), no_dataset=False)
+    assert run(out, job(checkpoint), resume=True, rerun=("coins",), no_dataset=False) == 0
     assert attempts_of_episodes(out) == [2] * EPISODES
 
 
@@ -196,12 +224,13 @@ def test_what_runs_anew_has_to_be_a_job(out, checkpoint):
     assert "--rerun: there is no job 'coin'; did you mean 'coins'?" in refusal(out, job(checkpoint), rerun=("coin",))
 
 
-def test_running_anew_takes_a_run_to_go_on_with(out):
-    with pytest.raises(ConfigError, match=r"--rerun: needs --resume"):
-        RunOptions(output_dir=str(out), rerun=("coins",)).check()
+def test_running_anew_takes_a_run_to_go_on_with(out, checkpoint, capsys):
+    assert run(out, job(checkpoint), rerun=("coins",)) == 2
+    assert "--rerun: needs --resume" in capsys.readouterr().err
+    assert not out.exists()
 
 
-def test_a_run_that_did_not_write_down_what_it_evaluated_goes_on_and_says_so(monkeypatch, out, checkpoint, caplog):
+def test_a_run_that_did_not_write_down_what_it_evaluated_goes_on_and_says_so(monkeypatch, out, checkpoint, capsys):
     run_half(monkeypatch, out, job(checkpoint))
     for path in (out / "run.json", out / "attempts" / "attempt_1.json"):
         document = json.loads(path.read_text())
@@ -210,32 +239,31 @@ def test_a_run_that_did_not_write_down_what_it_evaluated_goes_on_and_says_so(mon
             each.pop("is_rerun", None)
         path.write_text(json.dumps(document))
     checkpoint.write_bytes(b"other weights")
-    assert merge_results(out).jobs["policy_sha256"].tolist() == [UNKNOWN]
-    assert run(out, job(checkpoint), resume="") == 0
-    assert "cannot be checked" in caplog.text
+    assert merge_results(out).jobs["policy_sha256"].tolist() == ["unknown"]
+    assert run(out, job(checkpoint), resume=True) == 0
+    assert "cannot be checked" in capsys.readouterr().err
 
 
 def test_the_run_its_attempts_its_recordings_and_its_tables_say_what_was_evaluated(out, checkpoint):
     run(out, job(checkpoint), no_dataset=False)
-    contents = read_run_plan(out).jobs[0].contents
-    assert contents is not None
-    assert len(contents.policy["checkpoint_path model_300.pt"]) == 64
-    assert {"module tests.fakes", f"module {__name__}"} <= contents.policy.keys()
-    assert "module tests.fakes" in contents.environment
-    (attempt,) = read_attempts(out)[0]
-    assert attempt.jobs[0].contents == contents
+    contents = contents_of(out / "run.json")
+    policy = contents["policy"]
+    assert len(policy["checkpoint_path model_300.pt"]) == 64
+    assert {"module tests.fakes", f"module {__name__}"} <= policy.keys()
+    assert "module tests.fakes" in contents["environment"]
+    assert [path.name for path in (out / "attempts").glob("attempt_*.json")] == ["attempt_1.json"]
+    assert contents_of(out / "attempts" / "attempt_1.json") == contents
     with h5py.File(out / "coins" / "dataset_coins.hdf5") as file:
         recorded = json.loads(str(file["data/demo_0"].attrs["contents"]))
-    assert recorded["policy"] == contents.policy
+    assert recorded["policy"] == policy
     (told,) = jobs_of(out)
     assert told["checkpoint"] == str(checkpoint)
-    assert told["policy_sha256"] == contents.policy_sha256
-    assert len(told["policy_sha256"]) == 64
+    assert told["policy_sha256"] == hashlib.sha256("\n".join(sorted(policy.values())).encode()).hexdigest()
 
 
 POLICY = """
 import torch
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policies import PolicyBase
 from {package}.numbers_of_mine import NUMBER
 
 class Mine(PolicyBase):
@@ -252,21 +280,19 @@ def test_a_policy_class_whose_helper_was_edited_is_another_policy(monkeypatch, t
     (package / "unrelated.py").write_text("NUMBER = 0.5\n")
     (package / "policy.py").write_text(POLICY.format(package="mine_of_today"))
     monkeypatch.syspath_prepend(package.parent)
-    policy_class = resolve_policy_class("mine_of_today.policy.Mine")
-    mine = coin_job(policy_class=policy_class, num_episodes=4)
+    mine = coin_job("mine_of_today.policy.Mine", num_episodes=4)
     run(out, mine)
     (package / "unrelated.py").write_text("NUMBER = 0.75\n")
-    assert run(out, mine, resume="") == 0
+    assert run(out, mine, resume=True) == 0
     (package / "numbers_of_mine.py").write_text("NUMBER = 0.75\n")
+    forget("mine_of_today")
     told = refusal(out, mine)
     assert "module mine_of_today.numbers_of_mine: was " in told
     assert "unrelated" not in told
-    for name in [name for name in sys.modules if name.startswith("mine_of_today")]:
+    forget("mine_of_today")
+
+
+def forget(package: str) -> None:
+    """Have the next run import a package anew, as another process does."""
+    for name in [name for name in sys.modules if name.startswith(package)]:
         del sys.modules[name]
-
-
-def test_set_aside_keeps_both_of_two_files_of_one_name(tmp_path):
-    for content in ("one", "two"):
-        (tmp_path / "lines.jsonl").write_text(content)
-        set_aside.move_aside(tmp_path / "lines.jsonl", tmp_path / "aside")
-    assert sorted(path.read_text() for path in (tmp_path / "aside").iterdir()) == ["one", "two"]

@@ -1,5 +1,6 @@
 """Time-outs, lost servers and odd answers, over real sockets."""
 
+import json
 import socket as sockets
 import threading
 import time
@@ -9,8 +10,9 @@ from contextlib import contextmanager, suppress
 import msgpack
 import pytest
 
-from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.long_work import ended_in
+from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
@@ -211,3 +213,33 @@ def test_what_cannot_travel_is_refused_before_it_is_sent():
         pytest.raises(PolicyError, match="a set may not travel"),
     ):
         connection.ask("get_action", {"observation": {1, 2}})
+
+
+def test_the_server_that_comes_along_states_its_model_and_nvidias_nothing():
+    stated = {"model": "checkpoint-300", "model_sha256": "1" * 64, "package": "gr00t-small 0.1.0"}
+    for serves, expected in ((stated, json.dumps(stated)), (None, UNKNOWN)):
+        with serving(NetworkPolicy(), serves=serves) as server:
+            connection = PolicyServerConnection(
+                ServerAddress(host="127.0.0.1", port=server.port, timeout_s=60.0), Gr00tWire()
+            )
+            connection.wait_until_ready()
+            assert connection.stated == expected
+            connection.close()
+
+
+def test_a_server_that_comes_back_with_another_model_is_not_asked_on():
+    first = {"model": "first"}
+    connection = None
+    try:
+        with serving(NetworkPolicy(), serves=first) as server:
+            port = server.port
+            connection = PolicyServerConnection(ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0), Gr00tWire())
+            connection.wait_until_ready()
+        with (
+            serving(NetworkPolicy(), serves={"model": "other"}, port=port),
+            pytest.raises(PolicyLostError, match=r"came back as another one: it stated .*first.* and states .*other"),
+        ):
+            connection.ask("get_modality_config")
+    finally:
+        if connection is not None:
+            connection.close()

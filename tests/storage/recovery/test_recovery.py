@@ -16,6 +16,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.hdf5.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.recovery import set_aside
 from isaaclab_arena.storage.recovery.leftovers import Leftovers, consolidate_leftovers
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible
 from tests.growth import assert_grows_linearly
@@ -666,3 +667,10 @@ def test_ten_times_the_episodes_are_looked_at_in_about_ten_times_the_time(tmp_pa
         assert recovered.finished == ((0, num_episodes),)
 
     assert_grows_linearly(look)
+
+
+def test_set_aside_keeps_both_of_two_files_of_one_name(tmp_path):
+    for content in ("one", "two"):
+        (tmp_path / "lines.jsonl").write_text(content)
+        set_aside.move_aside(tmp_path / "lines.jsonl", tmp_path / "aside")
+    assert sorted(path.read_text() for path in (tmp_path / "aside").iterdir()) == ["one", "two"]
