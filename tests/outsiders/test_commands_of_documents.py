@@ -13,7 +13,8 @@ import pytest
 
 from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, command, free_port, jobs_table, patience_s, run, start, wait_until
-from tests.outsiders import test_openpi_own_server, test_vla_eval_model_servers
+from tests.gr00t.policy import test_openpi_own_server
+from tests.outsiders import test_vla_eval_model_servers
 
 OPENPI_PYTHON = os.environ.get("OPENPI_PYTHON", "")
 VLA_EVAL_PYTHON = os.environ.get("VLA_EVAL_PYTHON", "")

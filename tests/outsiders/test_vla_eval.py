@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.gym.environment import GymEnvironment
+from isaaclab_arena.environments import Environment
 from tests.environments.gym.gym_running import build
 
 PYTHON = os.environ.get("VLA_EVAL_PYTHON", "")
@@ -57,7 +57,7 @@ def libero_variables(directory: Path) -> dict[str, str]:
     return {**found, "MUJOCO_GL": "osmesa"}
 
 
-def assert_equal_episode(environment: GymEnvironment, episode: int, actions: np.ndarray, plain: dict[str, np.ndarray]):
+def assert_equal_episode(environment: Environment, episode: int, actions: np.ndarray, plain: dict[str, np.ndarray]):
     """Play an episode here; it shows the same numbers and pictures, bit for bit, and ends at the same step."""
     observation = environment.reset(torch.tensor([0]), [{"gym.seed": SEED, "gym.episode_index": episode}])
     num_steps = int(plain["steps"])

@@ -10,19 +10,16 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.environments import Episode
-from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
-from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from tests.environments.gym.gym_running import build
-from tests.fakes import Notebook
+from isaaclab_arena import PolicyLostError
+from isaaclab_arena.observers import EpisodeRecord, Observer
+from isaaclab_arena.policies import PolicyError, resolve_policy_class
+from tests.environments.gym.gym_running import build, run
 
 PYTHON = os.environ.get("VLA_EVAL_PYTHON", "")
 ROOT = Path(__file__).parents[2]
-POINTS = "tests.environments.gym.vla_eval_points:PointBenchmark"
+CLASS = "tests.environments.gym.vla_eval_points:PointBenchmark"
+POINTS = f"vla_eval:{CLASS}"
 VARIABLES = {"PYTHONPATH": str(ROOT)}
-SEED = 7
 
 pytestmark = [
     pytest.mark.benchmark,
@@ -43,32 +40,38 @@ def server(kind: str) -> Iterator[str]:
             process.kill()
 
 
-def played(address: str, *, num_envs: int = 1, num_episodes: int = 4, **options: Any) -> Notebook:
+def played(
+    address: str,
+    *,
+    num_envs: int = 1,
+    num_episodes: int = 4,
+    task: str = "move right",
+    observer: Observer | None = None,
+    max_steps: int | None = None,
+    **options: Any,
+) -> dict[int, EpisodeRecord]:
     """Play episodes of the points in vla-eval's interpreter with what a server answers."""
-    environment = build(
-        f"vla_eval:{POINTS}", num_envs=num_envs, python=PYTHON, environment_variables=VARIABLES, task="move right"
-    )
-    policy = VlaEvalRemotePolicy.from_dict({"address": address, "timeout_s": 10.0, **options})
-    notebook = Notebook()
+    made: dict[str, Any] = {} if max_steps is None else {"make_kwargs": {"max_steps": max_steps}}
+    made |= {"python": PYTHON, "environment_variables": VARIABLES, "task": task}
+    policy = resolve_policy_class("vla_eval_remote").from_dict({"address": address, "timeout_s": 10.0, **options})
+    environment = build(POINTS, **made)
     try:
         policy.check_environment(environment)
-        episodes = [Episode(job="points", episode_index=index, seed=SEED) for index in range(num_episodes)]
-        rollout(environment, policy, episodes, [notebook])
+        return run(POINTS, num_envs=num_envs, num_episodes=num_episodes, policy=policy, observer=observer, **made)
     finally:
         policy.close()
         environment.close()
-    return notebook
 
 
-def summary(notebook: Notebook) -> dict[int, Any]:
-    return {each.episode.episode_index: (each.length, each.success, each.metrics) for each in notebook.records}
+def summary(records: dict[int, EpisodeRecord]) -> dict[int, Any]:
+    return {index: (each.length, each.success, each.metrics) for index, each in records.items()}
 
 
 def test_a_plain_server_ends_episodes_as_in_vla_evals_own_runner_for_any_number_of_env_slots(tmp_path):
     with server("plain") as address:
         alone, together = (played(address, num_envs=number) for number in (1, 3))
-        seeds = {each.episode.episode_index: each.conditions["gym.seed"] for each in alone.records}
-        request = {"class": POINTS, "task": 1, "seeds": [seeds[index] for index in range(4)], "address": address}
+        seeds = {index: each.conditions["gym.seed"] for index, each in alone.items()}
+        request = {"class": CLASS, "task": 1, "seeds": [seeds[index] for index in range(4)], "address": address}
         (tmp_path / "request.json").write_text(json.dumps(request))
         script = str(Path(__file__).with_name("vla_eval_run.py"))
         command = [PYTHON, script, str(tmp_path / "request.json")]
@@ -87,19 +90,12 @@ def test_a_plain_server_ends_episodes_as_in_vla_evals_own_runner_for_any_number_
 def test_a_batched_server_has_the_sessions_of_all_env_slots_in_one_batch():
     actions = []
 
-    class Actions(Notebook):
+    class Actions(Observer):
         def on_step(self, environment, transition) -> None:
             actions.append(transition.action[:, 0].tolist())
 
     with server("batched") as address:
-        environment = build(
-            f"vla_eval:{POINTS}", num_envs=3, python=PYTHON, environment_variables=VARIABLES, task="move right"
-        )
-        policy = VlaEvalRemotePolicy.from_dict({"address": address})
-        episodes = [Episode(job="points", episode_index=index, seed=SEED) for index in range(3)]
-        rollout(environment, policy, episodes, [Actions()])
-        policy.close()
-        environment.close()
+        played(address, num_envs=3, num_episodes=3, observer=Actions())
     # The first batch begins with the first question; from then on the server waits for what may still come.
     assert actions[1:3] == [[3.0, 3.0, 3.0]] * 2
 
@@ -107,21 +103,12 @@ def test_a_batched_server_has_the_sessions_of_all_env_slots_in_one_batch():
 def test_a_server_plays_its_own_chunks_and_begins_anew_in_every_episode():
     actions = []
 
-    class Actions(Notebook):
+    class Actions(Observer):
         def on_step(self, environment, transition) -> None:
             actions.append(transition.action[0, 0].item())
 
     with server("chunked") as address:
-        environment = build(
-            f"vla_eval:{POINTS}", python=PYTHON, environment_variables=VARIABLES, task="move left",
-            make_kwargs={"max_steps": 4},
-        )  # fmt: skip
-        policy = VlaEvalRemotePolicy.from_dict({"address": address})
-        rollout(
-            environment, policy, [Episode(job="p", episode_index=index, seed=SEED) for index in range(2)], [Actions()]
-        )
-        policy.close()
-        environment.close()
+        played(address, num_episodes=2, task="move left", max_steps=4, observer=Actions())
     assert actions == [100.0, 101.0, 102.0, 103.0, 200.0, 201.0, 202.0, 203.0]
 
 
@@ -131,5 +118,5 @@ def test_a_server_that_errs_is_told_with_what_it_says():
 
 
 def test_a_server_that_hangs_is_told_with_its_limit():
-    with server("hangs") as address, pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.5 s"):
+    with server("hangs") as address, pytest.raises(PolicyLostError, match=r"did not answer within 0\.5 s"):
         played(address, timeout_s=0.5)

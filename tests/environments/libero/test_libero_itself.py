@@ -1,0 +1,86 @@
+"""LIBERO itself, in an interpreter of its own: what a worker makes of a checkout is what a plain loop there gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.environments.libero.checkout import LiberoCheckout
+from tests.outsiders import test_libero
+from tests.outsiders.test_libero import CAMERAS, CHECKOUT, NUM_STEPS, in_its_interpreter
+
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+
+pytestmark = test_libero.pytestmark
+
+
+@pytest.mark.parametrize("task", ["libero_spatial/0", "libero_goal/0", "libero_10/3"])
+def test_the_simulator_s_own_numbers_and_every_picture_are_those_of_a_plain_loop(task, tmp_path):
+    actions = np.random.default_rng(2).uniform(-1, 1, (NUM_STEPS, 7))
+    np.save(tmp_path / "actions.npy", actions)
+    suite, _, index = task.partition("/")
+    start = {"seed": 7, "reset_index": 1, "init_state": 3}
+    request = {"suite": suite, "task": int(index), **start, "wait_steps": 10, "camera_size": 128}
+    asked = {"actions": str(tmp_path / "actions.npy")}
+    expected = in_its_interpreter("libero_reference.py", tmp_path, {**request, **asked})
+    found = LiberoCheckout(Path(CHECKOUT)).task(task)
+    settings = {
+        "package_directory": str(Path(CHECKOUT, "libero")),
+        "bddl_file": str(found.bddl_file),
+        "init_states_file": str(found.init_states_file),
+        "cameras": [name.replace("_image", "") for name in CAMERAS],
+        "camera_size": 128,
+        "picture_size": None,
+        "wait_steps": 10,
+        "gripper": "raw",
+        "seeds_every_reset": False,
+    }
+    conditions = {"libero.fixture_seed": 7, "libero.reset_index": 1, "libero.init_state": 3}
+    played = in_its_interpreter("libero_played.py", tmp_path, {**asked, "settings": settings, "conditions": conditions})
+    assert played["states"].dtype == np.float64
+    assert np.array_equal(played["states"], expected["states"])
+    assert np.array_equal(played["success"][1:], expected["success"][1:])
+    for name in CAMERAS:
+        pictures = expected[f"observation {name}"][:, ::-1, ::-1]
+        differing = [
+            number for number in range(NUM_STEPS + 1)
+            if not np.array_equal(played[f"observation {name}"][number], pictures[number])
+        ]  # fmt: skip
+        assert differing == [], name
+
+
+@pytest.mark.parametrize("task", ["libero_spatial/0", "libero_spatial/4", "libero_goal/0"])
+def test_fixtures_stand_where_openpi_has_them_whatever_was_played_before(task, tmp_path):
+    suite, _, index = task.partition("/")
+    found = LiberoCheckout(Path(CHECKOUT)).task(task)
+    plain = {"suite": suite, "task": int(index), "seed": 7, "wait_steps": 1, "camera_size": 0}
+    expected = in_its_interpreter("libero_reference.py", tmp_path, {**plain, "num_resets": 50})
+    ours = {
+        "package_directory": str(Path(CHECKOUT, "libero")),
+        "bddl_file": str(found.bddl_file),
+        "init_states_file": str(found.init_states_file),
+        "order": [49, *np.random.default_rng(0).permutation(50).tolist(), 0, 49],
+    }
+    played = in_its_interpreter("libero_played.py", tmp_path, ours)
+    for name in ("positions", "orientations"):
+        assert np.array_equal(played[name], expected[name][ours["order"]]), name
+    assert len(np.unique(expected["positions"].reshape(50, -1), axis=0)) == 50
+
+
+def test_the_five_suites_have_130_tasks():
+    suites = LiberoCheckout(Path(CHECKOUT)).suites
+    assert sum(len(suites[name]) for name in SUITES) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_task_is_made_and_steps(suite, tmp_path):
+    checkout = LiberoCheckout(Path(CHECKOUT))
+    tasks = [checkout.task(f"{suite}/{index}") for index in range(len(checkout.suites[suite]))]
+    files = {
+        task.name: {"bddl_file": str(task.bddl_file), "init_states_file": str(task.init_states_file)} for task in tasks
+    }
+    settings = {"package_directory": str(checkout.package_directory)}
+    observed = in_its_interpreter("libero_all_tasks.py", tmp_path, {"tasks": files, "settings": settings})
+    assert list(observed) == list(files)
+    assert all(np.isfinite(values).all() for values in observed.values())
