@@ -1,14 +1,14 @@
 """Subclasses and scripts written around Isaac Lab Arena's GR00T policies work with those of this project."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.cli.main import main
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
@@ -61,13 +61,14 @@ def job(policy_type: type, yaml: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("local_rank", [None, "0"])
-def test_a_subclass_that_resolves_its_device_by_itself_is_heeded(yaml, monkeypatch, local_rank):
+def test_a_subclass_that_resolves_its_device_by_itself_is_heeded(yaml, monkeypatch, tmp_path, local_rank):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if local_rank is not None:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
-    [resolved] = resolve_jobs(read_jobs({"jobs": [job(LastGpuPolicy, yaml)]}, source="jobs.json").jobs)
-    policy = resolved.build_policy()
-    assert isinstance(policy, LastGpuPolicy)
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [job(LastGpuPolicy, yaml)]}))
+    assert main(["validate", str(path)]) == 0
+    policy = LastGpuPolicy.from_dict({"policy_config_yaml_path": yaml})
     assert (policy.device, policy.policy.device) == (torch.device("cuda:3"), "cuda:3")
     assert policy.chunk_length == policy.policy_config.action_chunk_length > 0
 
@@ -75,7 +76,9 @@ def test_a_subclass_that_resolves_its_device_by_itself_is_heeded(yaml, monkeypat
 def test_a_device_that_a_subclass_does_not_use_is_not_refused(yaml, monkeypatch, tmp_path):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     elsewhere = write_panda_yaml(tmp_path / "q.yaml", model_path="owner/name", policy_device="cuda:9")
-    assert resolve_jobs(read_jobs({"jobs": [job(LastGpuPolicy, elsewhere)]}, source="jobs.json").jobs)
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [job(LastGpuPolicy, elsewhere)]}))
+    assert main(["validate", str(path)]) == 0
 
 
 def test_env_slots_of_another_group_get_a_policy_of_their_own_where_a_subclass_cannot_be_given_a_model(

@@ -30,6 +30,7 @@ from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import DIMENSIONS, HORIZON, MODALITIES, LimbEnvironment, write_policy_yaml
 from tests.gr00t.panda_checkpoint import POLICY, write_panda_yaml
 from tests.machine import show_gpus
+from tests.outsiders.test_gr00t_policies_written_for_arena import LastGpuPolicy
 
 ROOT = Path(__file__).parents[3]
 
@@ -170,6 +171,16 @@ def test_the_command_line_may_name_the_device(tmp_path, machine):
     assert resolved.policy_options["policy_device_id"] == 1
     with pytest.raises(ConfigError, match="policy_device: 'cuda:2' does not exist"):
         resolve_jobs([config], overrides={"policy_device": "cuda:2"})
+
+
+@pytest.mark.parametrize("local_rank", [None, "0"])
+def test_a_job_leaves_the_device_to_a_subclass_that_resolves_it_by_itself(tmp_path, machine, local_rank):
+    machine(4, local_rank)
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:1")
+    [resolved] = resolve_jobs([job(yaml, policy_type=f"{LastGpuPolicy.__module__}.LastGpuPolicy")])
+    policy = resolved.build_policy()
+    assert isinstance(policy, LastGpuPolicy)
+    assert (policy.device, policy.policy.device) == (torch.device("cuda:3"), "cuda:3")
 
 
 class Placed(Gr00tClosedloopPolicy):
