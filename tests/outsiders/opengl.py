@@ -1,11 +1,15 @@
 """Says what the interpreters of other benchmarks draw with in tests: the same as the workers of a run."""
 
-import torch
+import ctypes.util
+import os
 
-from isaaclab_arena.distributed.devices.opengl import choose_opengl
+import torch
 
 
 def opengl_variables() -> dict[str, str]:
-    """Return the environment variables."""
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    return choose_opengl(device, {}).variables
+    """Return the environment variables: what is set, else EGL on a GPU, else OSMesa on the CPU."""
+    if "MUJOCO_GL" in os.environ:
+        return {"MUJOCO_GL": os.environ["MUJOCO_GL"]}
+    if torch.cuda.is_available() and ctypes.util.find_library("EGL") is not None:
+        return {"MUJOCO_GL": "egl"}
+    return {} if ctypes.util.find_library("OSMesa") is None else {"MUJOCO_GL": "osmesa"}

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from tests.outsiders.libero_plus_stand_ins import stand_in
+from tests.environments.libero.libero_plus_stand_ins import stand_in
 from tests.outsiders.libero_pro_files import in_another_room, with_changed_places, with_other_goal
 from tests.outsiders.libero_stand_ins import main
 

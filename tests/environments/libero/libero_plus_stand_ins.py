@@ -1,6 +1,6 @@
 """Puts into a checkout of LIBERO-plus what its tasks lack, where its own assets.zip is not at hand.
 
-Usage: python -m tests.outsiders.libero_plus_stand_ins LIBERO_PLUS LIBERO
+Usage: python -m tests.environments.libero.libero_plus_stand_ins LIBERO_PLUS LIBERO
 
 Assets of LIBERO come first, from a checkout of LIBERO. A scene that is still missing becomes the one of LIBERO that
 LIBERO-plus made it from, an object a small box, and a picture grey. So tasks are made and step. Neither their pictures
