@@ -6,13 +6,8 @@ Only names that are Arena's assets, of environments, robots and objects, are thi
 import json
 from pathlib import Path
 
-import pytest
-
-from isaaclab_arena import ConfigError
 from isaaclab_arena.cli.main import main as isaaclab_arena
-from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation import eval_runner, experiment_runner
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 
 LIST_OF_RUNS = """
 # Each run is one scene with one change.
@@ -146,24 +141,23 @@ def test_runs_with_what_they_share_come_back_in_arenas_files(tmp_path):
 
 def test_later_keys_of_job_files_are_read(tmp_path):
     (tmp_path / "jobs.json").write_text(json.dumps(LATER_JOBS))
-    [job] = resolve_jobs(load_jobs_file(tmp_path / "jobs.json").jobs)
-    config = job.config
-    assert (config.environment_args, config.num_envs, config.num_steps) == (
+    output = tmp_path / "out"
+    assert eval_runner.main(["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(output)]) == 0
+    [job] = json.loads((output / "run.json").read_text())["jobs"]
+    config = job["config"]
+    assert (config["environment_args"], config["num_envs"], config["num_steps"]) == (
         {"embodiment": "panda", "object": "mug"},
         2,
         4,
     )
-    assert config.labels == {"task": "mug", "policy": "zero"}
+    assert config["labels"] == {"task": "mug", "policy": "zero"}
 
 
-def test_what_a_scene_here_does_not_have_is_named_with_the_way_out(tmp_path):
+def test_what_a_scene_here_does_not_have_is_named_with_the_way_out(tmp_path, capsys):
     job = LATER_JOBS["jobs"][0]
     args = {**job["arena_env_args"], "destination_location": "bowl", "hdr": "billiard_hall"}
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [{**job, "arena_env_args": args}]}))
-    with pytest.raises(ConfigError) as refused:
-        resolve_jobs(load_jobs_file(tmp_path / "jobs.json").jobs, file="jobs.json")
-    assert [problem.key for problem in refused.value.problems] == [
-        "arena_env_args.destination_location",
-        "arena_env_args.hdr",
-    ]
-    assert all("leave it out" in problem.message for problem in refused.value.problems)
+    assert isaaclab_arena(["validate", str(tmp_path / "jobs.json"), "--json"]) == 2
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [problem["key"] for problem in problems] == ["arena_env_args.destination_location", "arena_env_args.hdr"]
+    assert all("leave it out" in problem["message"] for problem in problems)
