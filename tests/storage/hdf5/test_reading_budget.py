@@ -9,7 +9,7 @@ import pytest
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.hdf5.episodes import read_actions, read_episode
 from isaaclab_arena.storage.hdf5.reading_budget import MIN_MEMBER_BYTES, ReadingBudget, check_array
-from tests.outsiders import hostile_recordings as hostile
+from tests.storage.hdf5 import hostile_recordings as hostile
 
 REFUSED = {
     hostile.huge: "declares 8,000,000,000,000 bytes, of which 0 are stored",

@@ -1,6 +1,6 @@
 """HDF5 files that mean harm, by kind, and every reader of this package on each of them.
 
-``python -m tests.outsiders.hostile_recordings DIRECTORY SEED BEGIN END`` runs the readers in the order of a seed,
+``python -m tests.storage.hdf5.hostile_recordings DIRECTORY SEED BEGIN END`` runs the readers in the order of a seed,
 and prints one line for each thing that no reader may do. It is a program of its own so that it can be limited in memory
 and so that a crash of HDF5's library is noticed and ends nothing else.
 """

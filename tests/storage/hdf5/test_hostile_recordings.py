@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.outsiders.hostile_recordings import kinds
+from tests.storage.hdf5.hostile_recordings import kinds
 
 SEED = 15
 FAST_KINDS = 14
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run_readers(directory: Path, *, seed: int, begin: int, end: int, timeout_s: float) -> str:
     """Run all readers on kinds that a seed draws, in a process of limited memory, and return what they did wrong."""
     arguments = [str(directory), str(seed), str(begin), str(end)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.outsiders.hostile_recordings", *arguments],
+        [sys.executable, "-m", "tests.storage.hdf5.hostile_recordings", *arguments],
         cwd=ROOT,
         check=False,
         capture_output=True,
