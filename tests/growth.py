@@ -1,7 +1,25 @@
-"""Whether work grows with its size and not with its square, without a bound on seconds that a slower machine misses."""
+"""Whether work ends, and grows with its size and not its square, without bounds that a slower machine misses."""
 
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def in_time(cpu_s: float) -> Iterator[None]:
+    """Interrupt what computes for too long, by the processor's time [s]; what waits for ever, pytest interrupts."""
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"it did not end within {cpu_s} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def assert_grows_linearly(work: Callable[[int], object], *, size: int = 1_000) -> None:

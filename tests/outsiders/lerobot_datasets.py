@@ -4,15 +4,16 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import av
+import h5py
 import numpy as np
 import pyarrow as pa
+from av.video.stream import VideoStream
 from pyarrow import parquet
-
-from isaaclab_arena_gr00t.data.files.video_files import VideoWriter
 
 STEERING = "\x1b[2J\x1b]0;owned\x07\u202e"
 Attack = Callable[[Path, random.Random], None]
@@ -149,6 +150,18 @@ def another_file(root: Path, random_: random.Random) -> None:
         os.truncate(path, 1 << 40)
 
 
+def write_video(path: Path, fps: int, frames: Iterable[np.ndarray]) -> None:
+    """Write a video in H.264 as most programs do; each frame has shape (height, width, 3)."""
+    with av.open(str(path), mode="w", format="mp4") as container:
+        stream = cast(VideoStream, container.add_stream("libx264", rate=fps))
+        stream.pix_fmt = "yuv420p"
+        for number, frame in enumerate(frames):
+            if number == 0:
+                stream.height, stream.width = frame.shape[:2]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
 def another_video(root: Path, random_: random.Random) -> None:
     """Put a video in the place of another: of another size, shorter, a playlist, a picture, none."""
     path = random_.choice(sorted(root.rglob("*.mp4")))
@@ -163,9 +176,8 @@ def another_video(root: Path, random_: random.Random) -> None:
     height, width = random_.choice([(2, 2), (30, 40), (64, 48), (1024, 2048)])
     length = random_.choice([1, 2, 40])
     path.unlink()
-    video = VideoWriter(path, fps=random_.choice([1, 20, 60]), lossless=False)
-    video.add(np.zeros((height, width, 3), np.uint8) for _ in range(length))
-    video.close()
+    fps = random_.choice([1, 20, 60])
+    write_video(path, fps, (np.zeros((height, width, 3), np.uint8) for _ in range(length)))
 
 
 def statistics(root: Path, random_: random.Random) -> None:
@@ -197,3 +209,38 @@ def attacked(original: Path, target: Path, seed: int) -> Path:
     root = Path(shutil.copytree(original, target))
     random_.choice(ATTACKS)(root, random_)
     return root
+
+
+_ATTRIBUTES: list[Any] = [
+    0, -1, 2**62, 1e308, float("nan"), float("inf"), 1e-320, "", STEERING, "[1]", "{", "null", "[" * 5000, True,
+    b"\xff", np.zeros(3), np.array(["a", "b"], object), np.float16(0.5), h5py.Empty("f4"),
+]  # fmt: skip
+
+
+def damaged_recording(original: Path, directory: Path, seed: int) -> Path:
+    """Return a copy of a recording of which an attribute or an array was changed."""
+    random_ = random.Random(seed)
+    recording = directory / f"{seed}" / "dataset_lift.hdf5"
+    recording.parent.mkdir()
+    shutil.copy(original, recording)
+    with h5py.File(recording, "r+") as file:
+        demo = file[f"data/demo_{random_.randrange(2)}"]
+        assert isinstance(demo, h5py.Group)
+        if random_.random() < 0.7:
+            name = random_.choice([*demo.attrs])
+            del demo.attrs[name]
+            if random_.random() < 0.9:
+                demo.attrs[name] = random_.choice(_ATTRIBUTES)
+        else:
+            names = ["actions", "rewards", "obs/robot_joint_pos", "camera_obs/wrist_cam_rgb"]
+            name = random_.choice(names)
+            del demo[name]
+            arrays = [
+                np.zeros(0),
+                np.zeros((2, 0)),
+                np.full((3, 8), np.nan, np.float32),
+                np.zeros((3, 8), "S3"),
+                np.ones(()),
+            ]
+            demo[name] = random_.choice(arrays)
+    return recording

@@ -254,3 +254,56 @@ def test_a_table_that_lacks_pictures_is_named(tmp_path):
     parquet.write_table(table.drop_columns([CAMERA]), path)
     with pytest.raises(StorageError, match=r"has no column 'observation.images.front' of pictures"):
         list(open_dataset(dataset).frames(0, CAMERA))
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+@pytest.mark.parametrize(
+    ("key", "value", "fits"),
+    [
+        ("length", 10_000_000, True),
+        ("length", 10_000_001, False),
+        ("length", 1, True),
+        ("length", 0, False),
+        ("length", 2.5, False),
+        ("length", True, False),
+        ("episode_index", 2**53, True),
+        ("episode_index", 2**53 + 1, False),
+        ("episode_index", 0, True),
+        ("episode_index", -1, False),
+    ],
+)
+def test_numbers_of_an_episode_have_limits(dataset, key, value, fits):
+    path = dataset / "meta/episodes.jsonl"
+    line = json.loads(path.read_text().splitlines()[0])
+    path.write_text(json.dumps(line | {key: value}))
+    if fits:
+        (episode,) = open_dataset(dataset).episodes.values()
+        assert value in (episode.num_steps, episode.episode_index)
+    else:
+        with pytest.raises(StorageError, match=rf"episodes.jsonl, line 1: {key}: must be a whole number .*got {value}"):
+            open_dataset(dataset)
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+@pytest.mark.parametrize(("shape", "fits"), [([65_535], True), ([65_536], True), ([65_537], False), ([9, 9999], False)])
+def test_a_column_has_at_most_65536_numbers(dataset, shape, fits):
+    info = json.loads((dataset / "meta/info.json").read_text())
+    info["features"]["observation.odd"] = {"dtype": "float32", "shape": shape}
+    (dataset / "meta/info.json").write_text(json.dumps(info))
+    if fits:
+        assert open_dataset(dataset).size("observation.odd") == shape[0]
+    else:
+        with pytest.raises(StorageError, match=r"info.json: features: observation.odd: shape.*65536"):
+            open_dataset(dataset)
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+@pytest.mark.parametrize(("size", "fits"), [(1_048_575, True), (1_048_576, True), (1_048_577, False)])
+def test_a_line_has_at_most_a_mebibyte(dataset, size, fits):
+    line = json.dumps({"episode_index": 0, "tasks": ["a"], "length": 3})
+    (dataset / "meta/episodes.jsonl").write_text(line.ljust(size - 1) + "\n")
+    if fits:
+        assert len(open_dataset(dataset).episodes) == 1
+    else:
+        with pytest.raises(StorageError, match="line 1 has more than 1048576 bytes"):
+            open_dataset(dataset)

@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
 from isaaclab_arena_gr00t.training.demonstrations import (
     Demonstration,
@@ -11,7 +13,10 @@ from isaaclab_arena_gr00t.training.demonstrations import (
     split,
 )
 from isaaclab_arena_gr00t.wiring import Wiring
+from tests.gr00t.data.recordings import record
 from tests.gr00t.training.demonstrations import SIZE, recording, write_recordings
+from tests.growth import in_time
+from tests.outsiders.lerobot_datasets import damaged_recording
 
 WIRING = Wiring(
     cameras={"head": "robot_head_cam_rgb"},
@@ -88,3 +93,31 @@ def test_every_job_gives_its_share_for_validation_and_keeps_something_to_learn(t
     assert sorted(chosen + held_out) == list(range(12))
     assert (sum(index < 10 for index in held_out), sum(index >= 10 for index in held_out)) == numbers
     assert split(demonstrations, share=share, seed=1) == (chosen, held_out)
+
+
+def check_damaged_recording(original: Path, directory: Path, seed: int) -> None:
+    """Change an attribute or an array of a recording, and give it to what learns."""
+    recording = damaged_recording(original, directory, seed)
+    try:
+        with in_time(60):
+            find_demonstrations([recording])
+    except ArenaError:
+        return
+    except BaseException as error:
+        raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", [0, 100])
+def test_whatever_a_recording_says_of_itself_it_is_learned_or_refused(tmp_path, seed):
+    original = record(tmp_path / "lift", "lift", [3, 4])
+    for each in range(seed, seed + 12):
+        check_damaged_recording(original, tmp_path, each)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(1000, 3000, 100))
+def test_whatever_a_recording_says_of_itself_it_is_learned_or_refused_at_length(tmp_path, seed):
+    original = record(tmp_path / "lift", "lift", [3, 4])
+    for each in range(seed, seed + 100):
+        check_damaged_recording(original, tmp_path, each)
