@@ -1,4 +1,4 @@
-"""How many steps a protocol gives a suite; `tests.documentation.test_libero_document` has what else it decides."""
+"""How many steps a protocol gives a suite; `test_documented_protocols` has what else it decides."""
 
 import pytest
 
