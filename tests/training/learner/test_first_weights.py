@@ -212,7 +212,8 @@ def test_an_optimiser_that_is_none_begins_anew(tmp_path, optimizer):
     [
         ({"model_state_dict": {"actor.0.weight": torch.full((2, 5), torch.nan)}}, "holds NaN or infinity"),
         ({"model_state_dict": {7: torch.zeros(1)}}, "holds no student_state_dict"),
-        ({"weights": torch.zeros(1)}, "holds no student_state_dict or actor_state_dict or model_state_dict of rsl_rl"),
+        ({"epoch": 3}, "holds no student_state_dict or actor_state_dict or model_state_dict of rsl_rl"),
+        ({"weights": torch.zeros(1)}, r"holds weights alone \(weights\), and not of which network"),
         ({"model_state_dict": {"actor.0.weight": torch.zeros(1).expand(9, 5)}}, "they overlap"),
         ({"actor_state_dict": {}, "infos": logging.Logger}, "is not loaded: it could run code"),
     ],
