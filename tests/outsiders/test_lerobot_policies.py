@@ -1,5 +1,6 @@
 """LeRobot itself, in an interpreter of its own: its policies act here as in LeRobot's own loop, bit for bit."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,9 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from isaaclab_arena import ConfigError
 from isaaclab_arena.environments import ENVIRONMENTS, Environment, Episode, Observation
-from isaaclab_arena.policies import EpisodeStart
-from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
-from isaaclab_arena.policy.lerobot.pretrained import read_features
+from isaaclab_arena.policies import EpisodeStart, PolicyBase, resolve_policy_class
 
 PYTHON = os.environ.get("LEROBOT_PYTHON", "")
 VARIABLES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -79,17 +78,22 @@ def lift_object(num_envs: int) -> Environment:
     return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=1)
 
 
-def policy_in(directory: Path) -> LeRobotPolicy:
-    features = read_features(directory)
-    (picture,) = features.pictures
+def said_by(directory: Path) -> dict[str, Any]:
+    """Return what LeRobot wrote of a policy."""
+    return json.loads((directory / "config.json").read_text())
+
+
+def policy_in(directory: Path) -> PolicyBase:
+    said = said_by(directory)
+    (picture,) = (name for name, feature in said["input_features"].items() if feature["type"] == "VISUAL")
     options = {
         "pretrained": str(directory),
         "python": PYTHON,
-        "environment_variables": variables_for(features.kind),
+        "environment_variables": variables_for(said["type"]),
         "states": {"observation.state": ["robot_joint_pos", "gripper_pos"]},
         "images": {picture: "wrist_cam_rgb"},
     }
-    return LeRobotPolicy.from_dict(options)
+    return resolve_policy_class("lerobot").from_dict(options)
 
 
 @dataclass
@@ -119,7 +123,7 @@ class Played:
         return np.repeat(seeds, query_every)[: self.length]
 
 
-def begin(policy: LeRobotPolicy, environment: Environment, env_id: int, played: Played) -> Observation:
+def begin(policy: PolicyBase, environment: Environment, env_id: int, played: Played) -> Observation:
     """Begin an episode in an env slot, and return what all of them show."""
     conditions = environment.draw_conditions(played.episode.conditions_generator())
     observation = environment.reset(torch.tensor([env_id]), [conditions])
@@ -130,7 +134,7 @@ def begin(policy: LeRobotPolicy, environment: Environment, env_id: int, played: 
     return observation
 
 
-def play(policy: LeRobotPolicy, episodes: Sequence[Played], num_envs: int, killed_after: int = -1) -> None:
+def play(policy: PolicyBase, episodes: Sequence[Played], num_envs: int, killed_after: int = -1) -> None:
     """Play episodes, each in the first env slot that is free, and perhaps kill the policy's process after a step."""
     environment = lift_object(num_envs)
     waiting, playing = list(episodes), dict[int, Played]()
@@ -147,8 +151,8 @@ def play(policy: LeRobotPolicy, episodes: Sequence[Played], num_envs: int, kille
             episode.actions.append(action[env_id].numpy().copy())
         observation = environment.step(action).observation
         if len(episodes[0].actions) == killed_after:
-            network: Any = policy._network
-            os.kill(network._worker.pid, signal.SIGKILL)
+            playing_itself: Any = policy
+            os.kill(playing_itself._network._worker.pid, signal.SIGKILL)
         ended = [env_id for env_id, episode in playing.items() if len(episode.actions) == episode.length]
         policy.end_episodes(environment, ended)
         for env_id in ended:
@@ -168,7 +172,7 @@ def check_against_lerobot(directory: Path, batches: Sequence[Sequence[Played]], 
             pictures=np.stack([each.pictures for each in episodes], axis=1),
             states=np.stack([each.states for each in episodes], axis=1),
         )
-    in_lerobot("play", directory, *files, kind=read_features(directory).kind)
+    in_lerobot("play", directory, *files, kind=said_by(directory)["type"])
     for episodes, file in zip(batches, files[1::2], strict=True):
         actions = np.stack([each.actions for each in episodes], axis=1)
         assert np.array_equal(actions, np.load(file)), episodes[0].number

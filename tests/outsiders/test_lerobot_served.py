@@ -1,25 +1,17 @@
-"""LeRobot itself behind a server: of this package's for other programs, of a run for its ranks, and in the document."""
+"""LeRobot itself behind a server of a run for its ranks, and in the document."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from isaaclab_arena.environments import Episode
-from isaaclab_arena.evaluation.serving.policy_host import HostSession, PolicyHost
-from isaaclab_arena_gr00t.serving.options import ServeOptions
-from isaaclab_arena_gr00t.serving.serve import prepared
 from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, command, patience_s, run, same_tables, write_jobs
 from tests.outsiders.test_lerobot_policies import PYTHON, VARIABLES, in_lerobot, make
 
 CAMERA, STATE = "wrist_cam_rgb", "observation.state"
 STATES = {STATE: ["robot_joint_pos", "gripper_pos"]}
-NUM_STEPS = 8
 
 pytestmark = [
     pytest.mark.benchmark,
@@ -47,45 +39,6 @@ def job(policy: Path, **changes: Any) -> dict[str, Any]:
         "num_episodes": 3,
         **changes,
     }
-
-
-def played(session: HostSession, number: int) -> list[list[float]]:
-    """Return the actions of an episode that shows noise."""
-    session.start_episode(Episode(job="lift", episode_index=number, seed=5))
-    spec: Any = session._host.policy.observation_spec
-    generator, actions = np.random.default_rng(number), []
-    for _ in range(NUM_STEPS):
-        shown = {
-            group: {
-                name: generator.integers(0, 256, term.shape).astype(np.uint8)
-                if term.dtype is torch.uint8
-                else generator.normal(size=term.shape).astype(np.float32)
-                for name, term in terms.items()
-            }
-            for group, terms in spec.items()
-        }
-        actions.append(session.act(shown).action.tolist())
-    return actions
-
-
-def test_clients_of_a_server_get_together_what_each_gets_alone(policy, tmp_path):
-    file = write_jobs(tmp_path / "jobs.json", [job(policy)])
-    options = ServeOptions(protocol="vla_eval", max_sessions=3, images=(f"wrist={CAMERA}",), states=tuple(
-        f"{name}={name}" for name in STATES[STATE]
-    ))  # fmt: skip
-    host = PolicyHost(prepared(options, [f"{file}:lift"]).policy, max_wait_s=0.2)
-    try:
-        sessions = [host.open() for _ in range(3)]
-        alone = [played(sessions[0], number) for number in range(3)]
-        before = host.statistics()
-        with ThreadPoolExecutor(3) as clients:
-            together = list(clients.map(played, sessions, range(3)))
-        after = host.statistics()
-    finally:
-        host.close()
-    assert together == alone
-    assert after.queries - before.queries == 3 * NUM_STEPS
-    assert after.calls - before.calls < 3 * NUM_STEPS
 
 
 def test_ranks_on_one_server_come_to_the_tables_of_one_without(policy, tmp_path):
