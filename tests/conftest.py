@@ -78,16 +78,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Undo what running a command in this process does to logging."""
-    logger = logging.getLogger("isaaclab_arena")
-    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    """Undo what a command in this process does to logging: in the test, and before in a fixture of its module."""
+    _reset_logging()
     yield
+    _reset_logging()
+
+
+def _reset_logging() -> None:
+    logger = logging.getLogger("isaaclab_arena")
     for handler in logger.handlers:
-        if handler not in handlers:
-            handler.close()
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
-    logger.propagate = propagate
+        handler.close()
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
 
 
 @pytest.fixture

@@ -31,6 +31,10 @@ class DistributedError(ArenaError):
     """The ranks could not find each other, because a process is missing or the network fails."""
 
 
+class ClaimsLostError(DistributedError):
+    """What keeps the claims of all ranks is gone, so that no rank knows what is left to do."""
+
+
 class PeerStoppedError(DistributedError):
     """Another rank gave up during start-up, and has reported the reason."""
 

@@ -186,7 +186,7 @@ def test_the_tables_say_what_was_decided_and_a_run_without_questions_has_no_such
     assert "intervals of new, old: anytime-valid" in shown
     assert f"{episodes}/200" in shown
     results = pd.read_csv(tmp_path / "asked" / "results.csv")
-    assert list(results.columns[-3:]) == ["decision", "decided_at", "interval_kind"]
+    assert list(results.columns[-4:-1]) == ["decision", "decided_at", "interval_kind"]
     (answer,) = json.loads((tmp_path / "asked" / "results.json").read_text())["answers"]
     assert (answer["verdict"], answer["episodes"]) == ("better", episodes)
     contest(tmp_path / "plain", new_and_old(num_episodes=4), [])

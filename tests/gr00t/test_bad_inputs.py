@@ -101,7 +101,7 @@ KNOWN_TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "pov_cam_name_sim: the environment has no camera 'top_rgb'",
     ),
-    "blind": ({}, {"enable_cameras": False}, "pov_cam_name_sim: the environment shows no pictures, the policy needs"),
+    "blind": ({}, {"enable_cameras": False}, "is to be seen, and the environment shows no pictures"),
     "other-action": ({}, {"action_mode": "ee_delta"}, "action group 'arm': there is no joint 'panda_joint1'"),
     "other-robot": ({}, {"embodiment": "so101"}, "state group 'arm': there is no joint 'panda_joint1'"),
     "fewer-joints": (

@@ -122,7 +122,7 @@ def test_an_environment_whose_cameras_are_not_on_is_told(tmp_path):
     checkpoint(tmp_path / "checkpoint", as_it_comes_along(modalities()))
     found = refusals(job(write_panda_yaml(tmp_path / "p.yaml"), enable_cameras=False))
     assert "the environment shows no pictures" in found[0]
-    assert "set enable_cameras in the job" in found[0]
+    assert "set enable_cameras: true in arena_env_args" in found[0]
 
 
 def test_an_embodiment_that_the_checkpoint_does_not_know_is_told(tmp_path):

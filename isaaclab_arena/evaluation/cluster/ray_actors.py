@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.messages import (
@@ -77,7 +77,7 @@ def answer_to(reference: Any, way_out: str = "") -> Any:
 
     Raises:
         ArenaError: What it raised.
-        DistributedError: If it has died, or cannot be reached.
+        ClaimsLostError: If it has died, or cannot be reached.
     """
     try:
         return ray.get(reference)
@@ -85,9 +85,9 @@ def answer_to(reference: Any, way_out: str = "") -> Any:
         if isinstance(error.cause, ArenaError):
             raise error.cause from error
         # Whatever it is, no job of the rank that asked is to blame.
-        raise DistributedError(f"the keeper of the run's claims failed: {why(error)}{way_out}") from error
+        raise ClaimsLostError(f"the keeper of the run's claims failed: {why(error)}{way_out}") from error
     except RayActorError as error:
-        raise DistributedError(f"the keeper of the run's claims does not answer: {why(error)}{way_out}") from error
+        raise ClaimsLostError(f"the keeper of the run's claims does not answer: {why(error)}{way_out}") from error
 
 
 class RemoteKeeper:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.clock import now
-from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import DiskUnusableError
 from isaaclab_arena.evaluation.job.consolidations import Consolidations
 from isaaclab_arena.evaluation.job.group_building import GroupBuilder
@@ -76,7 +76,7 @@ class JobRunner:
         Raises:
             DiskUnusableError: If the disk is full; the next job would fail as well, so nothing is made of this one.
                 With ``consolidations`` also if that was so for the job before.
-            DistributedError: If what keeps the claims of all ranks is gone; the same holds.
+            ClaimsLostError: The same holds.
             StorageError: If the report cannot be written, or that of the job before.
         """
         if self._consolidations is not None:
@@ -148,7 +148,7 @@ class JobRunner:
         try:
             with put_back():
                 act()
-        except (DiskUnusableError, DistributedError):
+        except (DiskUnusableError, ClaimsLostError):
             # Neither is the job's fault, and the next job would meet it too.
             raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down

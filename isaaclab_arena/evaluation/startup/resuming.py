@@ -16,7 +16,7 @@ from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.recovery.recovery import recover_run
 from isaaclab_arena.storage.run.attempts import AttemptEntry, attempt_numbers, policy_batches_in_effect, read_attempts
 from isaaclab_arena.storage.run.commits import read_commits
-from isaaclab_arena.storage.run.job_reports import Reproducible, read_job_reports
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible, read_job_reports
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, plan_copy_path, read_run_plan
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
     Raises:
         ConfigError: With everything that speaks against it.
     """
-    begun, has_recorded = read_run_plan(output_directory), cache(partial(_has_recorded, output_directory))
+    begun = read_run_plan(output_directory)
+    has_recorded = cache(partial(_has_recorded, output_directory, begun.run_id))
     wanted = {job.name: job.config.num_envs for job in plan.jobs}
     played_with = {
         job.name: job.config.num_envs
@@ -122,12 +123,14 @@ def _grows(was: PlanEntry, now: PlanEntry) -> bool:
     return was.config.num_episodes != now.config.num_episodes
 
 
-def _has_recorded(output_directory: Path, job: str) -> bool:
-    """Whether a job has committed an episode, or recorded one; what cannot be read may be one."""
+def _has_recorded(output_directory: Path, run_id: str | None, job: str) -> bool:
+    """Whether a job has an episode, or has ended without any; what cannot be read may be one."""
     directory = job_directory(output_directory, job)
     log = read_commits(directory, job)
     files, problems = locate_episodes(directory, job)
-    return bool(log.lines or log.problems or files or problems)
+    reports, _ = read_job_reports(directory, job, run_id)
+    has_ended = any(report.status is ReportedStatus.COMPLETED for report in reports)
+    return bool(log.lines or log.problems or files or problems or has_ended)
 
 
 def _why_only_plan(output_directory: Path, begun: RunPlan, job: str) -> str | None:

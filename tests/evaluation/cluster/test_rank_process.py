@@ -11,7 +11,7 @@ from threading import Lock
 import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import needs_of
 from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
@@ -87,11 +87,11 @@ class DyingKeeper(KeeperNextDoor):
     """Dies once it has been told that episodes begin."""
 
     def begin(self, begun: BegunEpisodes) -> bool:
-        raise DistributedError("the keeper of the run's claims does not answer")
+        raise ClaimsLostError("the keeper of the run's claims does not answer")
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
         if delivery.finished or delivery.failed:
-            raise DistributedError("the keeper of the run's claims does not answer")
+            raise ClaimsLostError("the keeper of the run's claims does not answer")
         return super().deliver(delivery, content)
 
 
@@ -171,7 +171,7 @@ def ended_by_the_driver(directory: Path) -> MergedResults:
 
 @pytest.mark.parametrize("is_own", [True, False])
 def test_a_keeper_that_dies_fails_no_job(tmp_path, is_own):
-    with pytest.raises(DistributedError, match="does not answer"):
+    with pytest.raises(ClaimsLostError, match="does not answer"):
         run_alone(tmp_path, REACH, node=tmp_path / "node" if is_own else None, keeper_class=DyingKeeper)
     (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
     assert row["status"] in ("interrupted", "missing")
