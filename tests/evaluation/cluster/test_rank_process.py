@@ -179,12 +179,15 @@ def test_a_keeper_that_dies_fails_no_job(tmp_path, is_own):
 
 
 def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tmp_path):
-    run_alone(tmp_path, REACH, node=tmp_path / "node", keeper_class=KeeperWithoutReports)
+    # Long enough that the rank's first word on the job arrives in a delivery before that of the last episodes.
+    job = {**REACH, "num_episodes": 80}
+    _, keeper = run_alone(tmp_path, job, node=tmp_path / "node", keeper_class=KeeperWithoutReports)
+    assert any("job_begun" in file.path for delivery in keeper.delivered for file in delivery.files)
     merged = ended_by_the_driver(tmp_path / "out")
     assert merged.complete
     (row,) = merged.jobs.to_dict("records")
     assert (row["status"], row["reproducible"]) == ("completed", "bitwise")
-    assert list_episodes(tmp_path / "out" / "reach" / "dataset_reach.hdf5") == [0, 1]
+    assert list_episodes(tmp_path / "out" / "reach" / "dataset_reach.hdf5") == [*range(80)]
     assert not [*(tmp_path / "out").rglob("job_report_*")]
 
 
