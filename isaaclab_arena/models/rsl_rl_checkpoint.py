@@ -17,7 +17,8 @@ from isaaclab_arena.models.rebuilt_actor import CLASSES, EXPORT, rebuilt_actor
 State: TypeAlias = dict[str, torch.Tensor]
 
 _TRACE = (
-    "trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2, num_inputs)).save('actor.pt'), or write "
+    "to evaluate it, trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2, num_inputs))"
+    ".save('actor.pt'), or write "
     "a policy of your own"
 )
 _OTHER_ARCHIVES = {

@@ -194,14 +194,14 @@ WEIGHTS = {"0.weight": torch.ones(2, 3), "0.bias": torch.zeros(2)}
     [
         (
             {"model": {"a2c_network.mu.weight": torch.ones(2)}, "epoch": 3},
-            "is a checkpoint of rl_games; trace its actor",
+            "is a checkpoint of rl_games; to evaluate it, trace its actor",
         ),
-        ({"policy": WEIGHTS, "value": {}, "optimizer": {}}, "is a checkpoint of skrl; trace its actor"),
-        (WEIGHTS, "holds weights alone (0.weight, 0.bias), and not of which network; trace its actor"),
+        ({"policy": WEIGHTS, "value": {}, "optimizer": {}}, "is a checkpoint of skrl; to evaluate it, trace its actor"),
+        (WEIGHTS, "holds weights alone (0.weight, 0.bias), and not of which network; to evaluate it, trace its actor"),
         ({"model_state_dict": WEIGHTS, "epoch": 3}, "holds weights alone (0.weight, 0.bias), and not of which network"),
         (
             {"actor": WEIGHTS},
-            "it holds actor; trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2,",
+            "it holds actor; to evaluate it, trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2,",
         ),
     ],
     ids=["rl_games", "skrl", "weights", "weights_and_epoch", "cleanrl"],
@@ -219,7 +219,7 @@ def test_archives_of_other_programs_are_named(tmp_path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data", "{}" * 1000)
         archive.writestr("_stable_baselines3_version", "2.3.0")
-    assert "is a model of Stable-Baselines3; trace its actor" in refusal(path)
+    assert "is a model of Stable-Baselines3; to evaluate it, trace its actor" in refusal(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("exported/archive_format", "pt2")
     assert "is a program of torch.export (.pt2), which is not loaded here" in refusal(path)

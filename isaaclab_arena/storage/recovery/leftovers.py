@@ -129,7 +129,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
         with storage_errors("bring episodes into", job_directory / name):
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
-        yield f"job '{job}': brought {len(paths) - len(done.damaged)} episodes that dead processes left into {name}"
+        yield f"job '{job}': brought {len(paths) - len(done.damaged)} recorded episodes into {name}"
     remove_if_empty(job_directory / EPISODES_DIRECTORY)
 
 

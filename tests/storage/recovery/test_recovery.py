@@ -69,7 +69,7 @@ def test_committed_episodes_are_finished_and_their_files_go_into_the_dataset_tha
     assert recovery.jobs[0].finished == ((0, 1), (2, 3))
     assert recovery.left()
     assert job.recorded() == {"dataset_lift_rank2.hdf5": [0, 2]}
-    assert recovery.notes == ("job 'lift': brought 2 episodes that dead processes left into dataset_lift_rank2.hdf5",)
+    assert recovery.notes == ("job 'lift': brought 2 recorded episodes into dataset_lift_rank2.hdf5",)
     assert recover(tmp_path) == dataclasses.replace(recovery, notes=())
 
 
