@@ -240,12 +240,22 @@ def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> 
     host, _, port = (context.master_address or "").rpartition(":")
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
-        store = TCPStore(
-            host, int(port), is_master=context.is_rank_zero, timeout=timeout, wait_for_workers=False, multi_tenant=True
-        )
-        # The program before this one, in the same script, may end later on rank 0, which holds its store, than here.
-        if context.is_rank_zero or store.add(f"{begun}/has_rank_{context.rank}", 1) == 1:
-            return store
+        try:
+            store = TCPStore(
+                host,
+                int(port),
+                is_master=context.is_rank_zero,
+                timeout=timeout,
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+            # The program before this one may end later on rank 0, which holds its store, than here.
+            if context.is_rank_zero or store.add(f"{begun}/has_rank_{context.rank}", 1) == 1:
+                return store
+        except dist.DistError:
+            # It may end while it is asked.
+            if context.is_rank_zero or time.monotonic() + _LOOK_INTERVAL_S > deadline:
+                raise
         if time.monotonic() + _LOOK_INTERVAL_S > deadline:
             raise DistributedError(
                 f"rank {context.rank} of {context.world_size} finds an earlier run of these ranks at "

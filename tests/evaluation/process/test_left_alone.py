@@ -369,6 +369,8 @@ class Imported(ShrugPolicy):
 
 
 def test_what_a_module_sets_when_it_is_imported_reaches_the_jobs_of_its_policy_alone(tmp_path, monkeypatch, caplog):
+    # Python takes byte code for current where the file has the same size and second.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "sets_on_import.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     config = JobConfig(
