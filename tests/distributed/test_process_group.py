@@ -146,19 +146,23 @@ def test_a_program_that_follows_another_at_the_same_address_hears_nothing_of_it(
         name, other = sys.argv[1:]
         with initialise(context, timeout_s=60) as ranks:
             sys.stdout.write(ranks.share_from_rank_zero("output_dir", name))
-        while name == "first" and context.is_rank_zero and not Path(other).exists():
+        if name == "second" and not context.is_rank_zero:
+            Path(other).touch()
+        while context.is_rank_zero and not Path(other).exists():
             time.sleep(0.05)
     """
     port, file, others_end = free_port(), written(tmp_path, script), tmp_path / "the other has waited"
     first = [start_rank(rank, port, file, "first", str(others_end)) for rank in range(2)]
     assert first[1].communicate(timeout=120)[0] == "first"
-    follower = start_rank(1, port, file, "second", "")
+    heard = tmp_path / "the follower has heard the leader"
+    follower = start_rank(1, port, file, "second", str(heard))
     with pytest.raises(subprocess.TimeoutExpired):
         follower.communicate(timeout=8)
     others_end.touch()
     assert first[0].communicate(timeout=120)[0] == "first"
-    leader = start_rank(0, port, file, "second", "")
-    assert [each.communicate(timeout=120)[0] for each in (leader, follower)] == ["second"] * 2
+    leader = start_rank(0, port, file, "second", str(heard))
+    outputs = [each.communicate(timeout=120) for each in (leader, follower)]
+    assert [said for said, _ in outputs] == ["second"] * 2, outputs
 
 
 def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once(tmp_path):
