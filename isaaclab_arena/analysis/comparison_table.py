@@ -102,7 +102,7 @@ def _task_row(each: JobComparison) -> tuple[str, ...]:
     counts = each.counts
     return (
         _name(each),
-        str(counts.total),
+        _pairs(counts.total, each.distinct),
         *(f"{100 * rate:.1f}" for rate in each.rates),
         *(str(count) for count in (counts.both, counts.only_first, counts.only_second, counts.neither)),
         _difference(each.difference, each.interval),
@@ -116,7 +116,7 @@ def _together_rows(together: Together) -> Iterator[tuple[str, ...]]:
     counts = together.counts
     yield (
         _ALL,
-        str(counts.total),
+        _pairs(counts.total, together.distinct),
         *(f"{100 * successes / counts.total:.1f}" for successes in counts.successes),
         *(str(count) for count in (counts.both, counts.only_first, counts.only_second, counts.neither)),
         _difference(together.difference, together.interval),
@@ -126,6 +126,11 @@ def _together_rows(together: Together) -> Iterator[tuple[str, ...]]:
     )
     difference = _difference(together.mean_of_tasks, together.mean_of_tasks_interval)
     yield (_EACH_TASK_ALIKE, *[""] * 7, difference, "", "", "")
+
+
+def _pairs(number: int, distinct: int) -> str:
+    """Return a number of pairs, with that of their different conditions where some repeat."""
+    return str(number) if distinct == number else f"{number} ({distinct} distinct)"
 
 
 def _about_numbers(each: JobComparison, report: ComparisonReport) -> Iterator[str]:

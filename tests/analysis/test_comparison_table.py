@@ -31,7 +31,7 @@ def test_a_line_holds_counts_rates_difference_and_verdict(tmp_path):
 def test_several_tasks_have_two_lines_for_all_of_them(tmp_path):
     table = rates_table(report_of(tmp_path, {"a": "ss", "b": "sf"}, {"a": "sf", "b": "sf"}))
     assert [row[0] for row in table.rows] == ["a", "b", "all pairs together", "mean of the tasks"]
-    assert table.rows[2][1:4] == ("4", "75.0", "50.0")
+    assert table.rows[2][1:4] == ("4 (2 distinct)", "75.0", "50.0")
 
 
 def test_the_level_of_the_interval_is_the_one_asked_for(tmp_path):

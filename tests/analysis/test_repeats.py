@@ -47,6 +47,9 @@ def test_a_comparison_says_how_many_different_conditions_its_pairs_have(tmp_path
     header, *lines = (tmp_path / "comparison.csv").read_text().splitlines()
     assert header.endswith(",distinct_conditions")
     assert all(line.endswith(",4") for line in lines)
+    for name, between in (("comparison.md", " | "), ("comparison.tex", " & ")):
+        assert f"{between}8 (4 distinct){between}" in (tmp_path / name).read_text()
+        assert f"{between}16 (4 distinct){between}" in (tmp_path / name).read_text()
 
 
 def test_a_comparison_without_repeats_says_nothing_of_them(tmp_path):
