@@ -8,7 +8,7 @@ from typing import Any
 
 
 def expanded(given: Any) -> Any:
-    """Return what somebody gave, with a home directory in the place of each ``~`` that a text or a path begins with.
+    """Return a value with the home directory in place of each ``~`` that begins a text or a path.
 
     It need not be known which of the texts are paths: no other begins with ``~/``. As in a shell, ``~name`` stays where
     there is no user of that name.
@@ -28,7 +28,7 @@ def expanded(given: Any) -> Any:
 
 
 def given_path(path: "str | os.PathLike[str]") -> Path:
-    """Return the path that somebody means."""
+    """Return a path with the home directory in place of a ``~`` that begins it."""
     return Path(expanded(os.fspath(path)))
 
 

@@ -1,4 +1,4 @@
-"""What watches a run without being part of it, and what it is shown."""
+"""The contract of observers, and the data that they receive."""
 
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome

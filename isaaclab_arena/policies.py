@@ -1,4 +1,4 @@
-"""What a policy of yours implements, declares and may use."""
+"""Base class, options, traits and registration of policies."""
 
 from isaaclab_arena.errors import PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.connections import Connections, Description

@@ -1,4 +1,4 @@
-"""What a task of yours is made of: a specification, a judge, and the builder that makes it an environment."""
+"""Parts of a task: the specification, the judge, and the builder that makes an environment of them."""
 
 from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder

@@ -35,7 +35,6 @@ class Choice:
     successes: int
     episodes: int
     interval: Interval
-
     distinct_conditions: int
 
     @property

@@ -77,7 +77,7 @@ def _told(run: Callable[[], int]) -> int:
         # Python flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if is_unread:
-            # Whoever read has seen enough, as `head` has.
+            # The reader closed the pipe, as `head` does once it has enough.
             return 128 + signal.SIGPIPE
         print(f"cannot write to stdout: {error.strerror}", file=sys.stderr)
         return 1

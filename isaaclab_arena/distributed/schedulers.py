@@ -49,8 +49,8 @@ class _Task:
 def variables_of_scheduler(environ: Mapping[str, str], typed: Sequence[str] = sys.orig_argv) -> Mapping[str, str]:
     """Return the variables that torch reads, none unless srun or mpirun started this process as one of several.
 
-    A shell that sbatch or salloc opened is no such process, and neither is a step with one task. Whoever sets RANK,
-    LOCAL_RANK or WORLD_SIZE is believed: ``WORLD_SIZE=1`` makes a task a process of its own.
+    A shell of sbatch or salloc is one process, and so is a step with one task. RANK,
+    LOCAL_RANK and WORLD_SIZE have precedence if any is set: ``WORLD_SIZE=1`` makes a task a process of its own.
 
     Args:
         environ: The variables that the process was started with.
@@ -78,7 +78,7 @@ def variables_of_scheduler(environ: Mapping[str, str], typed: Sequence[str] = sy
 
 
 def rank_of_scheduler(environ: Mapping[str, str]) -> int | None:
-    """Return which of several processes of srun or mpirun this one is, None if it is none of them."""
+    """Return the rank of this process among those that srun or mpirun started, None if it is alone."""
     task = _task(environ)
     return None if task is None else int(task.variables["RANK"])
 
@@ -114,7 +114,7 @@ def _of_srun(environ: Mapping[str, str]) -> _Task | None:
         return None
     num_nodes = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES", ""))
     is_one_node = num_nodes == "1"
-    # Only where somebody lists the hosts of the tasks one by one may rank 0 be elsewhere than on the first node.
+    # Rank 0 is on the first node, unless the user lists the hosts of the tasks one by one.
     is_in_order = "arbitrary" not in environ.get("SLURM_DISTRIBUTION", "")
     first = _first_host(environ.get("SLURM_STEP_NODELIST", "")) if is_in_order else None
     on_each = _tasks_on_each_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
@@ -142,7 +142,7 @@ def _first_host(hosts: str) -> str | None:
 
 
 def _tasks_on_each_node(text: str) -> list[int]:
-    """Return how many tasks each node has, from ``2(x3),1`` for instance; nothing where that cannot be read."""
+    """Return the number of tasks of each node: 2, 2, 2, 1 for ``2(x3),1``; an empty list if malformed."""
     found = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
     return [int(each[1]) for each in found if each for _ in range(int(each[2] or 1))] if all(found) else []
 

@@ -144,7 +144,7 @@ def _merged(output_directory: Path) -> MergedResults:
     }
     # The plan says of the first attempt what its file does.
     known, named = {1, *(attempt.number for attempt in attempts)}, set(attempt_numbers(output_directory))
-    # Where no attempt has a file, nobody wrote one.
+    # If no attempt has a file, the program that ran wrote none.
     lost = {line.attempt for log in logs.values() for line in log.lines if named} - known - named
     problems += [
         f"{attempt_path(output_directory, number)}: is missing; {INSTEAD_OF_ATTEMPT}" for number in sorted(lost)

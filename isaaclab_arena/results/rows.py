@@ -231,7 +231,7 @@ def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def action_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run in which actions have bounds."""
+    """Return the further cells of a job's row, if actions of the run have bounds."""
     told = ((line.saturated_action_share, line.episode_length) for line in evidence.lines)
     return {"saturated_action_share": saturated_share(told)}
 

@@ -82,7 +82,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None, *, optional: Se
 
 
 def table_of(plan: RunPlan, output_directory: Path) -> Mapping[str, Any]:
-    """Return what ``results.json`` holds.
+    """Return the content of ``results.json``.
 
     Raises:
         DamagedFileError: If it is of another run.

@@ -31,7 +31,7 @@ class RankSettings:
         num_threads: Threads that its physics may use.
         output_directory: Where the run writes.
         attempt: Which start of the program on this run, from 1.
-        run: Names the run; None where nobody knows.
+        run: Name of the run, None if unknown.
         recording: What is recorded.
         video: What is filmed.
         num_groups: Groups that a job's env slots are divided into; while one is simulated the policy acts for another.

@@ -301,7 +301,7 @@ class _Resolver:
             lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
             options,
         )
-        # What is wrong with foreign code is not looked for where it may not run.
+        # Code that may not run is not asked for more problems.
         is_trusted = self._may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
         if config is not None and not (is_trusted and reading.check(lambda: _checked(builder, config, owner))):
             config = None

@@ -85,7 +85,7 @@ class AnswerWatch(Observer):
         return tuple(answering.answer for answering in self._answering)
 
     def needed(self, job: str) -> int | None:
-        """Return how many episodes of a job are needed, None as long as all of them are; see `look`."""
+        """Return the number of episodes of a job that are needed, None while all are; see `look`."""
         if not self.is_over(job):
             return None
         answered = needed_episodes(job, self.look()) if job in self._asked else None

@@ -265,7 +265,7 @@ def _tell_ineffective(asset: str, names: tuple[str, ...]) -> None:
 
 
 def _part_spec(part: ScenePart) -> mujoco.MjSpec:
-    # Whoever asks for it has MuJoCo read meshes again that were edited.
+    # A key of edited files makes MuJoCo read their meshes again.
     content_key(ASSETS / part.asset)
     spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
     # A keyframe holds the positions of one model and would not fit those of the scene.

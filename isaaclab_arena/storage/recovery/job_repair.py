@@ -44,7 +44,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
         seed: Seed of the job.
 
     Returns:
-        What was done, for people.
+        The repairs made, one sentence each.
 
     Raises:
         StorageError: If a file cannot be read or written.
@@ -80,7 +80,7 @@ def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
         job: Name of the job.
 
     Returns:
-        What was done, for people.
+        The repairs made, one sentence each.
 
     Raises:
         StorageError: If something cannot be moved.
@@ -98,7 +98,7 @@ def set_aside_no_files_of_run(output_directory: Path) -> list[str]:
         output_directory: Directory of the run.
 
     Returns:
-        What was done, for people.
+        The repairs made, one sentence each.
 
     Raises:
         StorageError: If something cannot be moved.
@@ -131,7 +131,7 @@ def set_job_aside(
         why: Why, for people.
 
     Returns:
-        What was done, for people.
+        The repairs made, one sentence each.
 
     Raises:
         StorageError: If a file cannot be moved.

@@ -67,7 +67,7 @@ def _copied_or_rebuilt(output_directory: Path, rebuild: Callable[[Path], RunPlan
 
 
 def _copied(output_directory: Path) -> RunPlan:
-    """Return what the plan's copy holds, unless a recording says that it was made with another configuration."""
+    """Return the plan of the copy, unless a recording was made with another configuration."""
     plan = read_plan_copy(output_directory)
     try:
         hashes = recorded_config_hashes(output_directory)

@@ -1,4 +1,4 @@
-"""What the commands that compare have in common: their question, their tables, their files and an exit code."""
+"""The question, tables, files and exit code that the commands that compare share."""
 
 import sys
 from collections.abc import Callable
