@@ -265,7 +265,7 @@ def _tell_ineffective(asset: str, names: tuple[str, ...]) -> None:
 
 
 def _part_spec(part: ScenePart) -> mujoco.MjSpec:
-    # A key of edited files makes MuJoCo read their meshes again.
+    # The key of an edited file also clears the meshes that MuJoCo keeps of it.
     content_key(ASSETS / part.asset)
     spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
     # A keyframe holds the positions of one model and would not fit those of the scene.
