@@ -178,7 +178,7 @@ def take_up(
             watch.suspect(each.job.name)
     left = recovery.left(watch.needed)
     # A lost file of an attempt gives its number to no other: lines, reports and claims are of it.
-    number = max(number, *(each.last_attempt + 1 for each in recovery.jobs))
+    number = max([number, *(each.last_attempt + 1 for each in recovery.jobs)])
     begin = {job.job for job in left if not going_on.has_recorded(job.job)}
     for name in begin:
         forget_settled(output_directory, name, attempt=number)
