@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import gymnasium
@@ -215,6 +216,13 @@ class _Passed:
         return self if wrapper is None else getattr(wrapper.real, self._name)
 
 
+@cache
+def _passing_on(wrapper: type, names: frozenset[str]) -> Any:
+    """Return a class of wrappers that has attributes of the environment where the wrapper has none of its own."""
+    passed = type("Passed", (), {name: _Passed(name) for name in names})
+    return type(wrapper)(wrapper.__name__, (wrapper, passed), {"__module__": wrapper.__module__})
+
+
 class EnvironmentWrapper(Environment):
     """Another environment, of which a subclass changes what it says.
 
@@ -233,9 +241,7 @@ class EnvironmentWrapper(Environment):
         self.task_description, self.max_episode_length = real.task_description, real.max_episode_length
         self.control_dt, self.hold_action = real.control_dt, real.hold_action
         # Since Python 3.12 `isinstance` of a protocol looks at the class alone, so this one's has all attributes.
-        passed = type("Passed", (), {name: _Passed(name) for name in dir(real) if not name.startswith("_")})
-        cls = type(self)
-        self.__class__ = type(cls)(cls.__name__, (cls, passed), {"__module__": cls.__module__})
+        self.__class__ = _passing_on(type(self), frozenset(name for name in dir(real) if not name.startswith("_")))
 
     def __getattr__(self, name: str) -> Any:
         if name == "real":  # which a copy has not yet while it is made

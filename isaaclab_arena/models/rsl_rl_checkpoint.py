@@ -18,8 +18,7 @@ State: TypeAlias = dict[str, torch.Tensor]
 
 _TRACE = (
     "to evaluate it, trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2, num_inputs))"
-    ".save('actor.pt'), or write "
-    "a policy of your own"
+    ".save('actor.pt'), or write a policy of your own"
 )
 _OTHER_ARCHIVES = {
     "_stable_baselines3_version": f"is a model of Stable-Baselines3; {_TRACE}",

@@ -226,7 +226,7 @@ def of_conditions(distinct: int | None, scored: int) -> str:
 
 
 def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run in which conditions repeat."""
+    """Return the further cells of a job's row, if conditions of the run repeat."""
     return {"distinct_conditions": evidence.scored.num_distinct if len(evidence.scored) else None}
 
 
