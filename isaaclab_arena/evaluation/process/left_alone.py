@@ -144,23 +144,23 @@ def _write_handlers(value: Mapping[int, Any]) -> None:
                 signal.signal(number, handler)
 
 
-def _disabled_loggers() -> dict[str, logging.Logger]:
+def _disabled_loggers() -> frozenset[str]:
     every: dict[str, Any] = dict(logging.root.manager.loggerDict)
-    return {name: logger for name, logger in every.items() if getattr(logger, "disabled", False)}
+    return frozenset(name for name, logger in every.items() if getattr(logger, "disabled", False))
 
 
 def _logging() -> tuple[Any, ...]:
-    disabled = frozenset(name for name in _disabled_loggers() if name.partition(".")[0] == _OWN_LOGGER)
     loggers = logging.getLogger(), logging.getLogger(_OWN_LOGGER)
-    return logging.root.manager.disable, disabled, *((each.level, each.propagate, [*each.handlers]) for each in loggers)
+    states = [(each.level, each.propagate, [*each.handlers]) for each in loggers]
+    return logging.root.manager.disable, _disabled_loggers(), *states
 
 
 def _write_logging(value: tuple[Any, ...]) -> None:
     level, disabled, *states = value
     logging.disable(level)
-    # `logging.config` disables every logger that it finds, unless it is told otherwise.
-    for name, logger in _disabled_loggers().items():
-        logger.disabled = name.partition(".")[0] != _OWN_LOGGER or name in disabled
+    # `logging.config` disables every logger that it finds, by default.
+    for name in disabled ^ _disabled_loggers():
+        logging.getLogger(name).disabled = name in disabled
     for logger, (own_level, propagates, handlers) in zip(
         (logging.getLogger(), logging.getLogger(_OWN_LOGGER)), states, strict=True
     ):
