@@ -6,7 +6,7 @@ from benchmarks.harness.environments import build, success_rate, tally
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts.libero import PLANS, LiberoExpertPolicy
+from isaaclab_arena.policy.experts.libero import LIBERO_PLANS, LiberoExpertPolicy
 
 PACKAGES = ("libero", "robosuite", "mujoco", "numpy", "python")
 
@@ -28,7 +28,7 @@ def main(options: Options) -> None:
     page = Page("libero_experts", "How often a scripted expert solves LIBERO's tasks", options)
     table = Table("task", "protocol", "successes", "rate, Wilson 95 %", "timeouts/errors", "steps", "of", words=5)
     versions = {}
-    for task, protocol in ((task, protocol) for task in PLANS for protocol in options.protocols):
+    for task, protocol in ((task, protocol) for task in LIBERO_PLANS for protocol in options.protocols):
         named = {"python": options.python, "libero_path": options.libero_path, "protocol": protocol}
         environment = build(f"libero:libero_spatial/{task}", options.num_envs, **named)
         versions, horizon = dict(environment.provenance()), environment.max_episode_length

@@ -11,11 +11,12 @@ import numpy as np
 from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
 from isaaclab_arena.analysis.families import holm, mean_interval, signed_rank_p
 from isaaclab_arena.analysis.matching import MatchedEpisodes
-from isaaclab_arena.analysis.paired_rates import PairCounts, paired_difference_interval, sign_flip_p
+from isaaclab_arena.analysis.paired_rates import paired_difference_interval, sign_flip_p
 from isaaclab_arena.analysis.planning import PairChances, least_number, pair_chances, paired_power
 from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.results.clusters import design_effect, draws_of, influences, means_of_draws
 from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.results.stopping.counts import PairCounts
 
 _POWER = 0.8
 _MOST_PAIRS = 5_000

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from isaaclab_arena.distributed.ranks import Ranks
 
-_LOOK_INTERVAL_S = 0.1
-_PATIENCE_S = 3.0
+_TRIAL_LOOK_INTERVAL_S = 0.1
+_TRIAL_PATIENCE_S = 3.0
 """How long a rank goes on after another one has failed [s], because its own failure may say more."""
 
 _FAILED = "NCCL fails"
@@ -77,6 +77,6 @@ def _outcome(trial: _Trial, ranks: Ranks, limit_s: float) -> tuple[bool, str | N
         if time.monotonic() >= deadline:
             return not has_heard, "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
         if not has_heard and ranks.is_announced(_FAILED):
-            has_heard, deadline = True, min(deadline, time.monotonic() + _PATIENCE_S)
-        trial.join(_LOOK_INTERVAL_S)
+            has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
+        trial.join(_TRIAL_LOOK_INTERVAL_S)
     return True, trial.error

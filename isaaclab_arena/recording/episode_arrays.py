@@ -237,18 +237,18 @@ class EpisodeArrays:
         if not self._written_at_once:
             self._host_parts = []
         tensors = self._tensors(transition)
-        packs: dict[object, _Pack] = {}
+        packs: dict[object, _TensorPack] = {}
         for number, (tensor, arrays) in enumerate(zip(tensors, self._arrays_in(transition), strict=True)):
             dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
             key = self._pack_of(dtype) if tensor.ndim <= 2 else number
-            pack = packs.setdefault(key, _Pack(dtype=key if isinstance(key, np.dtype) else dtype))
+            pack = packs.setdefault(key, _TensorPack(dtype=key if isinstance(key, np.dtype) else dtype))
             begin = pack.width
             pack.add([number], {name: tuple(array.shape[1:]) for name, array in arrays.items()}, dtype)
             self._places.append((list(packs).index(key), slice(begin, pack.width)))
         if self._host_parts:
             own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
             numbers = range(len(tensors), len(tensors) + len(self._host_parts))
-            pack = packs.setdefault(own, _Pack(dtype=own))
+            pack = packs.setdefault(own, _TensorPack(dtype=own))
             begin = pack.width
             pack.add(numbers, {_PARTS: (width,)}, own)
             self._parts_pack, self._parts_columns = list(packs).index(own), slice(begin, pack.width)
@@ -272,7 +272,7 @@ class EpisodeArrays:
 
 
 @dataclass(kw_only=True)
-class _Pack:
+class _TensorPack:
     """What lies side by side in the type ``dtype``: the numbers of the tensors of a step, and their arrays."""
 
     dtype: np.dtype

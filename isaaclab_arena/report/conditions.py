@@ -17,7 +17,7 @@ MEASURE = "mutual information with success, in bits, less its bias (Miller and M
 
 _FEWEST_EPISODES = 20
 _EPISODES_PER_BIN = 10
-_MOST_BINS = 8
+_MOST_CONDITION_BINS = 8
 _AXES = ("x", "y", "z")
 
 
@@ -162,7 +162,7 @@ def _number_groups(values: np.ndarray) -> tuple[np.ndarray, list[str], list[floa
     distinct = np.unique(values[finite])
     if len(distinct) < 2:
         return np.full(len(values), -1), [], []
-    count = int(min(_MOST_BINS, max(2, finite.sum() // _EPISODES_PER_BIN)))
+    count = int(min(_MOST_CONDITION_BINS, max(2, finite.sum() // _EPISODES_PER_BIN)))
     if len(distinct) <= count:
         groups = np.where(finite, np.searchsorted(distinct, values), -1)
         return groups, [f"{value:.4g}" for value in distinct], _positions(distinct, distinct[0], distinct[-1])
@@ -174,7 +174,7 @@ def _number_groups(values: np.ndarray) -> tuple[np.ndarray, list[str], list[floa
 
 def _text_groups(values: np.ndarray) -> tuple[np.ndarray, list[str], list[float]]:
     codes, texts = pd.factorize(pd.array(values, dtype="string"), sort=True)
-    if not 2 <= len(texts) <= 2 * _MOST_BINS:
+    if not 2 <= len(texts) <= 2 * _MOST_CONDITION_BINS:
         return np.full(len(values), -1), [], []
     return codes, [str(text) for text in texts], _positions(np.arange(len(texts)), -0.5, len(texts) - 0.5)
 

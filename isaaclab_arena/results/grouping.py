@@ -122,11 +122,11 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
             rate = f"{share:.1f} [{low:.1f}, {high:.1f}]"
         length = mean_and_spread(row["mean_length"], row["std_length"], ".1f")
         numbers = [str(row["jobs"]), str(row["episodes"]), *([str(row["distinct_conditions"])] if different else [])]
-        table.add_row(*values, *numbers, _count(row["successes"]), rate, length, str(row["errors"]))
+        table.add_row(*values, *numbers, _count_in_words(row["successes"]), rate, length, str(row["errors"]))
     return table
 
 
-def _count(value: Any) -> str:
+def _count_in_words(value: Any) -> str:
     return "-" if value is None else str(value)
 
 

@@ -89,7 +89,7 @@ def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
         **{key: _sum(rows, key) for key in ("planned", "episodes", "errors", "missing", "cut")},
         **_rates([job.scored for job in jobs]),
         **_bounds(rows),
-        "reproducible": _reproducible(rows),
+        "reproducible": _weakest_promise(rows),
         **(benchmark_cells(jobs) or _simulation(jobs)),
         "saturated_action_share": saturated_share(
             (line.saturated_action_share, line.episode_length) for job in jobs for line in job.lines
@@ -161,7 +161,7 @@ def _status(statuses: set[JobResultStatus]) -> JobResultStatus:
     return JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
 
 
-def _reproducible(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def _weakest_promise(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the weakest of what is promised of the tasks, None while one of them has promised nothing."""
     promises = {row.get("reproducible") for row in rows}
     if None in promises:

@@ -82,7 +82,7 @@ def start_blocks(
     for names, worlds in worlds_by_names.items():
         if not names:
             continue
-        entries = [_entries(places[name]) for name in names]
+        entries = [_entry_array(places[name]) for name in names]
         values = [value for world in worlds for value in named[world].values()]
         sizes = [entry_size * len(part) for part in entries]
         yield StartBlock(
@@ -92,7 +92,7 @@ def start_blocks(
         )
 
 
-def _entries(place: slice | int) -> np.ndarray:
+def _entry_array(place: slice | int) -> np.ndarray:
     return np.array([place]) if isinstance(place, int) else np.arange(place.start, place.stop)
 
 

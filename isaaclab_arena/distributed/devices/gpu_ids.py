@@ -92,7 +92,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
         return GpuSelection(ids=visible, note=note)
     beyond = [index for index in indices if index >= len(visible)]
     if beyond:
-        raise ConfigError(Problem(f"{_named(beyond)}; {_what_exists(visible, mask)}", key=OPTION))
+        raise ConfigError(Problem(f"{_named(beyond)}; {_visible_gpus_in_words(visible, mask)}", key=OPTION))
     return GpuSelection(ids=tuple(visible[index] for index in indices))
 
 
@@ -131,7 +131,7 @@ def _named(indices: Sequence[int]) -> str:
     return f"GPUs {', '.join(map(str, indices))} do not exist"
 
 
-def _what_exists(visible: Sequence[str], mask: str | None) -> str:
+def _visible_gpus_in_words(visible: Sequence[str], mask: str | None) -> str:
     if not visible:
         exists = "no GPU is visible here, leave the option out or give none"
     else:

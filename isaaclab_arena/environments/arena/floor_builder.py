@@ -49,7 +49,7 @@ class FloorEnvironmentBuilder:
         Raises:
             ConfigError: With ``key`` set to the option at fault.
         """
-        check_camera_options(_camera_options(config))
+        check_camera_options(_viewport_options(config))
         self.make_task(config)
 
     def task_name(self, config: Any) -> str:
@@ -96,7 +96,7 @@ class FloorEnvironmentBuilder:
         backend = self.make_backend(
             _compile(task), choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
-        cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
+        cameras = EnvironmentCameras(backend, _viewport_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
 
     def faster_backend(
@@ -127,5 +127,5 @@ def _compile(task: FloorTask) -> mujoco.MjModel:
         raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
 
 
-def _camera_options(config: ViewportOptions) -> CameraOptions:
+def _viewport_options(config: ViewportOptions) -> CameraOptions:
     return CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)

@@ -11,7 +11,7 @@ from isaaclab_arena.environments.events.spans import Span, ends, spans
 from isaaclab_arena.interfaces.episode import SETBACKS, EpisodeEvents
 
 BRIEF_S = 0.25
-MOVED_M = 0.1
+ROBOT_MOVED_M = 0.1
 TURNED_RAD = 0.2
 _MOST_OF_A_FAILURE = 0.9999
 
@@ -62,9 +62,9 @@ def floor_events_of(facts: FloorFacts, *, solved: bool, max_steps: int) -> Episo
     progress = floor_progress_of(facts, solved=solved)
     found = _setbacks(facts)
     if not solved:
-        found |= _shortfalls(facts, progress, max_steps)
+        found |= _shortfalls_on_floor(facts, progress, max_steps)
     found = {name: each for name, each in found.items() if each}
-    decisive = None if solved else _decisive(facts, found, progress)
+    decisive = None if solved else _decisive_on_floor(facts, found, progress)
     return summed_up(progress, found, decisive, solved=solved, max_steps=max_steps)
 
 
@@ -116,7 +116,7 @@ def moved_from_start(pose: np.ndarray) -> np.ndarray:
     """
     x, y = (pose[:, :2] - pose[:1, :2]).T
     half_turn_cos = abs((pose[:, 3:] * pose[:1, 3:]).sum(axis=1))
-    return (x * x + y * y > MOVED_M * MOVED_M) | (half_turn_cos < math.cos(TURNED_RAD / 2))
+    return (x * x + y * y > ROBOT_MOVED_M * ROBOT_MOVED_M) | (half_turn_cos < math.cos(TURNED_RAD / 2))
 
 
 def _setbacks(facts: FloorFacts) -> dict[str, list[Span]]:
@@ -129,7 +129,7 @@ def _setbacks(facts: FloorFacts) -> dict[str, list[Span]]:
     return found
 
 
-def _shortfalls(facts: FloorFacts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
+def _shortfalls_on_floor(facts: FloorFacts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
     """Return what says how far an episode came that did not succeed."""
     at_end = [(len(progress) - 1, len(progress) - 1)]
     found = {"almost": spans(facts.nearly, gap=facts.brief_steps)}
@@ -140,7 +140,7 @@ def _shortfalls(facts: FloorFacts, progress: np.ndarray, max_steps: int) -> dict
     return found
 
 
-def _decisive(facts: FloorFacts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
+def _decisive_on_floor(facts: FloorFacts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
     """Return what an onlooker would put a failure down to.
 
     What can be seen at the end comes first, and then the first setback after which the task came no further; nothing

@@ -8,7 +8,7 @@ from isaaclab_arena.config.options import Count, NotNegative
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
 from isaaclab_arena.errors import Problem, did_you_mean
 
-INSTALLATION = "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium"
+ROBOSUITE_INSTALLATION = "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def robosuite_environment(name: str) -> GymBuilder:
         config_class=RobosuiteConfig,
         kind="robosuite",
         name=name,
-        install_hint=f"robosuite needs an older MuJoCo, so name an interpreter with python; there {INSTALLATION}",
-        worker_install_hint=INSTALLATION,
+        install_hint=f"robosuite needs an older MuJoCo, so name an interpreter with python; there {ROBOSUITE_INSTALLATION}",
+        worker_install_hint=ROBOSUITE_INSTALLATION,
         leaves_nothing=True,
     )

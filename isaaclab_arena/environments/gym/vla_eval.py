@@ -10,7 +10,7 @@ from isaaclab_arena.config.options import Count, NotNegative
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
-INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark itself needs"
+VLA_EVAL_INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark itself needs"
 
 _MAX_TASKS_NAMED = 12
 
@@ -122,6 +122,6 @@ def vla_eval_environment(name: str) -> VlaEvalBuilder:
         config_class=VlaEvalConfig,
         kind="vla_eval",
         name=name,
-        install_hint=f"name an interpreter with python; there {INSTALLATION}",
-        worker_install_hint=INSTALLATION,
+        install_hint=f"name an interpreter with python; there {VLA_EVAL_INSTALLATION}",
+        worker_install_hint=VLA_EVAL_INSTALLATION,
     )

@@ -15,7 +15,7 @@ _PROBLEM = re.compile(r"\(\s*problem\s+(\w+)")
 _CLASS = re.compile(r"^class (\w+)\(\s*(\w+)[^)]*\):", re.MULTILINE)
 _WORD = re.compile(r"([A-Z0-9])")
 _MODEL = re.compile(r"[\"'](assets/[^\"'{}]+\.xml)[\"']")
-_SCENE = re.compile(r"[\"'](scenes/[^\"'{}]+\.xml)[\"']")
+_SCENE_FILE = re.compile(r"[\"'](scenes/[^\"'{}]+\.xml)[\"']")
 _STYLE = re.compile(r"[\"'](?:floor|wall)_style[\"']\s*:\s*[\"']([\w-]+)[\"']")
 
 
@@ -105,7 +105,7 @@ def _models_in(path: Path, key: ContentKey) -> Mapping[str, str]:
 def _problems_in(path: Path, key: ContentKey) -> Mapping[str, _Problem]:
     del key
     return {
-        name.lower(): _Problem(base=base.lower(), scenes=_SCENE.findall(body), styles=_STYLE.findall(body))
+        name.lower(): _Problem(base=base.lower(), scenes=_SCENE_FILE.findall(body), styles=_STYLE.findall(body))
         for name, base, body in _classes(path)
     }
 

@@ -4,15 +4,15 @@ from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.workspace import REFERENCE_WORKSPACE
 from isaaclab_arena.sim.scene.robot import Robot
 
-_JOINTS = tuple(f"robot/panda_joint{number}" for number in range(1, 8))
+_PANDA_JOINTS = tuple(f"robot/panda_joint{number}" for number in range(1, 8))
 
 PANDA = Embodiment(
     asset="robots/panda.xml",
     workspace=REFERENCE_WORKSPACE,
     robot=Robot(
         name="panda",
-        arm_joints=_JOINTS,
-        arm_actuators=_JOINTS,
+        arm_joints=_PANDA_JOINTS,
+        arm_actuators=_PANDA_JOINTS,
         joint_low=(-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973),
         joint_high=(2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973),
         joint_velocity_limit=(2.175, 2.175, 2.175, 2.175, 2.61, 2.61, 2.61),

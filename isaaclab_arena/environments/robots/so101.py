@@ -10,7 +10,7 @@ from isaaclab_arena.environments.robots.workspace import Workspace
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import CameraPose
 
-_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll")
+_SO101_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll")
 _JAW_CLOSED_RAD = -0.1745
 _JAW_OPEN_RAD = 1.0015
 _HALF_SQRT = 0.5**0.5
@@ -24,8 +24,8 @@ SO101 = Embodiment(
     ),
     robot=Robot(
         name="so101",
-        arm_joints=tuple(f"robot/{joint}" for joint in _JOINTS),
-        arm_actuators=tuple(f"robot/{joint}" for joint in _JOINTS),
+        arm_joints=tuple(f"robot/{joint}" for joint in _SO101_JOINTS),
+        arm_actuators=tuple(f"robot/{joint}" for joint in _SO101_JOINTS),
         joint_low=(-1.91986, -1.74533, -1.69, -1.65806, -2.74385),
         joint_high=(1.91986, 1.74533, 1.69, 1.65806, 2.84121),
         joint_velocity_limit=(4.7,) * 5,

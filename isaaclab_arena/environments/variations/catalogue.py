@@ -49,7 +49,7 @@ _VIEWPORT = "viewport"
 _SEEN = {"table": "table", "background": "floor around the table"}
 _COLOUR_SPREAD = 0.25
 _NOWHERE = (0.0, 0.0, 0.0)
-_COLOURS = frozenset({"red", "green", "blue", "yellow"})
+_COLOUR_WORDS = frozenset({"red", "green", "blue", "yellow"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ def _objects(scene: Scene) -> Iterator[Variation]:
                 tuple(_cm(min(1.0, value + _COLOUR_SPREAD)) for value in rgb),
             )
             # A thing that is called by its colour would be another one in another colour.
-            nominal = () if _COLOURS & set(name.split("_")) else tuple(map(float, rgb))
+            nominal = () if _COLOUR_WORDS & set(name.split("_")) else tuple(map(float, rgb))
             words = "red, green and blue of its main surface"
             yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal=nominal)
 

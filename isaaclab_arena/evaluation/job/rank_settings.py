@@ -12,7 +12,8 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
 from isaaclab_arena.evaluation.provenance.rank_provenance import provenance_on
-from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
+from isaaclab_arena.recording.episode_arrays import RecordedObservations
+from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.contents import Contents

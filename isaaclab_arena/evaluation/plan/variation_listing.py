@@ -45,12 +45,12 @@ def listed_variations(job: Job) -> tuple[Variation, ...]:
 
 def described(sampler: Sampler) -> str:
     """Return a sampler in a few words: ``0.05 to 0.2``, ``one of 1, 2``."""
-    low, high = _shown(sampler.low), _shown(sampler.high)
+    low, high = _shown_values(sampler.low), _shown_values(sampler.high)
     if sampler.type is SamplerType.UNIFORM:
         return low if low == high else f"{low} to {high}"
     if sampler.type is SamplerType.BERNOULLI:
         return f"{high} with probability {sampler.p:g}, else {low}"
-    choices = ", ".join(choice if isinstance(choice, str) else _shown(choice) for choice in sampler.choices)
+    choices = ", ".join(choice if isinstance(choice, str) else _shown_values(choice) for choice in sampler.choices)
     return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
 
 
@@ -64,6 +64,6 @@ def _table(variations: Sequence[Variation]) -> Table:
     return table
 
 
-def _shown(values: tuple[float, ...]) -> str:
+def _shown_values(values: tuple[float, ...]) -> str:
     numbers = [f"{value:.4g}" for value in values]
     return "".join(numbers) if len(numbers) < 2 else f"({', '.join(numbers)})"

@@ -67,7 +67,7 @@ _LONGEST_VALUES = 100
 _CACHES = {b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"}
 _CUDNN = torch.backends.cudnn
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-_SIGNALS = (
+_SHARED_SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGCHLD, signal.SIGPIPE,
 )  # fmt: skip
@@ -132,7 +132,7 @@ def _repeat_path(before: list[str], after: list[str]) -> None:
 
 
 def _handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in _SIGNALS}
+    return {number: signal.getsignal(number) for number in _SHARED_SIGNALS}
 
 
 def _write_handlers(value: Mapping[int, Any]) -> None:

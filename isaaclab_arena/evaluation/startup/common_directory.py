@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.startup.output_directory import PROBE_PATTERN, na
 
 _POLL_INTERVAL_S = 0.05
 _SHARED_DISK_DELAY_S = 10.0
-_MAX_TOLD = 8
+_MAX_RANKS_TOLD = 8
 
 
 def common_directory(
@@ -51,9 +51,9 @@ def common_directory(
     if probe is not None:
         probe.unlink(missing_ok=True)
     if blind or seen is None:
-        more = f" and {len(blind) - _MAX_TOLD} more" if len(blind) > _MAX_TOLD else ""
+        more = f" and {len(blind) - _MAX_RANKS_TOLD} more" if len(blind) > _MAX_RANKS_TOLD else ""
         message = (
-            f"rank 0 has made {path} on {home}, and {', '.join(blind[:_MAX_TOLD])}{more} cannot see it; name one "
+            f"rank 0 has made {path} on {home}, and {', '.join(blind[:_MAX_RANKS_TOLD])}{more} cannot see it; name one "
             "directory on a disk that all nodes share, or run on a Ray cluster, which needs none: --cluster ray"
         )
         raise ConfigError(Problem(message, key="--output_dir"))

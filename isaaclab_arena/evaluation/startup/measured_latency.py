@@ -129,13 +129,13 @@ def _tried(job: Job, machinery: Machinery, asked: Asked) -> _Measured | None:
     """Measure a job; None where its policy raises, because then the job will fail by itself, and say so."""
     try:
         with put_back(f"job '{job.config.name}'"):
-            return _measured(job, machinery, asked)
+            return _measured_latency(job, machinery, asked)
     except Exception as error:  # noqa: BLE001  what one policy raises must not stop the others
         _LOG.debug("job '%s' cannot be measured: %s", job.config.name, error)
         return None
 
 
-def _measured(job: Job, machinery: Machinery, asked: Asked) -> _Measured:
+def _measured_latency(job: Job, machinery: Machinery, asked: Asked) -> _Measured:
     """Return the delays that queries about one env slot take, which is what a robot asks, and why they are too long."""
     meanwhile = Meanwhile.WAIT if job.latency is None else job.latency.config.meanwhile
     one = job.with_num_envs(1, policy_num_envs=1)

@@ -87,7 +87,7 @@ def settle_backends(
             key = job.environment_key
             if key not in measured:
                 with watch(name):
-                    measured[key] = _measured(job, machinery)
+                    measured[key] = _faster_backend(job, machinery)
             settled[name] = measured[key]
     return settled
 
@@ -129,7 +129,7 @@ def with_backends(work: Sequence[AttemptEntry], settled: Mapping[str, str]) -> t
     return tuple(replace(each, backend=settled.get(each.job)) for each in work)
 
 
-def _measured(job: Job, machinery: Machinery) -> str:
+def _faster_backend(job: Job, machinery: Machinery) -> str:
     """Return the faster backend for a job's largest group of env slots."""
     builder, num_envs = job.builder, job.config.num_envs
     if not isinstance(builder, SimulatedBuilder):

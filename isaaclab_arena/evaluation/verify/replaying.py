@@ -25,7 +25,7 @@ from isaaclab_arena.evaluation.verify.episode_comparison import (
 from isaaclab_arena.evaluation.verify.replay_rollout import Replay, recorded_observations, replay_in
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.recording.recorder import RecordedObservations
+from isaaclab_arena.recording.episode_arrays import RecordedObservations
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, changes
 from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
 from isaaclab_arena.storage.layout import ACTIONS

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from isaaclab_arena.policy.experts.robosuite import Plan, RobosuiteExpertPolicy
 
-PLANS: Mapping[str, Plan] = {
+LIBERO_PLANS: Mapping[str, Plan] = {
     "pick_up_the_black_bowl_between_the_plate_and_the_ramekin_and_place_it_on_the_plate": Plan(
         thing="akita_black_bowl_1",
         # The fingers take the rim, one of them inside the bowl.
@@ -24,5 +24,5 @@ class LiberoExpertPolicy(RobosuiteExpertPolicy):
     """Does what the expert of LIBERO's task does, where the last number of an action closes the gripper at 1."""
 
     name: ClassVar[str] = "libero_expert"
-    plans: ClassVar[Mapping[str, Plan]] = PLANS
+    plans: ClassVar[Mapping[str, Plan]] = LIBERO_PLANS
     family: ClassVar[str] = "libero:libero_spatial/"

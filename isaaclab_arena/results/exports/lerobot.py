@@ -82,8 +82,8 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
             {"task_group": task.group, "task_id": task.task_id, "metrics": _metrics(task.episodes) | _paths([task])}
             for task in tasks
         ],
-        "per_group": {group: _averages(members) | _counted(members) for group, members in groups.items()},
-        "overall": _averages(tasks) | _counted(tasks) | _times(tasks),
+        "per_group": {group: _averages(members) | _counts(members) for group, members in groups.items()},
+        "overall": _averages(tasks) | _counts(tasks) | _times(tasks),
     }
     if len(tasks) == 1:
         info |= {
@@ -116,7 +116,7 @@ def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[
             tasks[job.name] = EvaluatedTask(
                 group=group,
                 task_id=sizes[group],
-                episodes=_episodes(directory, job.name, scored),
+                episodes=_recorded_episodes(directory, job.name, scored),
                 wall_s=math.nan if rows[job.name]["wall_s"] is None else float(rows[job.name]["wall_s"]),
                 video_paths=[str(path) for path in _videos(directory)],
             )
@@ -132,7 +132,7 @@ def _beyond_decisions(merged: MergedResults) -> set[tuple[str, int]]:
     return {(str(row["job"]), int(row["episode_index"])) for row in rows if row.get("beyond_decision")}
 
 
-def _episodes(directory: Path, job: str, lines: Iterable[CommitLine]) -> list[dict[str, Any]]:
+def _recorded_episodes(directory: Path, job: str, lines: Iterable[CommitLine]) -> list[dict[str, Any]]:
     recordings, _ = locate_episodes(directory, job)
     return [
         {
@@ -176,7 +176,7 @@ def _averages(tasks: Iterable[EvaluatedTask]) -> dict[str, float]:
     }
 
 
-def _counted(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
+def _counts(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
     return {"n_episodes": sum(len(task.episodes) for task in tasks), **_paths(tasks)}
 
 

@@ -13,7 +13,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, m
 from isaaclab_arena.training.learner.agent import networks_of
 
 _STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
-_NORMALIZER, _DISTRIBUTION = "obs_normalizer.", "distribution."
+_NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
 _KEPT_BY_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _TAKEN = frozenset(
     {
@@ -122,7 +122,7 @@ def _misfits(state: State, wanted: State, role: str) -> Iterator[str]:
     told = list(_misfits_of_layers(_layers(state), _layers(wanted), role))
     yield from told
     # What layers are too many or too few has been told, and tensors of theirs would only repeat it.
-    left_out = (_NORMALIZER, "mlp.", _DISTRIBUTION) if told else (_NORMALIZER,)
+    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if told else (_NORMALIZER,)
     shapes, needed = (
         {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
         for each in (state, wanted)
@@ -155,7 +155,7 @@ def _misfits_of_layers(layers: list[int], wanted: list[int], role: str) -> Itera
 
 def _layers(state: State) -> list[int]:
     """Return the sizes of a perceptron, from what it sees to what it gives; nothing for a network with more to it."""
-    if any(not name.startswith((_NORMALIZER, "mlp.", _DISTRIBUTION)) for name in state):
+    if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
         return []
     weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
     if not weights or any(tensor.ndim != 2 or not name.split(".")[1].isdecimal() for name, tensor in weights.items()):

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.experts.libero import PLANS, LiberoExpertPolicy
+from isaaclab_arena.policy.experts.libero import LIBERO_PLANS, LiberoExpertPolicy
 from isaaclab_arena.policy.experts.robosuite import CLOSE, OPEN, expert_action
 from tests.fakes import CoinConfig, CoinEnvironment
 
-(PLAN,) = PLANS.values()
+(PLAN,) = LIBERO_PLANS.values()
 BOWL = np.array([-0.05, 0.2, 0.9])
 UP = np.array([0.0, 0.0, 0.033])
 FAR = np.array([0.1, 0.0, 0.0])
