@@ -7,6 +7,7 @@ python tools/merge_modules.py apply AREA ...   join the modules of some headings
 import ast
 import builtins
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ TABLE = Path("docs/concepts/architecture.md")
 PACKAGES = ("isaaclab_arena/", "isaaclab_arena_gr00t/")
 TEXTS = ("*.py", "*.md", "*.toml", "*.yaml", "*.yml", "*.txt", "*.json", "Makefile", "*.html", "*.js", "*.pyi")
 IN_WORKERS = ("isaaclab_arena/environments/gym/worker/", "isaaclab_arena/policy/lerobot/worker/")
+COMMANDS = "isaaclab_arena/cli/command_table.py"
 WIDTH = 118
 
 
@@ -290,7 +292,7 @@ class Merger:
                             " ".join(paragraph.split()), WIDTH - 2, break_long_words=False, break_on_hyphens=False
                         )
                     ]
-                blocks.append("\n".join(words))
+                body = "\n".join(words) + "\n\n" + body
             blocks.append(body)
         return "\n\n\n".join(block for block in blocks if block) + "\n"
 
@@ -375,7 +377,7 @@ class Merger:
                     left[0].unlink()
                     left = []
                 if not left:
-                    subprocess.run(["rm", "-rf", str(directory)], check=True)
+                    shutil.rmtree(directory)
         self.rename(set(texts))
         subprocess.run([".venv/bin/ruff", "check", "-q", "--select", "I,F401", "--fix", "."], check=False)
         subprocess.run([".venv/bin/ruff", "format", "-q", "."], check=True)
@@ -421,10 +423,15 @@ class Merger:
             head, mark, tail = text.partition("<!-- files -->") if path == str(TABLE) else ("", "", text)
             kept, end, tail = tail.partition("<!-- /files -->") if mark else ("", "", tail)
             head, tail = (
-                paths.sub(lambda match: files.get(match[1]) or short[match[1]], dotted.sub(lambda match: moved[match[1]], part))
+                paths.sub(
+                    lambda match: files.get(match[1]) or short[match[1]],
+                    dotted.sub(lambda match: moved[match[1]], part),
+                )
                 for part in (head, tail)
             )
             new = head + mark + kept + end + tail
+            if path == COMMANDS:
+                new = re.sub(r"\{_HERE\}\.(start|evaluate|compare|look|files|train|machine)\.", "{_HERE}.", new)
             if new != text:
                 Path(path).write_text(new)
 
