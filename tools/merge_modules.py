@@ -373,6 +373,9 @@ class Merger:
                 (each for each in Path(package).rglob("*") if each.is_dir()), key=lambda each: -len(each.parts)
             ):
                 left = [each for each in directory.iterdir() if each.name != "__pycache__"]
+                if directory.with_suffix(".py").is_file() and [each.name for each in left] == ["__init__.py"]:
+                    left[0].unlink()  # It passed on what the module of its name holds itself.
+                    left = []
                 if [each.name for each in left] == ["__init__.py"] and len(ast.parse(left[0].read_text()).body) <= 1:
                     left[0].unlink()
                     left = []
@@ -380,6 +383,21 @@ class Merger:
                     shutil.rmtree(directory)
         self.rename(set(texts))
         subprocess.run([".venv/bin/ruff", "check", "-q", "--select", "I,F401", "--fix", "."], check=False)
+        subprocess.run([".venv/bin/ruff", "format", "-q", "."], check=True)
+        # Several statements that became one have one comment for the linter, at its beginning.
+        several = re.compile(
+            r"^( *from [\w.]+ import \()( *#[^\n]*)?\n((?: +\w+(?: as \w+)?,(?: *#[^\n]*)?\n)+ *\))", re.MULTILINE
+        )
+
+        def one_comment(match: re.Match[str]) -> str:
+            comments = [match[2], *re.findall(r" *#.*", match[3])]
+            first = next((each.strip() for each in comments if each), "")
+            return match[1] + (f"  {first}" if first else "") + "\n" + re.sub(r" *#.*", "", match[3])
+
+        for path in texts:
+            text = Path(path).read_text()
+            if (new := several.sub(one_comment, text)) != text:
+                Path(path).write_text(new)
         subprocess.run([".venv/bin/ruff", "format", "-q", "."], check=True)
 
     def rename(self, written: set[str]) -> None:

@@ -198,8 +198,8 @@ class Reading:
         self._add(problems, job=label)
         if problems:
             return
-        for expanded in expand(template, sweep):
-            resolved = self._resolved(expanded, label, block)
+        for swept in expand(template, sweep):
+            resolved = self._resolved(swept, label, block)
             if resolved is not None:
                 modern, problems = modernised(resolved)
                 self._add(problems, job=label)

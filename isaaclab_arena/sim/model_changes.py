@@ -61,8 +61,8 @@ def changed_entries(changes: Sequence[Sequence[ModelChange]]) -> Iterator[Change
             worlds, values = together.setdefault((change.field, change.entry), ([], []))
             worlds.append(world)
             values.append(change.value)
-    for (field, entry), (worlds, values) in together.items():
-        yield ChangedEntry(field=field, entry=entry, worlds=np.array(worlds), values=np.array(values, np.float64))
+    for (name, entry), (worlds, values) in together.items():
+        yield ChangedEntry(field=name, entry=entry, worlds=np.array(worlds), values=np.array(values, np.float64))
 
 
 def body_tree(model: mujoco.MjModel, body: str) -> tuple[int, ...]:

@@ -46,7 +46,8 @@ def robosuite_environment(name: str) -> GymBuilder:
         config_class=RobosuiteConfig,
         kind="robosuite",
         name=name,
-        install_hint=f"robosuite needs an older MuJoCo, so name an interpreter with python; there {ROBOSUITE_INSTALLATION}",
+        install_hint="robosuite needs an older MuJoCo, so name an interpreter with python; there "
+        f"{ROBOSUITE_INSTALLATION}",
         worker_install_hint=ROBOSUITE_INSTALLATION,
         leaves_nothing=True,
     )

@@ -66,8 +66,8 @@ def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
     answered: dict[tuple[int, int], bytes] = {}
     for arrangement in arrangements(batch):
         for step, answer in enumerate(ask(arrangement.examples, arrangement.num_steps)):
-            for example, bits in zip(arrangement.examples, _bits(answer), strict=True):
-                if answered.setdefault((example, step), bits) != bits:
+            for example, answered_bits in zip(arrangement.examples, _bits(answer), strict=True):
+                if answered.setdefault((example, step), answered_bits) != answered_bits:
                     return False
     return True
 

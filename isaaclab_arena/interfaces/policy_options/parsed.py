@@ -200,13 +200,13 @@ def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | N
         return parser
     hints = option_types(config_class)
     group = parser.add_argument_group(config_class.__name__)
-    for field in dataclasses.fields(config_class):
-        if not field.init or f"--{field.name}" in parser._option_string_actions:
+    for option in dataclasses.fields(config_class):
+        if not option.init or f"--{option.name}" in parser._option_string_actions:
             continue
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        default = option.default if option.default_factory is dataclasses.MISSING else option.default_factory()
         required = default is dataclasses.MISSING
-        reading = _reading(hints.get(field.name, str))
-        group.add_argument(f"--{field.name}", required=required, default=None if required else default, **reading)
+        reading = _reading(hints.get(option.name, str))
+        group.add_argument(f"--{option.name}", required=required, default=None if required else default, **reading)
     return parser
 
 
