@@ -390,9 +390,9 @@ class Merger:
         )
 
         def one_comment(match: re.Match[str]) -> str:
-            comments = [match[2], *re.findall(r" *#.*", match[3])]
-            first = next((each.strip() for each in comments if each), "")
-            return match[1] + (f"  {first}" if first else "") + "\n" + re.sub(r" *#.*", "", match[3])
+            comments = [each.strip() for each in [match[2] or "", *re.findall(r" *# noqa.*", match[3])] if each]
+            first = comments[0] if comments else ""
+            return match[1] + (f"  {first}" if first else "") + "\n" + re.sub(r" *# noqa.*", "", match[3])
 
         for path in texts:
             text = Path(path).read_text()

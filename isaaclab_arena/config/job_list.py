@@ -198,8 +198,8 @@ class Reading:
         self._add(problems, job=label)
         if problems:
             return
-        for swept in expand(template, sweep):
-            resolved = self._resolved(swept, label, block)
+        for combination in expand(template, sweep):
+            resolved = self._resolved(combination, label, block)
             if resolved is not None:
                 modern, problems = modernised(resolved)
                 self._add(problems, job=label)
