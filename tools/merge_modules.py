@@ -394,9 +394,9 @@ class Merger:
             first = comments[0] if comments else ""
             return match[1] + (f"  {first}" if first else "") + "\n" + re.sub(r" *# noqa.*", "", match[3])
 
-        for path in texts:
+        for path in listed("*.py"):
             text = Path(path).read_text()
-            if (new := several.sub(one_comment, text)) != text:
+            if path.startswith(PACKAGES) and (new := several.sub(one_comment, text)) != text:
                 Path(path).write_text(new)
         subprocess.run([".venv/bin/ruff", "format", "-q", "."], check=True)
 
