@@ -100,6 +100,25 @@ class Merger:
         if self.problems:
             sys.exit("\n".join(self.problems))
 
+    @staticmethod
+    def absolute(node: ast.ImportFrom, path: str) -> None:
+        """Make a relative import absolute, and remember how it was written."""
+        if node.level and not hasattr(node, "relative"):
+            package = module_of(path).split(".") if path.endswith("__init__.py") else module_of(path).split(".")[:-1]
+            node.module = ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+            node.relative = True  # pyright: ignore[reportAttributeAccessIssue]
+
+    @staticmethod
+    def spelled(node: ast.ImportFrom, module: str, path: str) -> str:
+        """Return a module's name as an import in ``path`` spells it: relative where the import was."""
+        if not hasattr(node, "relative"):
+            return module
+        package = module_of(path).rpartition(".")[0]
+        up = "."
+        while module != package and not module.startswith(package + "."):
+            package, up = package.rpartition(".")[0], up + "."
+        return up + module.removeprefix(package).removeprefix(".")
+
     def imported(self, node: ast.ImportFrom) -> list[tuple[str, str, str | None, bool]]:
         """Return module, name, alias of each name as they are after the move, and whether it is a module."""
         found = []
@@ -132,6 +151,7 @@ class Merger:
                         )
                     )
                 return
+            self.absolute(node, path)
             for module, name, alias, is_module in self.imported(node):
                 if is_module and f"{module}.{name}" == module_of(target):
                     self.problems.append(f"{target}: {path} imports the module {name} as {alias}, which is this one")
@@ -146,7 +166,9 @@ class Merger:
                         (
                             f"{module}.{name}",
                             alias or name,
-                            f"from {module} import {name}" + (f" as {alias}" if alias else "") + comment,
+                            f"from {self.spelled(node, module, target)} import {name}"
+                            + (f" as {alias}" if alias else "")
+                            + comment,
                         )
                     )
 
@@ -195,9 +217,9 @@ class Merger:
                 isinstance(node, ast.ImportFrom)
                 and node not in tree.body
                 and node.lineno not in gone
-                and not node.level
             ):
-                new = self.statement(node, lines, module_of(target))
+                self.absolute(node, path)
+                new = self.statement(node, lines, module_of(target), target)
                 if new is not None:
                     lines[node.lineno - 1 : node.end_lineno] = [new] + [None] * (node.end_lineno - node.lineno)
         part.lines = [None if number in gone else line for number, line in enumerate(lines, 1)]
@@ -206,7 +228,7 @@ class Merger:
     def row(self, target: str) -> Row:
         return next(row for row in self.rows if row.target == target)
 
-    def statement(self, node: ast.ImportFrom, lines: list[str], home: str) -> str | None:
+    def statement(self, node: ast.ImportFrom, lines: list[str], home: str, path: str) -> str | None:
         """Return the statement after the move, None if it stays as it is."""
         found = self.imported(node)
         if [(module, name, alias) for module, name, alias, _ in found] == [
@@ -226,7 +248,7 @@ class Merger:
                 self.problems.append(f"{home}: imports itself within a function")
             by_module[module].append(name + (f" as {alias}" if alias else ""))
         return "\n".join(
-            f"{indent}from {module} import {', '.join(names)}" + (f"  {comment}" if comment else "")
+            f"{indent}from {self.spelled(node, module, path)} import {', '.join(names)}" + (f"  {comment}" if comment else "")
             for module, names in by_module.items()
         )
 
@@ -410,10 +432,10 @@ class Merger:
             lines = text.splitlines()
             tree = ast.parse(text)
             for node in sorted(
-                (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and not each.level),
-                key=lambda each: -each.lineno,
+                (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)), key=lambda each: -each.lineno
             ):
-                new = self.statement(node, lines, "")
+                self.absolute(node, path)
+                new = self.statement(node, lines, "", path)
                 if new is not None:
                     lines[node.lineno - 1 : node.end_lineno] = [new]
             new_text = "\n".join(lines) + "\n"

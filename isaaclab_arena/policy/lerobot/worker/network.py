@@ -64,7 +64,7 @@ class Network:
     def description(self) -> dict:
         """Return what the policy takes and gives, after it was asked about nothing."""
         config = self._policy.config
-        inputs = {name: _described(feature) for name, feature in config.input_features.items()}
+        inputs = {name: _policy_in_words(feature) for name, feature in config.input_features.items()}
         arrays = {name: _nothing(feature, config.n_obs_steps) for name, feature in inputs.items()}
         actions, memory = self.actions(arrays, ["nothing"], [0]), NOTHING
         self._memory.find(lambda: self._acted(arrays, ["nothing"], [0], self._next))
@@ -191,7 +191,7 @@ class Network:
         return getattr(self._policy, "_queues", {}).get(_ACTION, []) if queue is None else queue
 
 
-def _described(feature: typing.Any) -> dict:
+def _policy_in_words(feature: typing.Any) -> dict:
     return {"type": feature.type.value, "shape": list(feature.shape)}
 
 
