@@ -297,7 +297,10 @@ class Merger:
             docstring = row.title
         blocks = ['"""' + docstring + ("\n" if "\n" in docstring else "") + '"""', "\n".join(imports)]
         if checked:
-            blocks.append("if TYPE_CHECKING:\n" + "\n".join("    " + text for text in checked))
+            typed = (
+                "TYPE_CHECKING" if any("import TYPE_CHECKING" in text for text in imports) else "typing.TYPE_CHECKING"
+            )
+            blocks.append(f"if {typed}:\n" + "\n".join("    " + text for text in checked))
         for part in ordered:
             body = "\n".join(line for line in part.lines if line is not None).strip("\n")
             if len(ordered) > 1:
