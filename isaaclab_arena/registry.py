@@ -1,14 +1,38 @@
-"""Look up classes by name on demand; other packages add names through entry points."""
+"""Names looked up on demand: of classes, of other packages' entry points, and of a package's own exports."""
 
 import importlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Self
 
 from isaaclab_arena.errors import MAX_NAME_CHARACTERS, ConfigError, Problem, did_you_mean
+
+# Packages whose names load where they are defined, when they are first used.
+
+
+def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a package that offers names of other modules.
+
+    Args:
+        package: `__name__` of the package.
+        homes: Public name to the module that defines it.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes})
+
+
+# Look up classes by name on demand; other packages add names through entry points.
 
 
 class Registry:

@@ -10,7 +10,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import Count, NotNegative, read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyCfg
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 
 YAML_OPTION = "policy_config_yaml_path"
 

@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import tyro
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
-from isaaclab_arena.given_paths import typed_words
-from isaaclab_arena.logs import plain_text
-from isaaclab_arena.streams import open_missing_streams
+from isaaclab_arena.logs import open_missing_streams, plain_text
+from isaaclab_arena.paths import typed_words
 from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset

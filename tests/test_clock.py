@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from isaaclab_arena.clock import now
+from isaaclab_arena.paths import now
 
 
 @pytest.mark.parametrize("local", [False, True])

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from isaaclab_arena.dated_directories import make_dated_directory
+from isaaclab_arena.paths import make_dated_directory
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from isaaclab_arena.long_work import LongWork, ended_in, heard_by, told, within
+from isaaclab_arena.logs import LongWork, ended_in, heard_by, told, within
 
 
 def lines_of(num_items: int, *, seconds_each: float) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy, resolved_block
-from isaaclab_arena.given_paths import expanded, given_path
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.policy.lent import lent_policy_class
 from isaaclab_arena.policy.lent_content import name_of_lent
 

@@ -10,7 +10,7 @@ from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
 from isaaclab_arena.analysis.report import ComparisonReport, compare_directories
 from isaaclab_arena.api.results import Results
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.given_paths import given_path
+from isaaclab_arena.paths import given_path
 
 
 @dataclass(frozen=True, kw_only=True)

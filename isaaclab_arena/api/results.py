@@ -13,7 +13,7 @@ from rich.console import Console
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
-from isaaclab_arena.given_paths import given_path
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.results.columns import (
     ACTION_COLUMNS,
     BENCHMARK_COLUMNS,

@@ -33,46 +33,46 @@ class Command:
 # Modules are named, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
 _GROUPS = {
     "start": {
-        "quickstart": (f"{_HERE}.start.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
-        "new": (f"{_HERE}.start.new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
+        "quickstart": (f"{_HERE}.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
+        "new": (f"{_HERE}.new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
     },
     "evaluate": {
         "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),
         "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
-        "resume": (f"{_HERE}.evaluate.resume:ResumeOptions", "go on with the run in a directory"),
-        "watch": (f"{_HERE}.evaluate.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
-        "validate": (f"{_HERE}.evaluate.validate:ValidateOptions", "check job files without running anything"),
+        "resume": (f"{_HERE}.resume:ResumeOptions", "go on with the run in a directory"),
+        "watch": (f"{_HERE}.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
+        "validate": (f"{_HERE}.validate:ValidateOptions", "check job files without running anything"),
     },
     "compare": {
-        "compare": (f"{_HERE}.compare.compare:CompareOptions", "say which of two policies is better, and how surely"),
-        "robustness": (f"{_HERE}.compare.robustness:RobustnessOptions", "say what is left when episodes are changed"),
-        "leaderboard": (f"{_HERE}.compare.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
+        "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
+        "robustness": (f"{_HERE}.robustness:RobustnessOptions", "say what is left when episodes are changed"),
+        "leaderboard": (f"{_HERE}.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
         "replay-decision": (
-            f"{_HERE}.compare.replay_decision:ReplayDecisionOptions",
+            f"{_HERE}.replay_decision:ReplayDecisionOptions",
             "show the evidence by episode, and when other orders of the episodes had decided",
         ),
-        "plan": (f"{_HERE}.compare.plan:PlanOptions", "say how many episodes tell two policies apart"),
+        "plan": (f"{_HERE}.plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {
-        "list": (f"{_HERE}.look.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
-        "report": (f"{_HERE}.look.report:ReportOptions", "write the page of runs, report.html: figures and films"),
-        "view": (f"{_HERE}.look.view:ViewOptions", "watch a policy in a window, or write a video of it"),
+        "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
+        "report": (f"{_HERE}.report:ReportOptions", "write the page of runs, report.html: figures and films"),
+        "view": (f"{_HERE}.view:ViewOptions", "watch a policy in a window, or write a video of it"),
     },
     "files of a run": {
-        "merge": (f"{_HERE}.files.merge:MergeOptions", "build the tables again from the files of the ranks"),
-        "verify": (f"{_HERE}.files.verify:VerifyOptions", "check the files, run a sample again, and compare"),
-        "replay": (f"{_HERE}.files.replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
-        "film": (f"{_HERE}.files.film:FilmOptions", "film episodes of a run that is over, from their recordings"),
-        "export": (f"{_HERE}.files.export:ExportOptions", "write a run in the format of another system"),
-        "recover": (f"{_HERE}.files.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
+        "merge": (f"{_HERE}.merge:MergeOptions", "build the tables again from the files of the ranks"),
+        "verify": (f"{_HERE}.verify:VerifyOptions", "check the files, run a sample again, and compare"),
+        "replay": (f"{_HERE}.replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
+        "film": (f"{_HERE}.film:FilmOptions", "film episodes of a run that is over, from their recordings"),
+        "export": (f"{_HERE}.export:ExportOptions", "write a run in the format of another system"),
+        "recover": (f"{_HERE}.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
     },
     "train": {
         "train": ("isaaclab_arena.training.train:TrainOptions", "train a policy, and evaluate it while it learns"),
-        "collect": (f"{_HERE}.train.collect:CollectOptions", "record demonstrations of an expert"),
+        "collect": (f"{_HERE}.collect:CollectOptions", "record demonstrations of an expert"),
     },
     "machine": {
-        "doctor": (f"{_HERE}.machine.doctor:DoctorOptions", "show what this machine has to offer"),
-        "completion": (f"{_HERE}.machine.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
+        "doctor": (f"{_HERE}.doctor:DoctorOptions", "show what this machine has to offer"),
+        "completion": (f"{_HERE}.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
     },
 }
 """By heading and name, the module and the options of a command, and what it does."""

@@ -13,9 +13,8 @@ from typing import TextIO
 from isaaclab_arena.cli.command_table import COMMANDS, MAINS, Command, commands_of_others
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
-from isaaclab_arena.given_paths import typed_words
-from isaaclab_arena.logs import plain_text
-from isaaclab_arena.streams import open_missing_streams
+from isaaclab_arena.logs import open_missing_streams, plain_text
+from isaaclab_arena.paths import typed_words
 
 _DESCRIPTION = "Evaluate robot policies from one job file, on one process or on many ranks."
 

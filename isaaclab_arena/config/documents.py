@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import yaml
 
 from isaaclab_arena.errors import ConfigError, Problem, first_line, shortened
-from isaaclab_arena.plain_files import refuse_unless_plain
+from isaaclab_arena.paths import refuse_unless_plain
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64

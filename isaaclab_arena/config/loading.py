@@ -17,7 +17,7 @@ from isaaclab_arena.config.schema import WITHOUT_RESULT, JobConfig, JobDefaults,
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.config.stopping.reading import about_jobs, read_questions
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.given_paths import expanded
+from isaaclab_arena.paths import expanded
 from isaaclab_arena.registry import Registry
 
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")

@@ -12,8 +12,8 @@ from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.messages import error_message
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.given_paths import expanded
 from isaaclab_arena.nested import not_finite
+from isaaclab_arena.paths import expanded
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[int, Field(ge=0)]

@@ -16,8 +16,7 @@ from isaaclab_arena.distributed.context import DistributedContext, claimed_rank,
 from isaaclab_arena.distributed.launching.launcher_messages import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
-from isaaclab_arena.logs import plain_text, set_up_console_logging
-from isaaclab_arena.streams import open_missing_streams
+from isaaclab_arena.logs import open_missing_streams, plain_text, set_up_console_logging
 
 _LOG = logging.getLogger(__name__)
 _FILE_COLUMNS = 10_000

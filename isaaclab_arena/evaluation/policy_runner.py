@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
-from isaaclab_arena.given_paths import typed_words
+from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.

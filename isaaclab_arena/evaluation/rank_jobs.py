@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.progress import ProgressObserver
 from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
 from isaaclab_arena.evaluation.scheduling.rank_work import RankWork
-from isaaclab_arena.long_work import heard_by
+from isaaclab_arena.logs import heard_by
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus
 
 _LOG = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 
 BEST = "best"
 LATEST = "latest"

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.nested import leaves
+from isaaclab_arena.paths import now
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.recording.slot_numbers import SlotNumbers
 from isaaclab_arena.storage import layout

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isaaclab_arena.errors import DamagedFileError, DiskUnusableError, StorageError
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 # EFBIG: a limit on the size of files (RLIMIT_FSIZE), which the next file meets too.

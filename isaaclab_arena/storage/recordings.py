@@ -6,8 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena import episode_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
-from isaaclab_arena.given_paths import given_path
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
 from isaaclab_arena.storage.layout import (
     EPISODE_FILE_PATTERN,

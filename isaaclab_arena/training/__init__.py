@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from isaaclab_arena.lazy import attach
+from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
     from isaaclab_arena.distributed.context import is_a_rank

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later, join_freed_memory_at_once
-from isaaclab_arena.given_paths import typed_words
+from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.

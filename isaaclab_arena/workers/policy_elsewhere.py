@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from isaaclab_arena.errors import PolicyLostError, shortened
-from isaaclab_arena.long_work import within
+from isaaclab_arena.logs import within
 
 _LOG = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, field
 
 from isaaclab_arena.config.options import Count, NotNegative, Positive
-from isaaclab_arena.given_paths import given_path
+from isaaclab_arena.paths import given_path
 
 
 @dataclass(frozen=True, kw_only=True)

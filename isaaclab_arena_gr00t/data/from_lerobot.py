@@ -10,7 +10,7 @@ import numpy as np
 
 from isaaclab_arena.config.names import folded, name_problem
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
-from isaaclab_arena.given_paths import given_path
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.consolidation import consolidate

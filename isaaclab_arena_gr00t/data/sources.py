@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.given_paths import given_path
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, locate_arrays, read_all_attributes
 from isaaclab_arena.storage.layout import ACTIONS, EPISODES_DIRECTORY, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
-from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.pictures import in_colours
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode

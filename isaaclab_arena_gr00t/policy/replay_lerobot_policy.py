@@ -11,7 +11,6 @@ import torch
 
 from isaaclab_arena.episode_ranges import in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
-from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.connections import Connections, Description, entries, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -19,6 +18,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.replay import WAY_OUT, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.json_values import json_line

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.process.interruption import Interruption, watch_f
 from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
 from isaaclab_arena.evaluation.serving.policy_host import PolicyHost
 from isaaclab_arena.evaluation.startup.contents import ContentReader
-from isaaclab_arena.given_paths import typed_words
+from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from isaaclab_arena_gr00t.serving.listening import ListenOptions, Server

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.best_of_training import best_of_training
+from isaaclab_arena.checkpoints import best_of_training
 from tests.checkpoints.written import rsl_rl, trainer, write
 
 ARCHIVE, OTHER = (rsl_rl(seed)["model_100.pt"] for seed in (0, 1))

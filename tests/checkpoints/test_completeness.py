@@ -1,7 +1,6 @@
 import pytest
 
-from isaaclab_arena.checkpoints.completeness import look_at
-from isaaclab_arena.checkpoints.finding import find_checkpoints
+from isaaclab_arena.checkpoints import find_checkpoints, look_at
 from tests.checkpoints.written import FAMILIES, PATHS, lerobot, rsl_rl, trainer, write
 
 

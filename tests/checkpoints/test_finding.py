@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.finding import find_checkpoints
+from isaaclab_arena.checkpoints import find_checkpoints
 
 
 def made(directory: Path, *names: str) -> Path:

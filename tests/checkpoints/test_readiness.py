@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.readiness import Readiness
+from isaaclab_arena.checkpoints import Readiness
 from tests.checkpoints.written import FAMILIES, PATHS, Files, lerobot, write
 
 QUIET_S = 5.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.safetensors_files import MAX_HEADER_BYTES, wrong_with_safetensors
+from isaaclab_arena.checkpoints import MAX_HEADER_BYTES, wrong_with_safetensors
 
 WHOLE = {
     "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},

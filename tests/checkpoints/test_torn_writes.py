@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from isaaclab_arena.checkpoints.readiness import Readiness
+from isaaclab_arena.checkpoints import Readiness
 from tests.checkpoints.written import FAMILIES, PATHS, weights
 
 NUM_PLACES = 3

@@ -22,7 +22,7 @@ from isaaclab_arena.evaluation.progress import (
 )
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.long_work import LongWork, heard_by
+from isaaclab_arena.logs import LongWork, heard_by
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from tests.end_to_end.launching import wait_until
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy

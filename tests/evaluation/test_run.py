@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.long_work import told
+from isaaclab_arena.logs import told
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.run.attempts import read_attempts
 from tests.evaluation.jobs import coin_job

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.long_work import ended_in
+from isaaclab_arena.logs import ended_in
 from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
 
 LOST = (ConnectionError, TimeoutError, EOFError)

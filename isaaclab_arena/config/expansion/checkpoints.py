@@ -6,9 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.checkpoints.best_of_training import best_of_training
-from isaaclab_arena.checkpoints.completeness import look_at
-from isaaclab_arena.checkpoints.finding import Checkpoint, find_checkpoints
+from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkpoints, look_at
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem

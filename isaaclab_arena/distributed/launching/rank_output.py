@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
-from isaaclab_arena.dated_directories import make_dated_directory
+from isaaclab_arena.paths import make_dated_directory
 
 _LOG = logging.getLogger(__name__)
 _CHUNK = 1 << 16

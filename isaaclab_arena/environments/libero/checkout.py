@@ -10,7 +10,7 @@ from pathlib import Path
 from isaaclab_arena.environments.gym.worker.versions import commit_at
 from isaaclab_arena.environments.libero.libero_root import libero_root
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.given_paths import given_path
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.sim.scene.mjcf_files import ContentKey, stamps
 
 _TASK_MAP = "benchmark/libero_suite_task_map.py"

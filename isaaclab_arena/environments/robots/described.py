@@ -11,7 +11,7 @@ from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.menagerie_checkout import menagerie_root
 from isaaclab_arena.environments.robots.workspace import Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.sim.scene.mjcf_files import file_outside
 from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
 from isaaclab_arena.sim.scene.robot import Robot

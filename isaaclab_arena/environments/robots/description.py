@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.messages import error_message, key_path
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.given_paths import expanded
+from isaaclab_arena.paths import expanded
 
 Point = tuple[float, float, float]
 Quaternion = tuple[float, float, float, float]

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from isaaclab_arena.given_paths import expanded
+from isaaclab_arena.paths import expanded
 
 
 def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:

@@ -10,8 +10,8 @@ from isaaclab_arena.environments.gym.single_env import SingleEnv
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
-from isaaclab_arena.given_paths import expanded
 from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.paths import expanded
 from isaaclab_arena.sim.threads import default_num_threads
 
 

@@ -11,9 +11,9 @@ import torch
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
-from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage.hdf5.episodes import read_all_attributes, read_env_args, read_episode
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode

@@ -8,10 +8,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Self
 
-from isaaclab_arena import clock
+from isaaclab_arena import paths as clock
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, status_path, write_rank_status
-from isaaclab_arena.long_work import LongWork
+from isaaclab_arena.logs import LongWork
 
 _LOG = logging.getLogger(__name__)
 _SPEED_WINDOW = 10

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-from isaaclab_arena.long_work import LongWork, heard_by
+from isaaclab_arena.logs import LongWork, heard_by
 
 
 class Consolidations:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, DamagedFileError, JobTimeoutError
 from isaaclab_arena.evaluation.batching.policy_wrapper import PolicyWrapper
@@ -42,6 +41,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import PicturesOnDemand
 from isaaclab_arena.interfaces.policy import PolicyBase, overrides
+from isaaclab_arena.paths import now
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import DiskUnusableError
 from isaaclab_arena.evaluation.job.consolidations import Consolidations
@@ -22,6 +21,7 @@ from isaaclab_arena.evaluation.process.left_alone import put_back
 from isaaclab_arena.evaluation.process.watchdog import Watchdog
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import job_directory, traceback_file_name
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.distributed.context import DistributedContext
@@ -18,6 +17,7 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.turns import home_index, jobs_taking_turns
 from isaaclab_arena.evaluation.provenance import provenance
 from isaaclab_arena.interfaces.variation import spelled
+from isaaclab_arena.paths import now
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.long_work import ended_in
+from isaaclab_arena.logs import ended_in
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankReport, RankWatch
 from isaaclab_arena.evaluation.scheduling.claim import Claim, claim_name, is_taken_over, job_name, piece_name
@@ -28,6 +27,7 @@ from isaaclab_arena.evaluation.scheduling.cost import (
     order_of_work,
 )
 from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob
+from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
 from isaaclab_arena.storage.json_values import read_json
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import JobConfig, JobStatus
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem
@@ -17,6 +16,7 @@ from isaaclab_arena.evaluation.provenance import provenance
 from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
 from isaaclab_arena.evaluation.verify.sample import another_num_envs
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
+from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter, json_text

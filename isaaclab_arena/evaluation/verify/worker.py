@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.job.rank_settings import rank_settings
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.scheduling.job_queue import jobs_of_rank
 from isaaclab_arena.evaluation.verify.plan import ATTEMPT, jobs_of_plan, options_of_plan, write_contents
-from isaaclab_arena.given_paths import typed_words
+from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.run.attempts import read_attempt
 from isaaclab_arena.storage.run.run_plan import read_run_plan
 

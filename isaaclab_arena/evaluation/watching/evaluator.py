@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
 from isaaclab_arena.evaluation.watching.ledger import runner_directory
 from isaaclab_arena.evaluation.watching.other_episodes import take_unused_conditions, with_shifted_seed

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.best import Score, scores_of
 from isaaclab_arena.evaluation.watching.curve.learning_curve import points_of
 from isaaclab_arena.evaluation.watching.ledger import Ledger

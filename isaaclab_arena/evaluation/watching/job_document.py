@@ -5,7 +5,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.config.expansion.checkpoints import KEY, OPTIONS
 from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
 from isaaclab_arena.config.job_blocks import modernised

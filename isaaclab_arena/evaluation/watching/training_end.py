@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.models.agent_settings import AGENT_FILE

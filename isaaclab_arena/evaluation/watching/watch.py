@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.best import Score, best_of, scores_of
 from isaaclab_arena.evaluation.watching.curve.learning_curve import points_of, write_curve
 from isaaclab_arena.evaluation.watching.curve.point import Point

@@ -9,8 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from isaaclab_arena.checkpoints.finding import Checkpoint, find_checkpoints
-from isaaclab_arena.checkpoints.readiness import Readiness
+from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.watching.ledger import Evaluated, Ledger, step_name
 from isaaclab_arena.evaluation.watching.promotion import content_of

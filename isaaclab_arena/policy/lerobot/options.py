@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.interfaces.policy import PolicyCfg
+from isaaclab_arena.paths import given_path
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.checkpoints.safetensors_files import read_small_file
+from isaaclab_arena.checkpoints import read_small_file
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.given_paths import given_path
 from isaaclab_arena.nested import value_at
+from isaaclab_arena.paths import given_path
 
 KEY = "pretrained"
 

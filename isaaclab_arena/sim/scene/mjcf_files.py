@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import mujoco
 
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 
 ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]
 """Files with their stamps, see `stamps`."""

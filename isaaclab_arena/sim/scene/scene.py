@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, first_line
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.sim.scene.mjcf_files import ContentKey, content_key
 
 _LOG = logging.getLogger(__name__)

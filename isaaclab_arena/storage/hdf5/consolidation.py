@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import DamagedFileError, StorageError
-from isaaclab_arena.long_work import told
+from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.hdf5.dataset_assembly import make_dataset
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_checksums, verify_episodes

@@ -9,7 +9,7 @@ import h5py
 from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.long_work import told
+from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.episodes import verify_episodes
 from isaaclab_arena.storage.hdf5.opened_file import AlikeEpisodes, OpenRecording, hdf5_errors, mapped, opened

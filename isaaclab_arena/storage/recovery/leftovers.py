@@ -13,7 +13,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.long_work import told
+from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import FileThereError, storage_errors
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_checksums, verify_episodes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isaaclab_arena.errors import DamagedFileError, StorageError
-from isaaclab_arena.long_work import told
+from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.hdf5.episode_template import EpisodeTemplate
 from isaaclab_arena.storage.hdf5.episodes import list_episodes

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, of_ranges
-from isaaclab_arena.long_work import told
+from isaaclab_arena.logs import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, job_directory
 from isaaclab_arena.storage.recovery.job_diagnosis import PlannedEpisodes, diagnose

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import (

@@ -13,7 +13,7 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.models.run_directory import model_path, numbered_checkpoints
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.content_hash import content_hash
 

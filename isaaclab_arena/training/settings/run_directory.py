@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.dated_directories import make_dated_directory
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.models.run_directory import numbered_checkpoints
+from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage.atomic import storage_errors
 
 SETTINGS = Path("params") / "train.yaml"

@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.heartbeat.rank_status import (
     write_rank_status,
 )
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
-from isaaclab_arena.long_work import LongWork
+from isaaclab_arena.logs import LongWork
 from tests.end_to_end.launching import wait_until
 
 

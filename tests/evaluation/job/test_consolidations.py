@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.evaluation.job.consolidations import Consolidations
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.interfaces.environment import VIEWPORT
-from isaaclab_arena.long_work import told
+from isaaclab_arena.logs import told
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.hdf5.episodes import list_episodes

@@ -9,7 +9,7 @@ from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.policy_server import wire
 from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
-from isaaclab_arena.long_work import ended_in
+from isaaclab_arena.logs import ended_in
 from tests.evaluation.policy_server.serving import Socket
 from tests.fakes_network import RandomNetwork
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator
 from isaaclab_arena.evaluation.watching.ledger import Ledger
 from isaaclab_arena.evaluation.watching.watcher import Verdict

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.best import Score, scores_of
 from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, score_again
 from isaaclab_arena.evaluation.watching.ledger import Ledger

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint

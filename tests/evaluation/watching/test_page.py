@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.watching.best import scores_of
 from isaaclab_arena.evaluation.watching.fresh_score import score_again

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints.completeness import look_at
+from isaaclab_arena.checkpoints import look_at
 from isaaclab_arena.evaluation.watching.best import scores_of
 from isaaclab_arena.evaluation.watching.ledger import Evaluated, Ledger
 from isaaclab_arena.evaluation.watching.promotion import content_of, promote

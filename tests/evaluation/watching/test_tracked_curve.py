@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.best import scores_of
 from isaaclab_arena.evaluation.watching.fresh_score import score_again
 from isaaclab_arena.evaluation.watching.ledger import Ledger

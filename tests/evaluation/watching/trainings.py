@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from isaaclab_arena.checkpoints.finding import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.ledger import Ledger
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict, Watched, Watcher
 from isaaclab_arena.interfaces.environment import Observation, Step

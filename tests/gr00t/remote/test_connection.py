@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
-from isaaclab_arena.long_work import ended_in
+from isaaclab_arena.logs import ended_in
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError

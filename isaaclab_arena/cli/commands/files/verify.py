@@ -11,7 +11,6 @@ from typing import NoReturn
 import tyro
 
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
-from isaaclab_arena.clock import now
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.errors import StorageError
@@ -27,6 +26,7 @@ from isaaclab_arena.evaluation.verify.verification import (
     run_sample,
 )
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.paths import now
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.layout import demo_name
 from isaaclab_arena.storage.run.run_plan import RunPlan

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.poses import FloorRobotPoses
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from isaaclab_arena.clock import now
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.cluster.messages import BegunEpisodes
 from isaaclab_arena.evaluation.plan.episode_plan import episode_of
@@ -13,6 +12,7 @@ from isaaclab_arena.evaluation.scheduling.claim import Claim
 from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob
 from isaaclab_arena.evaluation.scheduling.suspects import LIVES_OF_AN_EPISODE, Condemned, Death, Suspects
 from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.paths import now
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.commits import CommitContext, CommitLine, commit_line
 from isaaclab_arena.storage.run.job_reports import JobReport, failed_report

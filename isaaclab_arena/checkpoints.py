@@ -1,0 +1,442 @@
+"""Checkpoints of a training: their names and steps, and whether their files are complete, without loading them."""
+
+import filecmp
+import hashlib
+import itertools
+import json
+import os
+import re
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.paths import not_a_plain_file
+
+# Check whether a file that ``torch.save`` wrote is complete, without loading it.
+
+_ZIP = b"PK\x03\x04"
+
+
+def is_torch_archive(file: Path) -> bool:
+    """Whether a file begins as those of ``torch.save`` since torch 1.6 do: as a ZIP archive."""
+    with file.open("rb") as stream:
+        return stream.read(len(_ZIP)) == _ZIP
+
+
+def wrong_with_torch_archive(file: Path) -> str | None:
+    """Return why an archive of ``torch.save`` is not complete, None if it is.
+
+    An archive ends with the list of what it holds, so one that is cut off, or still grows, has no such list.
+    """
+    wrong = not_a_plain_file(file)
+    if wrong is not None:
+        return wrong
+    try:
+        with zipfile.ZipFile(file) as archive:
+            ends = [each.header_offset + each.compress_size for each in archive.infolist()]
+            if any(end > archive.start_dir for end in ends):
+                return "is damaged: it holds less than it lists"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return "is not complete: its list of contents is missing"
+    return None if ends else "is damaged: it holds nothing"
+
+
+# Check by size and header whether a safetensors file is complete, and read small ones, without the library.
+
+MAX_HEADER_BYTES = 100_000_000
+"""Limits of the format."""
+
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+_NUMPY_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U8": "u1", "I32": "<i4", "I64": "<i8"}
+_LENGTH_BYTES = 8
+_MAX_SMALL_BYTES = 16 << 20
+
+
+def wrong_with_weights(directory: Path) -> str | None:
+    """Return what is wrong with the safetensors files of a directory, None if all are present and complete."""
+    files = sorted(directory.glob("*.safetensors"))
+    for file in files:
+        wrong = wrong_with_safetensors(file)
+        if wrong is not None:
+            return f"{file.name} {wrong}"
+    for index in sorted(directory.glob("*.safetensors.index.json")):
+        wrong = _wrong_with_index(index, {file.name for file in files})
+        if wrong is not None:
+            return f"{index.name} {wrong}"
+    return None
+
+
+def wrong_with_safetensors(file: Path) -> str | None:
+    """Return why a file is not a complete safetensors file, None if it is one."""
+    wrong = not_a_plain_file(file)
+    if wrong is not None:
+        return wrong
+    try:
+        header, num_bytes = _header(file)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except _DamagedError as error:
+        return str(error)
+    except (ValueError, RecursionError):
+        return "is damaged: its header is no JSON"
+    if not isinstance(header, dict):
+        return "is damaged: its header is no mapping"
+    return next(_lies(header, num_bytes), None)
+
+
+def read_small_file(file: Path) -> dict[str, np.ndarray]:
+    """Return what a file without weights holds, such as the statistics of a processor, by name; floats as float64.
+
+    Raises:
+        ValueError: If it is damaged, or is larger than such files are.
+    """
+    wrong = wrong_with_safetensors(file)
+    if wrong is None and file.stat().st_size > _MAX_SMALL_BYTES:
+        wrong = f"has {file.stat().st_size} bytes, and at most {_MAX_SMALL_BYTES} are read"
+    if wrong is not None:
+        raise ValueError(wrong)
+    header, num_bytes = _header(file)
+    content = file.read_bytes()[-num_bytes:] if num_bytes else b""
+    found = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        part = content[slice(*entry["data_offsets"])]
+        if entry["dtype"] == "BF16":
+            values = (np.frombuffer(part, "<u2").astype(np.uint32) << 16).view(np.float32)
+        elif entry["dtype"] in _NUMPY_TYPES:
+            values = np.frombuffer(part, _NUMPY_TYPES[entry["dtype"]])
+        else:
+            raise ValueError(f"holds '{name}' as {entry['dtype']}")
+        found[name] = values.astype(np.float64).reshape(entry["shape"])
+    return found
+
+
+class _DamagedError(Exception):
+    """The header cannot be read; the message says why."""
+
+
+def _header(file: Path) -> tuple[Any, int]:
+    """Return the content of a file's header, and the number of bytes after it."""
+    num_bytes = file.stat().st_size
+    with file.open("rb") as stream:
+        header_bytes = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
+        room = num_bytes - _LENGTH_BYTES
+        if header_bytes > room:
+            message = f"is damaged: it has {num_bytes} bytes, and its header alone would have {header_bytes}"
+            raise _DamagedError(message)
+        if header_bytes > MAX_HEADER_BYTES:
+            message = f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed"
+            raise _DamagedError(message)
+        return json.loads(stream.read(header_bytes)), room - header_bytes
+
+
+def _lies(header: Mapping[str, Any], num_bytes: int) -> Iterator[str]:
+    """Yield the contradictions between a header and the number of bytes of weights."""
+    ends = [(0, 0)]
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            numbers = [begin, end, *shape]
+        except (KeyError, TypeError, ValueError):
+            yield f"is damaged: its header does not say what '{name}' is"
+            return
+        if any(type(number) is not int or number < 0 for number in numbers):
+            yield f"is damaged: its header gives '{name}' sizes that are no whole numbers"
+            return
+        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
+        if bits is not None and prod(shape) * bits != 8 * (end - begin):
+            yield f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
+        ends.append((begin, end))
+    ends.sort()
+    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
+        yield "is damaged: its weights overlap, or there are gaps between them"
+    if ends[-1][1] != num_bytes:
+        yield f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
+
+
+def _wrong_with_index(index: Path, present: set[str]) -> str | None:
+    wrong = not_a_plain_file(index)
+    if wrong is not None:
+        return wrong
+    try:
+        named = set(json.loads(index.read_bytes())["weight_map"].values())
+        absent = sorted(named - present)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "says of no weight which file holds it"
+    return f"names {absent[0]}, which is not there" if absent else None
+
+
+# Tell whether a checkpoint is complete, from what its files show: a training may still be writing it.
+
+_LEROBOT_WEIGHTS = "pretrained_model"
+_WRITTEN_AFTER_LEROBOT_WEIGHTS = "training_state"
+_WRITTEN_LAST_BY_TRAINER = "trainer_state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a checkpoint's files show at one moment.
+
+    Attributes:
+        missing: What shows that it is not complete, for people; None where nothing does.
+        is_finished: Whether something shows that its writer is done: the list at the end of an archive, or a file
+            that is written after all others. Otherwise only time can show it.
+        fingerprint: Hash of the name, size, time of change and inode of each file, empty where there is none; whoever
+            reads the checkpoint between two looks with the same fingerprint has read one checkpoint.
+    """
+
+    missing: str | None
+    is_finished: bool
+    fingerprint: str
+
+
+def look_at(path: Path) -> Look:
+    """Return what the files of a checkpoint show. Weights are not read.
+
+    Args:
+        path: The file or directory that a policy loads. It may vanish or change meanwhile.
+    """
+    before = _fingerprint(path)
+    missing, is_finished = _judged(path) if before else ("there is no such file", False)
+    if missing is None and _fingerprint(path) != before:
+        missing = "it is being written"
+    return Look(missing=missing, is_finished=is_finished and missing is None, fingerprint=before)
+
+
+def _judged(path: Path) -> tuple[str | None, bool]:
+    try:
+        return _judged_directory(path) if path.is_dir() else _judged_file(path)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}", False
+
+
+def _judged_file(path: Path) -> tuple[str | None, bool]:
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        return wrong, False
+    if is_torch_archive(path):
+        return wrong_with_torch_archive(path), True
+    # Other formats do not show their end.
+    return (None if path.stat().st_size else "it is empty"), False
+
+
+def _judged_directory(directory: Path) -> tuple[str | None, bool]:
+    wrong = wrong_with_weights(directory)
+    if wrong is not None:
+        return wrong, False
+    for document in sorted(directory.glob("*.json")):
+        try:
+            json.loads(document.read_bytes())
+        except ValueError:
+            return f"{document.name} is no JSON yet", False
+    archives = [path for path in sorted(directory.glob("*.pt")) if is_torch_archive(path)]
+    for archive in archives:
+        wrong = wrong_with_torch_archive(archive)
+        if wrong is not None:
+            return f"{archive.name} {wrong}", False
+    if not archives and not any(directory.glob("*.safetensors")):
+        return "it holds no weights", False
+    return None, _has_last_file(directory)
+
+
+def _has_last_file(directory: Path) -> bool:
+    if directory.name == _LEROBOT_WEIGHTS:
+        return (directory.parent / _WRITTEN_AFTER_LEROBOT_WEIGHTS).is_dir()
+    return (directory / _WRITTEN_LAST_BY_TRAINER).is_file()
+
+
+def _fingerprint(path: Path) -> str:
+    stats = sorted(_stats(path))
+    return hashlib.sha256(repr(stats).encode()).hexdigest() if stats else ""
+
+
+def _stats(path: Path) -> Iterator[tuple[str, int, int, int]]:
+    for each in _entries(path):
+        try:
+            found = each.stat()
+        except OSError:
+            continue
+        yield each.relative_to(path).as_posix(), found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    """Yield a path and everything below it; what is removed meanwhile is left out."""
+    yield path
+    for directory, below, files in os.walk(path):
+        yield from (Path(directory, name) for name in (*below, *files))
+
+
+# Decide when a checkpoint may be loaded, while its training goes on.
+
+
+class Readiness:
+    """Remembers how checkpoints looked before, because some formats show only by time that they are complete.
+
+    Args:
+        quiet_s: How long the files of a checkpoint whose writer leaves no sign must have stayed as they are [s].
+        now: The time [s].
+    """
+
+    def __init__(self, quiet_s: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._quiet_s = quiet_s
+        self._now = now
+        self._since: dict[Path, tuple[Look, float]] = {}
+
+    def why_not(self, path: Path) -> str | None:
+        """Return why a checkpoint cannot be loaded yet, None if it can.
+
+        Args:
+            path: The file or directory that a policy loads.
+        """
+        look, now = look_at(path), self._now()
+        before, since = self._since.get(path, (None, now))
+        if before is None or before.fingerprint != look.fingerprint:
+            since = now
+        self._since[path] = (look, since)
+        if look.missing is not None:
+            return look.missing
+        if look.is_finished or now - since >= self._quiet_s:
+            return None
+        return f"it has not changed for {now - since:.0f} s of {self._quiet_s:.0f} s"
+
+    def fingerprint(self, path: Path) -> str:
+        """Return the fingerprint of the last look at a checkpoint; see `Look`."""
+        return self._since[path][0].fingerprint
+
+
+# Find the checkpoints in a training's directory, and the step of each, by the names that trainings give them.
+
+_NAMES = (
+    # rsl_rl, Isaac Lab, mjlab and this package.
+    ("model_*.pt", re.compile(r"model_(\d{1,12})\.pt")),
+    # LeRobot, in the directory of the training or in its `checkpoints`.
+    ("checkpoints/*/pretrained_model", re.compile(r"checkpoints/(\d{1,12})/pretrained_model")),
+    ("*/pretrained_model", re.compile(r"(\d{1,12})/pretrained_model")),
+    # GR00T, and everything else that transformers' Trainer trains.
+    ("checkpoint-*", re.compile(r"checkpoint-(\d{1,12})")),
+)
+_WILDCARDS = "*?["
+_TRIES = 5
+"""How often to look again where a directory is removed while it is looked through."""
+_LAST_NUMBER = re.compile(r"(\d{1,12})(?!.*\d)")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Checkpoint:
+    """A checkpoint of a training.
+
+    Attributes:
+        step: Iterations or optimizer steps done, as its name says.
+        path: The file or directory that a policy loads.
+    """
+
+    step: int
+    path: Path
+
+
+def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of a training in the order of their steps, complete or not.
+
+    Args:
+        directory: Directory of the training.
+        pattern: Glob of the checkpoints below it. The step is the last number in what its wildcards stand for. None
+            for the names that rsl_rl, LeRobot and transformers give.
+    """
+    if pattern is not None:
+        named = ((path, _step(path.relative_to(directory), pattern)) for path in _there(directory, pattern))
+        return _in_order(Checkpoint(step=step, path=path) for path, step in named if step is not None)
+    for names, spelling in _NAMES:
+        found = [
+            (path, spelling.fullmatch(path.relative_to(directory).as_posix())) for path in _there(directory, names)
+        ]
+        checkpoints = _in_order(Checkpoint(step=int(match[1]), path=path) for path, match in found if match is not None)
+        if checkpoints:
+            return checkpoints
+    return ()
+
+
+def _there(directory: Path, names: str) -> list[Path]:
+    """Return what lies below a directory by such names, nothing where other things are removed all the time."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            return list(directory.glob(names))
+    return []
+
+
+def _step(path: Path, pattern: str) -> int | None:
+    wild = [any(sign in part for sign in _WILDCARDS) for part in Path(pattern).parts]
+    parts = path.parts
+    # With ``**`` nobody knows which parts the wildcards stand for; they begin where the first one does.
+    named = [part for part, is_wild in zip(parts, wild, strict=True) if is_wild] if len(parts) == len(wild) else ()
+    match = _LAST_NUMBER.search("/".join(named or parts[wild.index(True) if True in wild else 0 :]))
+    return None if match is None else int(match[1])
+
+
+def _in_order(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Return checkpoints by step; of two with one step, such as ``model_7.pt`` and ``model_007.pt``, the first."""
+    by_step: dict[int, Checkpoint] = {}
+    for checkpoint in sorted(checkpoints):
+        by_step.setdefault(checkpoint.step, checkpoint)
+    return tuple(by_step.values())
+
+
+# Find the checkpoint that a training itself calls its best, and its step, in the files that the training wrote.
+
+_BEST_FILE, _SCORE_FILE = "model_best.pt", "model_best.json"
+_OF_TRANSFORMERS = re.compile(r"checkpoint-(\d{1,12})")
+_STATE_OF_TRANSFORMERS = "trainer_state.json"
+
+
+def best_of_training(directory: Path) -> tuple[Path, int | None] | None:
+    """Return the best checkpoint of a training and its step, None where the training names none.
+
+    This package copies it to ``model_best.pt`` and writes its step beside it; transformers' Trainer names the directory
+    in the state that it saves with every checkpoint. The step is None where nobody says it, or where the copy is not
+    the checkpoint of that step.
+
+    Args:
+        directory: Directory of the training.
+    """
+    if (directory / _BEST_FILE).exists():
+        return directory / _BEST_FILE, _step_of_copy(directory)
+    found = find_checkpoints(directory)
+    state = _document(found[-1].path / _STATE_OF_TRANSFORMERS) if found else {}
+    # It was a path where the training ran; only its name holds here.
+    name = re.split(r"[/\\]", str(state.get("best_model_checkpoint")).rstrip("/\\"))[-1]
+    match = _OF_TRANSFORMERS.fullmatch(name)
+    return None if match is None else (directory / name, int(match[1]))
+
+
+def _step_of_copy(directory: Path) -> int | None:
+    step = _document(directory / _SCORE_FILE).get("iterations")
+    if type(step) is not int or step < 0:
+        return None
+    original = directory / f"model_{step}.pt"
+    # A training that is stopped between the two files leaves a score that is not that of the copy.
+    is_other = original.is_file() and not filecmp.cmp(original, directory / _BEST_FILE, shallow=False)
+    return None if is_other else step
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_bytes()) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,1 +1,0 @@
-"""Find the checkpoints of a training, and tell without loading them whether they are complete."""
