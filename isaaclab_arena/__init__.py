@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
-    from isaaclab_arena.api.comparing import Comparison, compare
     from isaaclab_arena.api.evaluating import evaluate
     from isaaclab_arena.api.making import make
-    from isaaclab_arena.api.results import JobResults, Results, load_results
+    from isaaclab_arena.api.results import Comparison, JobResults, Results, compare, load_results
     from isaaclab_arena.errors import ArenaError, ConfigError, PolicyLostError, Problem, StorageError
 
 __all__ = [
@@ -28,14 +27,14 @@ __all__ = [
 
 _HOMES = {
     "ArenaError": "isaaclab_arena.errors",
-    "Comparison": "isaaclab_arena.api.comparing",
+    "Comparison": "isaaclab_arena.api.results",
     "ConfigError": "isaaclab_arena.errors",
     "JobResults": "isaaclab_arena.api.results",
     "PolicyLostError": "isaaclab_arena.errors",
     "Problem": "isaaclab_arena.errors",
     "Results": "isaaclab_arena.api.results",
     "StorageError": "isaaclab_arena.errors",
-    "compare": "isaaclab_arena.api.comparing",
+    "compare": "isaaclab_arena.api.results",
     "evaluate": "isaaclab_arena.api.evaluating",
     "load_results": "isaaclab_arena.api.results",
     "make": "isaaclab_arena.api.making",

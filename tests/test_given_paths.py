@@ -12,7 +12,7 @@ import pytest
 import tyro
 
 import isaaclab_arena as arena
-from isaaclab_arena.api.arguments import JobFileKeywords, JobKeywords
+from isaaclab_arena.api.evaluating import JobFileKeywords, JobKeywords
 from isaaclab_arena.cli import main as cli
 from isaaclab_arena.cli.command_table import COMMANDS, commands_of_others
 from isaaclab_arena.config.loading import load_jobs_file

@@ -1,30 +1,475 @@
-"""Evaluate policies from Python, as the command line does and in the middle of somebody else's program."""
+"""Evaluate policies from Python, as the command line does and in the middle of another program."""
 
+import importlib
+import json
 import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import replace
-from os import PathLike
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from isaaclab_arena.api.arguments import JobFileKeywords, JobKeywords, PolicyLike
-from isaaclab_arena.api.asked import Asked, asked_for
-from isaaclab_arena.api.ranks import ranks_here, run_on_ranks
+import torch
+import torch.distributed as dist
+
 from isaaclab_arena.api.results import Results
+from isaaclab_arena.config.options import read_options
+from isaaclab_arena.distributed.context import DistributedContext, is_a_rank, variables_of_child, variables_of_group
 from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
+from isaaclab_arena.distributed.devices.visible_gpus import selectable_gpu_count
 from isaaclab_arena.distributed.process import limit_threads
-from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.distributed.process_group import initialise, ranks_of_one
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.evaluation import eval_runner
+from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
+from isaaclab_arena.evaluation.options import RunOptions, refuse_unknown
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy, resolved_block
 from isaaclab_arena.evaluation.process.interruption import watch_as_guest
 from isaaclab_arena.evaluation.process.left_alone import left_alone
 from isaaclab_arena.evaluation.run import RunConduct, execute_among
 from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.logs import set_up_console_logging
-from isaaclab_arena.policy.lent import modules_at_rest
+from isaaclab_arena.paths import expanded, given_path
+from isaaclab_arena.policy.lent import lent_policy_class, modules_at_rest
+from isaaclab_arena.policy.lent_content import name_of_lent
+from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.workers.kept_workers import stop_kept_workers
+
+# The types of what `evaluate` takes: policies, and options by name.
+
+
+class ActsOnObservations(Protocol):
+    """An object with the methods of Isaac Lab Arena's policies, whatever its class; ``reset(env_ids)`` may be there."""
+
+    def get_action(self, env: Environment, observation: Observation) -> Any:
+        """Return the action of every env slot. Shape: (num_envs, action_dim)."""
+        ...
+
+
+PolicyLike: TypeAlias = str | type[PolicyBase[Any]] | PolicyBase[Any] | ActsOnObservations | Callable[[Any], Any]
+"""What `evaluate` takes as a policy: a registered name, a class path, a class, an object or a function.
+
+A function or torch module gets the observation of all env slots: a nested dict of tensors (num_envs, ...) on the
+environment's device, such as ``observation["policy"]["robot_joint_pos"]``. It returns the actions, a tensor or an array
+(num_envs, action_dim). An object has ``get_action(env, observation)``, and ``reset(env_ids)`` if it remembers anything.
+Modules that an object is or holds are in evaluation mode meanwhile. Objects are not closed.
+"""
+
+
+class RunKeywords(TypedDict, total=False):
+    """Options of a run, which the command line has under the same names and explains."""
+
+    device: str | None
+    policy_device: str | None
+    policy_device_id: int | None
+    num_steps: int | None
+    placement_seed: int | None
+    limit: int | None
+    output_base_dir: "str | PathLike[str]"
+    resume: "str | PathLike[str] | bool | None"
+    rerun: tuple[str, ...]
+    retry_errors: bool
+    no_dataset: bool
+    record_observations: Literal["none", "state", "all"]
+    compression: Literal["none", "lzf", "gzip", "zstd"]
+    eager_pictures: bool
+    record_camera_video: bool
+    record_viewport_video: bool
+    video_episodes: str
+    video_fps: float
+    no_report: bool
+    save_conditions: "str | PathLike[str] | None"
+    tracking: tuple[str, ...]
+    fail_fast: bool
+    continue_on_error: bool
+    max_equal_errors: int
+    assignment: Literal["round_robin", "split", "dynamic"]
+    split_jobs: bool
+    lease_s: float
+    deterministic: bool
+    policy_batch: int
+    pipeline: int
+    step_timeout_s: float
+    build_timeout_s: float
+    no_import: bool
+    num_threads: int | None
+    torch_threads: int
+    process_group: Literal["auto", "nccl", "gloo"]
+
+
+class JobFileKeywords(RunKeywords, total=False):
+    """Options of a run of a job file: those of `RunKeywords`, and what its jobs get where they do not say."""
+
+    num_episodes: int | None
+    num_envs: int | None
+    seed: int | None
+    enable_cameras: bool
+
+
+class JobKeywords(RunKeywords, total=False):
+    """Options of a run of one job: those of `RunKeywords`, and those of the included environments.
+
+    Environments of other packages have options of their own, which go into ``environment_args``.
+    """
+
+    conditions: "str | PathLike[str]"
+    backend: Literal["auto", "mujoco", "warp"]
+    viewport_width: int
+    viewport_height: int
+    camera_width: int
+    camera_height: int
+    camera_size: int | None
+    camera_depth: bool
+    camera_segmentation: bool
+    embodiment: str
+    object: str
+    action_mode: Literal["joint_position", "ee_delta"]
+    start: Literal["upright", "hanging", "beginning", "anywhere"]
+    motion_file: "str | PathLike[str] | None"
+
+
+# Turn keyword arguments into the options of a run, and those into a command line.
+
+_Options = TypeVar("_Options", bound=RunOptions)
+
+_WITHOUT_WATCHDOG: Mapping[str, Any] = {"step_timeout_s": 0.0, "build_timeout_s": 0.0}
+"""The watchdog ends the whole process, which is somebody else's program here."""
+
+OPTION_NAMES = frozenset(field.name for field in fields(RunOptions))
+
+
+def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_guest: bool) -> _Options:
+    """Return the options of a run, checked as the command line checks them.
+
+    Args:
+        options_class: What they are.
+        given: Options by name. Paths may be path objects, ``resume=True`` means the run in ``output_dir``.
+        is_guest: Whether the run is to take place in this process, which must not be ended by a time limit.
+
+    Raises:
+        ConfigError: With every option that is unknown, of a wrong type or contradicts another one.
+    """
+    known = {field.name for field in fields(options_class)}
+    unknown = [f"--{name}" for name in given if name not in known]
+    refuse_unknown(unknown, options_class)
+    plain = {name: plain_value(value) for name, value in given.items() if value is not None}
+    if isinstance(plain.get("resume"), bool):
+        plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
+    if plain.get("resume") == "":
+        raise ConfigError(Problem("does not say which run; name its directory, here or as output_dir", key="--resume"))
+    wanted = {**(_WITHOUT_WATCHDOG if is_guest else {}), **plain}
+    try:
+        options = read_options(options_class, wanted, owner="evaluate")
+    except ConfigError as error:
+        raise ConfigError([replace(each, key=f"--{each.key}") for each in error.problems]) from error
+    if options.list_variations:
+        raise ConfigError(Problem("shows, and runs nothing; use isaaclab-arena", key="--list_variations"))
+    options.check()
+    return options
+
+
+def as_arguments(options: RunOptions) -> list[str]:
+    """Return the command line that gives these options.
+
+    Args:
+        options: The options of a run.
+    """
+    arguments: list[str] = []
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value == field.default or value is None:
+            continue
+        if value is True:
+            arguments.append(f"--{field.name}")
+        else:
+            for each in value if isinstance(value, tuple) else (value,):
+                arguments += [f"--{field.name}", str(Path(each).absolute()) if field.name == "resume" else str(each)]
+    return arguments
+
+
+def plain_value(value: Any) -> Any:
+    """Return a path object as text, and anything else as it is."""
+    return fspath(value) if isinstance(value, PathLike) else value
+
+
+# What is asked of an evaluation from Python: the jobs of a file, or one policy in one environment.
+
+_OF_THE_JOB = ("name", "variations", "language_instruction", "conditions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFileAsked:
+    """The jobs of a file.
+
+    Attributes:
+        path: The file.
+        given: Options of the run by name.
+    """
+
+    path: str
+    given: Mapping[str, Any]
+
+    def options(self, *, is_guest: bool) -> EvalOptions:
+        """Return the options of the run; see `run_options`."""
+        return run_options(EvalOptions, {**self.given, "eval_jobs_config": self.path}, is_guest=is_guest)
+
+    def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
+        """Return what is asked for, checked; see `jobs_request`."""
+        del world_size
+        if not isinstance(options, EvalOptions):
+            raise TypeError("options of a job file are those that `options` has returned")
+        return jobs_request(options, (), as_arguments(options), import_s=None, may_import=not options.no_import)
+
+    def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
+        """Return the command line of the evaluation runner that asks for the same."""
+        del directory
+        return as_arguments(options)
+
+    @property
+    def policy(self) -> None:
+        """No object of this process takes part."""
+        return
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneJobAsked:
+    """One policy in one environment.
+
+    Attributes:
+        block: What a job file would say of it.
+        given: Options of the run by name.
+        policy: An object that is lent, None for a policy that is built.
+        policy_class: Its class where no other process could import it, or stands for the object.
+    """
+
+    block: Mapping[str, Any]
+    given: Mapping[str, Any]
+    policy: Any = None
+    policy_class: type[PolicyBase] | None = None
+
+    def options(self, *, is_guest: bool) -> RunOptions:
+        """Return the options of the run; see `run_options`.
+
+        Raises:
+            ConfigError: With what an object that is lent cannot do.
+        """
+        options = run_options(RunOptions, self.given, is_guest=is_guest)
+        if self.policy is not None and options.pipeline > 1 and not isinstance(self.policy, SharesNetwork):
+            message = "needs a policy of its own for each group, and one object was given; name a class instead"
+            raise ConfigError(Problem(message, key="--pipeline"))
+        return options
+
+    def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
+        """Return what is asked for, checked; see `resolved_block`."""
+        if options.resume is not None and self.policy_class is not None and not _is_known(self.policy_class):
+            message = (
+                "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
+                "or name a class"
+            )
+            raise ConfigError(Problem(message, key="--resume"))
+        if self.policy_class is None:
+            options_of_policy(self.block["policy_type"], may_import=not options.no_import)
+        options = replace(options, split_jobs=True) if world_size > 1 else options
+        jobs_file, jobs = resolved_block(options, self.block, policy_class=self.policy_class)
+        return job_request(options, jobs_file, jobs)
+
+    def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
+        """Return the command line of the evaluation runner that asks for the same.
+
+        Args:
+            options: The options of the run.
+            directory: Where the job file is written that it names.
+
+        Raises:
+            ConfigError: If the policy lives in this process alone.
+        """
+        if self.policy_class is not None:
+            message = (
+                f"'{self.block['policy_type']}' lives in this process alone and cannot be sent to others; name a class "
+                "that can be imported, or evaluate on the ranks of a process group, each with its own"
+            )
+            raise ConfigError(Problem(message, key="num_ranks"))
+        path = directory / "job.json"
+        path.write_text(json.dumps({"jobs": [self.block]}), encoding="utf-8")
+        return ["--eval_jobs_config", str(path), "--split_jobs", *as_arguments(replace(options, split_jobs=False))]
+
+
+Asked: TypeAlias = JobFileAsked | OneJobAsked
+
+
+def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, num_ranks: int | None) -> Asked:
+    """Return what the arguments of `evaluate` ask for.
+
+    Args:
+        jobs: The job file, None for one policy in one environment.
+        given: Options of the run and, without a job file, of the job.
+        num_ranks: See `evaluate`.
+
+    Raises:
+        ConfigError: If both are given, or neither, or the number is none.
+    """
+    given = {name: value if name == "policy" else expanded(value) for name, value in given.items()}
+    missing = [name for name in ("environment", "policy") if given.get(name) is None]
+    if num_ranks is not None and num_ranks < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {num_ranks}", key="num_ranks"))
+    if jobs is not None:
+        if len(missing) < 2:
+            raise ConfigError(Problem("give either this or an environment and a policy", key="jobs"))
+        return JobFileAsked(path=str(given_path(jobs)), given=given)
+    if missing:
+        message = "is missing; give a job file, or an environment and a policy"
+        raise ConfigError([Problem(message, key=name) for name in missing])
+    return _one_job(**given)
+
+
+def _one_job(
+    *,
+    environment: str,
+    policy: PolicyLike,
+    policy_config: Mapping[str, Any] | None = None,
+    environment_args: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> OneJobAsked:
+    policy_type, policy_class, lent = _resolved(policy)
+    if lent is not None and policy_config:
+        raise ConfigError(Problem("has no effect on an object; it has its options already", key="policy_config"))
+    options = {name: value for name, value in given.items() if name in OPTION_NAMES}
+    of_job = {name: value for name, value in given.items() if name in _OF_THE_JOB and value is not None}
+    own = {name: value for name, value in given.items() if name not in OPTION_NAMES and name not in _OF_THE_JOB}
+    of_environment = {"environment": environment, **(environment_args or {}), **own}
+    if "conditions" in of_job:
+        of_job["conditions"] = str(Path(of_job["conditions"]).absolute())
+    block = {
+        "name": environment,
+        **of_job,
+        "arena_env_args": {name: plain_value(value) for name, value in of_environment.items()},
+        "policy_type": policy_type,
+        "policy_config_dict": {name: plain_value(value) for name, value in (policy_config or {}).items()},
+    }
+    return OneJobAsked(block=block, given=options, policy=lent, policy_class=policy_class)
+
+
+def _resolved(policy: Any) -> tuple[str, type[PolicyBase] | None, Any]:
+    """Return what a policy is called, its class where other processes cannot find it by that, and the object."""
+    if isinstance(policy, str):
+        return policy, None, None
+    if not isinstance(policy, type):
+        return name_of_lent(policy), lent_policy_class(policy), policy
+    name = name_of_lent(policy)
+    if not issubclass(policy, PolicyBase):
+        raise ConfigError(Problem(f"'{name}' is no policy: it must be a class derived from PolicyBase", key="policy"))
+    return name, None if _can_be_imported(policy) else policy, None
+
+
+def _can_be_imported(policy_class: type) -> bool:
+    module = importlib.import_module(policy_class.__module__)
+    return module.__name__ != "__main__" and getattr(module, policy_class.__qualname__, None) is policy_class
+
+
+def _is_known(policy_class: type[PolicyBase]) -> bool:
+    return not policy_class.traits.is_lent or "unknown" not in policy_class.content_sources({}).stated.values()
+
+
+# The ranks of an evaluation that is called from Python: this process alone, a process group, or processes started.
+
+_MOST_TOLD = 4_000
+
+
+def group_size() -> int | None:
+    """Return the number of ranks of this process's group, None where there is none."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
+
+
+@contextmanager
+def ranks_here(*, device: str | None, alone: bool) -> Iterator[Ranks]:
+    """Yield the ranks of the process group that exists, or this process alone, for the length of a ``with`` block.
+
+    Args:
+        device: Where to simulate, None for the rank's own choice.
+        alone: Whether the others of a group take no part.
+
+    Raises:
+        ConfigError: If the process group does not match the launcher's environment variables.
+    """
+    size = group_size()
+    if alone or size is None or size == 1:
+        if device is None and torch.cuda.is_initialized():
+            device = f"cuda:{torch.cuda.current_device()}"
+        yield ranks_of_one(DistributedContext.from_environment({}, device=device))
+        return
+    variables = variables_of_group(dist.get_rank(), size)
+    with initialise(DistributedContext.from_environment(variables, device=device)) as ranks:
+        yield ranks
+
+
+def run_on_ranks(
+    arguments: Sequence[str], num_ranks: int, options: RunOptions, *, directory: Path, shows_progress: bool
+) -> None:
+    """Run the evaluation runner on several ranks, each a process of its own, and wait for them.
+
+    Args:
+        arguments: The runner's command line, without what starts ranks.
+        num_ranks: How many ranks to start. Each gets a GPU where this machine has any and the options allow it.
+        options: The options of the run.
+        directory: The run's directory.
+        shows_progress: Whether they show on stderr how they get on.
+
+    Raises:
+        ConfigError: If this process is one of several ranks already, or what is asked for cannot be done.
+        ArenaError: If the run could not begin or go on, with the reason.
+    """
+    if is_a_rank() or group_size() is not None:
+        message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
+        raise ConfigError(Problem(message, key="num_ranks"))
+    on_gpus = options.device != "cpu" and selectable_gpu_count() > 0
+    launch = ["--gpu_ids", *map(str, range(num_ranks))] if on_gpus else ["--nproc_per_node", str(num_ranks)]
+    if options.gpu_ids is not None or options.nproc_per_node is not None:
+        raise ConfigError(Problem("excludes --gpu_ids and --nproc_per_node, which say the same", key="num_ranks"))
+    command = [sys.executable, "-m", eval_runner.PROGRAM, *launch, *arguments]
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(  # noqa: S603  this program itself
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=None if shows_progress else stderr,
+            env=variables_of_child(sys.path),
+        )
+        code = _ended(process)
+        stderr.seek(0)
+        told = stderr.read().decode(errors="replace")
+    if code == 2:
+        raise ConfigError(_reason(told))
+    if code != 0 and not (directory / RESULTS_FILE).is_file():
+        raise ArenaError(f"the ranks ended with exit code {code}: {_reason(told)}")
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for a process, which gets a Ctrl-C too; it comes out once the process has written what it had."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+
+
+def _reason(told: str) -> str:
+    lines = told.strip().splitlines()
+    first = next((number for number, line in enumerate(lines) if line.startswith("error: ")), 0)
+    return "\n".join(lines[first:]).removeprefix("error: ")[-_MOST_TOLD:]
+
+
+# Evaluate policies from Python, as the command line does and in the middle of somebody else's program.
 
 
 @overload
