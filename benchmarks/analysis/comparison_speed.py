@@ -14,9 +14,8 @@ from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import median
 from benchmarks.runs.merge_speed import write_run
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.comparison import Question
+from isaaclab_arena.analysis.comparison import Question, compare_runs
 from isaaclab_arena.analysis.comparison_files import write_comparison
-from isaaclab_arena.analysis.report import compare_runs
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 

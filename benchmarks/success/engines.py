@@ -23,9 +23,8 @@ from benchmarks.harness.environments import success_rate
 from benchmarks.harness.evaluations import evaluate
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
-from isaaclab_arena.analysis.arms import Arm, read_run
-from isaaclab_arena.analysis.matching import match
-from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
+from isaaclab_arena.analysis.arms import Arm, match, read_run
+from isaaclab_arena.analysis.rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.policy.experts.robosuite import RobosuiteExpertPolicy
 from isaaclab_arena.results.stopping.counts import PairCounts
 

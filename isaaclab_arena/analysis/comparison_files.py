@@ -1,27 +1,231 @@
-"""A comparison as files: JSON with every figure, CSV, Markdown and LaTeX with the tables."""
+"""A comparison as tables of text, and as JSON, CSV, Markdown and LaTeX."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm
-from isaaclab_arena.analysis.comparison import JobComparison
-from isaaclab_arena.analysis.comparison_table import (
-    TextTable,
-    discordant_episodes,
-    events_table,
-    films_of_pair,
-    measures,
-    measures_table,
-    rates_table,
-    sentences,
-)
-from isaaclab_arena.analysis.report import ComparisonReport, Together
+from isaaclab_arena.analysis.comparison import ComparisonReport, JobComparison, MeanDifference, Together
 from isaaclab_arena.results.result_files import harmless_text
+from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
+
+# A comparison as tables of text: one line per task, one per measure, and sentences for what a table cannot say.
+
+_MOST_EPISODES = 5
+_ALL = "all pairs together"
+_EACH_TASK_ALIKE = "mean of the tasks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTable:
+    """Headings and cells.
+
+    Attributes:
+        headings: One per column.
+        rows: The cells of each line.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def rates_table(report: ComparisonReport) -> TextTable:
+    """Return the success rates of each task, and all of them together below."""
+    percent = f"{100 * (1 - report.question.alpha):g} %"
+    headings = ("task", "pairs", "candidate %", "baseline %", "both", "only candidate", "only baseline", "neither",
+                f"difference [{percent}]", "mid-p", "Holm", "verdict")  # fmt: skip
+    rows = [_task_row(each) for each in report.tasks]
+    if report.together is not None:
+        rows += _together_rows(report.together)
+    return TextTable(headings=headings, rows=tuple(rows))
+
+
+def measures_table(report: ComparisonReport) -> TextTable:
+    """Return how lengths, returns and progress differ, for each task that has them."""
+    rows = []
+    for each in report.tasks:
+        for name, measure in measures(each).items():
+            rows.append((_name(each), name, str(measure.num_pairs), f"{measure.first_mean:.4g}",
+                         f"{measure.second_mean:.4g}", _mean(measure), f"{measure.p_value:.3g}"))  # fmt: skip
+    headings = ("task", "measure", "pairs", "candidate", "baseline", "difference [95 %]", "signed-rank p")
+    return TextTable(headings=headings, rows=tuple(rows))
+
+
+def events_table(report: ComparisonReport) -> TextTable:
+    """Return what happened to candidate and baseline, for each task that tells."""
+    rows = tuple(
+        (_name(each), event.event, str(event.num_pairs), str(event.first), str(event.second), str(event.only_first),
+         str(event.only_second), _p(event.mid_p), _p(event.adjusted_p))
+        for each in report.tasks
+        for event in each.events
+    )  # fmt: skip
+    headings = ("task", "event", "pairs", "candidate", "baseline", "only candidate", "only baseline", "mid-p", "Holm")
+    return TextTable(headings=headings, rows=rows)
+
+
+def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
+    """Return what was measured beside success, by what it is called."""
+    found = {
+        "length": each.length,
+        "length where both succeed": each.time_to_success,
+        "return": each.episode_return,
+        "progress": each.progress,
+    }
+    return {name: measure for name, measure in found.items() if measure is not None}
+
+
+def sentences(report: ComparisonReport) -> Iterator[str]:
+    """Yield what a table cannot say: how sure one can be, which episodes differ, and what was left out."""
+    if report.choice is not None:
+        yield f"{report.choice.sentence}; all figures here are over the latter"
+    for each in report.tasks:
+        yield from _about_numbers(each, report)
+        yield from _about_pairs(each)
+        if telling := [event for event in each.events if event.adjusted_p <= report.question.alpha]:
+            listed = [f"{event.event} ({event.first} against {event.second})" for event in telling]
+            yield f"{_name(each)}: events that tell candidate and baseline apart: {_listed(listed)}"
+    if report.together is not None and report.together.distinct < report.together.counts.total:
+        yield (
+            f"together: {report.together.counts.total} pairs have {report.together.distinct} different conditions and "
+            "count as a sample of these"
+        )
+    if len(report.tasks) > 1:
+        yield f"p-values are adjusted by Holm's method for the family: {report.family}"
+        if alike := [_name(each) for each in report.tasks if each.counts.total in vars(each.counts).values()]:
+            yield (
+                f"every pair came out the same way in {_listed(alike)}: a bootstrap takes that for certain, so the "
+                "interval of the mean of the tasks is too narrow"
+            )
+    yield from report.notes
+    for refusal in report.refused:
+        yield f"not compared: {refusal.first} and {refusal.second}: {refusal.reason}"
+
+
+def _task_row(each: JobComparison) -> tuple[str, ...]:
+    counts = each.counts
+    return (
+        _name(each),
+        _pairs(counts.total, each.distinct),
+        *(f"{100 * rate:.1f}" for rate in each.rates),
+        *(str(count) for count in (counts.both, counts.only_first, counts.only_second, counts.neither)),
+        _difference(each.difference, each.interval),
+        _p(each.mid_p),
+        _p(each.adjusted_p),
+        str(each.verdict),
+    )
+
+
+def _together_rows(together: Together) -> Iterator[tuple[str, ...]]:
+    counts = together.counts
+    yield (
+        _ALL,
+        _pairs(counts.total, together.distinct),
+        *(f"{100 * successes / counts.total:.1f}" for successes in counts.successes),
+        *(str(count) for count in (counts.both, counts.only_first, counts.only_second, counts.neither)),
+        _difference(together.difference, together.interval),
+        _p(together.mid_p),
+        "",
+        "",
+    )
+    difference = _difference(together.mean_of_tasks, together.mean_of_tasks_interval)
+    yield (_EACH_TASK_ALIKE, *[""] * 7, difference, "", "", "")
+
+
+def _pairs(number: int, distinct: int) -> str:
+    """Return a number of pairs, with that of their different conditions where some repeat."""
+    return str(number) if distinct == number else f"{number} ({distinct} distinct)"
+
+
+def _about_numbers(each: JobComparison, report: ComparisonReport) -> Iterator[str]:
+    counts, name = each.counts, _name(each)
+    if each.detectable is None:
+        shown = "are too few to find any difference in four of five tries"
+    else:
+        shown = f"find a difference of {100 * each.detectable:.1f} points in four of five tries"
+    question = "settle the margin" if report.question.margin is not None else "find the difference seen here"
+    if counts.only_first + counts.only_second == 0:
+        needed = "no pair differs"
+    elif each.pairs_needed is not None:
+        needed = f"{each.pairs_needed} would {question}"
+    elif counts.only_first != counts.only_second or report.question.margin is not None:
+        needed = f"it takes more than 5,000 to {question}"
+    else:
+        needed = "as many differ to either side"
+    yield f"{name}: {counts.total} pairs {shown}; {needed}"
+
+
+def _about_pairs(each: JobComparison) -> Iterator[str]:
+    name, matched = _name(each), each.matched
+    if each.distinct < each.counts.total:
+        pairs = f"{each.counts.total} pairs have {each.distinct} different conditions"
+        yield f"{name}: {pairs} and count as a sample of these"
+    for who, episodes in discordant_episodes(each).items():
+        if episodes:
+            yield f"{name}: only the {who} succeeds in {_listed([str(index) for index in episodes])}"
+            yield from _films(each, episodes)
+    if each.num_errors:
+        low, high = 100 * each.bounds.low, 100 * each.bounds.high
+        yield (
+            f"{name}: {each.num_errors} pairs with an error are left out; however they had ended, the difference would "
+            f"be {low:+.1f} to {high:+.1f}"
+        )
+    if matched.unequal:
+        shown = [f"{each.episode_index} ({', '.join(each.names)})" for each in matched.unequal]
+        yield f"{name}: no pairs, because their conditions differ: episodes {_listed(shown)}"
+    for who, number in (("candidate", matched.only_first), ("baseline", matched.only_second)):
+        if number:
+            yield f"{name}: {number} episodes of the {who} have no counterpart"
+
+
+def discordant_episodes(each: JobComparison) -> dict[str, list[int]]:
+    """Return the episodes in which the candidate alone succeeds, and those in which the baseline alone does."""
+    pairs = each.matched.without_errors()
+    first, second = pairs.first.success > 0, pairs.second.success > 0
+    index = pairs.first.index
+    return {"candidate": index[first & ~second].tolist(), "baseline": index[~first & second].tolist()}
+
+
+def films_of_pair(each: JobComparison, episode_index: int) -> tuple[Path, ...]:
+    """Return the films of an episode, the candidate's before the baseline's."""
+    return (*each.first.videos.get(episode_index, ()), *each.second.videos.get(episode_index, ()))
+
+
+def _films(each: JobComparison, episodes: Sequence[int]) -> Iterator[str]:
+    for index in episodes[:_MOST_EPISODES]:
+        films = films_of_pair(each, index)
+        if films:
+            yield f"    episode {index}: {', '.join(map(str, films))}"
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = len(items) - _MOST_EPISODES
+    return ", ".join(items[:_MOST_EPISODES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _name(each: JobComparison) -> str:
+    first, second = each.first.entry.name, each.second.entry.name
+    return first if first == second else f"{first} / {second}"
+
+
+def _difference(difference: float, interval: Interval) -> str:
+    return f"{100 * difference:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+
+
+def _mean(measure: MeanDifference) -> str:
+    interval = measure.interval
+    return f"{measure.mean:+.4g}" + ("" if interval is None else f" [{interval.low:+.4g}, {interval.high:+.4g}]")
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else f"{value:.1e}"
+
+
+# A comparison as files: JSON with every figure, CSV, Markdown and LaTeX with the tables.
 
 SCHEMA_VERSION = 1
 NAME = "comparison"

@@ -6,13 +6,9 @@ from itertools import combinations
 
 import numpy as np
 
-from isaaclab_arena.analysis.arms import Arm, ReadRun
-from isaaclab_arena.analysis.choice import Choice, choose_best
-from isaaclab_arena.analysis.comparison import Question
-from isaaclab_arena.analysis.families import holm
-from isaaclab_arena.analysis.matching import differences_of_tasks, match
-from isaaclab_arena.analysis.paired_rates import sign_flip_p
-from isaaclab_arena.analysis.report import NotComparableError
+from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match
+from isaaclab_arena.analysis.comparison import Choice, NotComparableError, Question, choose_best
+from isaaclab_arena.analysis.rates import holm, sign_flip_p
 from isaaclab_arena.results.clusters import draws_of, mean_of_tasks, together
 from isaaclab_arena.results.statistics import Interval
 

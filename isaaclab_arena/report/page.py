@@ -27,13 +27,13 @@ from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.run.verification import read_verification
 
 if TYPE_CHECKING:
-    from isaaclab_arena.analysis.robustness.shown import ShownRobustness
+    from isaaclab_arena.analysis.robustness import ShownRobustness
 
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""
 
 _MOST_ERRORS = 5
-_SHOWN_ROBUSTNESS = "isaaclab_arena.analysis.robustness.shown:shown_robustness"
+_SHOWN_ROBUSTNESS = "isaaclab_arena.analysis.robustness:shown_robustness"
 """Imported where it is used: it takes torch and Pillow, and most pages have no use for it."""
 
 

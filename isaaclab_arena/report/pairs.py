@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.analysis.arms import Arm, ReadRun
+from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match
 from isaaclab_arena.analysis.comparison_files import NAME
-from isaaclab_arena.analysis.matching import differences_of_tasks, match
-from isaaclab_arena.analysis.paired_rates import paired_difference_interval, sign_flip_p
+from isaaclab_arena.analysis.rates import paired_difference_interval, sign_flip_p
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.evidence import EvidenceCurve, evidence_curve

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from isaaclab_arena.analysis.comparison_files import latex_table, markdown_table
-from isaaclab_arena.analysis.comparison_table import TextTable
+from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import SuiteOnPage
 from isaaclab_arena.report.jobs import JobOnPage

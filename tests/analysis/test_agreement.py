@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isaaclab_arena.analysis.comparison import JobComparison, Question, Verdict
-from isaaclab_arena.analysis.report import compare_directories
+from isaaclab_arena.analysis.comparison import JobComparison, Question, Verdict, compare_directories
 from tests.analysis.recorded_runs import write_all_tables, write_run
 
 NUM_PAIRS = 200

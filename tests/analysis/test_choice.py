@@ -3,11 +3,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isaaclab_arena.analysis.choice import choose_best, not_chosen_by
-from isaaclab_arena.analysis.comparison import Question
-from isaaclab_arena.analysis.comparison_table import sentences
+from isaaclab_arena.analysis.comparison import (
+    NotComparableError,
+    Question,
+    choose_best,
+    compare_with_job,
+    not_chosen_by,
+)
+from isaaclab_arena.analysis.comparison_files import sentences
 from isaaclab_arena.analysis.leaderboard import leaderboard
-from isaaclab_arena.analysis.report import NotComparableError, compare_with_job
 from isaaclab_arena.errors import ConfigError
 from tests.analysis.recorded_runs import arm_of, run_of
 

@@ -2,9 +2,8 @@ import json
 
 import pandas as pd
 
-from isaaclab_arena.analysis.comparison import Question
+from isaaclab_arena.analysis.comparison import ComparisonReport, Question, compare_runs
 from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
-from isaaclab_arena.analysis.report import ComparisonReport, compare_runs
 from tests.analysis.recorded_runs import run_of
 
 

@@ -1,6 +1,5 @@
-from isaaclab_arena.analysis.comparison import Question
-from isaaclab_arena.analysis.comparison_table import events_table, measures_table, rates_table, sentences
-from isaaclab_arena.analysis.report import ComparisonReport, compare_runs
+from isaaclab_arena.analysis.comparison import ComparisonReport, Question, compare_runs
+from isaaclab_arena.analysis.comparison_files import events_table, measures_table, rates_table, sentences
 from tests.analysis.recorded_runs import failed_by, run_of
 
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import binom, fisher_exact
 from statsmodels.stats.proportion import confint_proportions_2indep
 
-from isaaclab_arena.analysis.independent_rates import boschloo_p, independent_difference_interval
+from isaaclab_arena.analysis.rates import boschloo_p, independent_difference_interval
 
 
 @pytest.mark.parametrize(

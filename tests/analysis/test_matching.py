@@ -1,6 +1,6 @@
 import dataclasses
 
-from isaaclab_arena.analysis.matching import UnequalConditions, differences_of_tasks, match
+from isaaclab_arena.analysis.arms import UnequalConditions, differences_of_tasks, match
 from isaaclab_arena.results.stopping.counts import PairCounts
 from tests.analysis.recorded_runs import arm_of
 

@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 from scipy.stats import fisher_exact
 
-from isaaclab_arena.analysis.independent_rates import boschloo_p
-from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p
 from isaaclab_arena.analysis.planning import (
     PairChances,
     boschloo_region,
@@ -15,6 +13,7 @@ from isaaclab_arena.analysis.planning import (
     paired_power,
     simulated_stop,
 )
+from isaaclab_arena.analysis.rates import boschloo_p, mcnemar_mid_p
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,18 @@ import json
 
 import pytest
 
-from isaaclab_arena.analysis.choice import choose_best, not_chosen_by
-from isaaclab_arena.analysis.comparison import Question, Verdict, compare_pairs
-from isaaclab_arena.analysis.comparison_files import document, write_comparison
-from isaaclab_arena.analysis.comparison_table import sentences
+from isaaclab_arena.analysis.arms import match
+from isaaclab_arena.analysis.comparison import (
+    Question,
+    Verdict,
+    choose_best,
+    compare_pairs,
+    compare_with_job,
+    not_chosen_by,
+)
+from isaaclab_arena.analysis.comparison_files import document, sentences, write_comparison
+from isaaclab_arena.analysis.decision_replay import replay_decision
 from isaaclab_arena.analysis.leaderboard import leaderboard
-from isaaclab_arena.analysis.matching import match
-from isaaclab_arena.analysis.replays.decision_replay import replay_decision
-from isaaclab_arena.analysis.report import compare_with_job
 from isaaclab_arena.config.stopping.questions import Question as RunQuestion
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.json_values import json_text

@@ -2,8 +2,7 @@ import dataclasses
 
 import pytest
 
-from isaaclab_arena.analysis.comparison import Question, Verdict
-from isaaclab_arena.analysis.report import NotComparableError, compare_runs, compare_with_job
+from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, compare_runs, compare_with_job
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.storage.contents import Contents
 from tests.analysis.recorded_runs import run_of

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.comparison import Question
+from isaaclab_arena.analysis.comparison import Question, compare_with_job
 from isaaclab_arena.analysis.comparison_files import write_comparison
-from isaaclab_arena.analysis.report import compare_with_job
 from isaaclab_arena.report.pairs import PairOnPage, pairs_on_page
 from isaaclab_arena.results.merge import merge_results
 from tests.analysis.recorded_runs import write_run

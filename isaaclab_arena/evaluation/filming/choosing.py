@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isaaclab_arena.analysis.arms import Arm, named_arm, read_run
-from isaaclab_arena.analysis.matching import differences_of_tasks, match
+from isaaclab_arena.analysis.arms import Arm, differences_of_tasks, match, named_arm, read_run
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory

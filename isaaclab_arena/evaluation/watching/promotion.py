@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isaaclab_arena.analysis.comparison import Question
+from isaaclab_arena.analysis.comparison import Question, compare_directories
 from isaaclab_arena.analysis.comparison_files import write_comparison
-from isaaclab_arena.analysis.report import compare_directories
 from isaaclab_arena.checkpoints import look_at
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.watching.best import Score

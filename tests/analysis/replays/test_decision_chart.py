@@ -2,15 +2,18 @@ import dataclasses
 
 import pytest
 
-from isaaclab_arena.analysis.replays.decision_chart import (
+from isaaclab_arena.analysis.decision_replay import DecisionReplay, replay_decision
+from isaaclab_arena.analysis.picture import (
+    Bar,
+    Dot,
+    Line,
+    Words,
     decision_in_words,
     decision_picture,
     histogram,
     question_in_words,
     verdict_in_words,
 )
-from isaaclab_arena.analysis.replays.decision_replay import DecisionReplay, replay_decision
-from isaaclab_arena.analysis.replays.picture import Bar, Dot, Line, Words
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.results.stopping.answers import Verdict
 from tests.analysis.recorded_runs import arm_of

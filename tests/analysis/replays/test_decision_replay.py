@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.analysis.arms import Arm
-from isaaclab_arena.analysis.replays.decision_replay import replay_decision
+from isaaclab_arena.analysis.decision_replay import replay_decision
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.results.stopping.answers import Answering, FinishedEpisode, Verdict
 from tests.analysis.recorded_runs import arm_of

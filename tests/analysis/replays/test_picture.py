@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from isaaclab_arena.analysis.replays.picture import Bar, Dot, Line, Picture, Words, png, svg
+from isaaclab_arena.analysis.picture import Bar, Dot, Line, Picture, Words, png, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.robustness.drops import Drop, drops
+from isaaclab_arena.analysis.robustness import Drop, drops
 from isaaclab_arena.interfaces.episode import ConditionValue
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 

@@ -1,6 +1,6 @@
 import csv
 
-from isaaclab_arena.analysis.robustness.files import write_robustness
+from isaaclab_arena.analysis.robustness import write_robustness
 from tests.analysis.robustness.changed_runs import drops_of, write_changed_run
 
 

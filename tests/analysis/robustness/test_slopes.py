@@ -1,5 +1,5 @@
-from isaaclab_arena.analysis.replays.picture import Dot, Words
-from isaaclab_arena.analysis.robustness.slopes import slope_picture
+from isaaclab_arena.analysis.picture import Dot, Words
+from isaaclab_arena.analysis.robustness import slope_picture
 from tests.analysis.robustness.changed_runs import drops_of, write_changed_run
 
 

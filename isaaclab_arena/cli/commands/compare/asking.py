@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.analysis.comparison import Question
-from isaaclab_arena.analysis.comparison_table import TextTable
+from isaaclab_arena.analysis.comparison_files import TextTable
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
 

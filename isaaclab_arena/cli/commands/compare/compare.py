@@ -10,10 +10,16 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from isaaclab_arena.analysis.comparison import Verdict
-from isaaclab_arena.analysis.comparison_files import document, markdown, write_comparison
-from isaaclab_arena.analysis.comparison_table import events_table, measures_table, rates_table, sentences
-from isaaclab_arena.analysis.report import ComparisonReport, NotComparableError, compare_directories
+from isaaclab_arena.analysis.comparison import ComparisonReport, NotComparableError, Verdict, compare_directories
+from isaaclab_arena.analysis.comparison_files import (
+    document,
+    events_table,
+    markdown,
+    measures_table,
+    rates_table,
+    sentences,
+    write_comparison,
+)
 from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, kept, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError, Problem

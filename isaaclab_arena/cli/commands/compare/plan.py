@@ -9,7 +9,7 @@ import tyro
 from rich.text import Text
 
 from isaaclab_arena.analysis.arms import named_arm, read_run
-from isaaclab_arena.analysis.comparison_table import TextTable
+from isaaclab_arena.analysis.comparison_files import TextTable
 from isaaclab_arena.analysis.planning import independent_power, least_number, pair_chances, paired_power, simulated_stop
 from isaaclab_arena.cli.commands.compare.asking import check_share, drawn
 from isaaclab_arena.cli.json_output import print_json

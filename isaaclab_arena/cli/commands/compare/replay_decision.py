@@ -10,17 +10,17 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from isaaclab_arena.analysis.arms import Arm, ReadRun, named_arm, read_run
-from isaaclab_arena.analysis.matching import differences_of_tasks
-from isaaclab_arena.analysis.replays.decision_chart import (
+from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, named_arm, read_run
+from isaaclab_arena.analysis.decision_replay import DecisionReplay, replay_decision
+from isaaclab_arena.analysis.picture import (
     decision_in_words,
     decision_picture,
     histogram,
+    png,
     question_in_words,
+    svg,
     verdict_in_words,
 )
-from isaaclab_arena.analysis.replays.decision_replay import DecisionReplay, replay_decision
-from isaaclab_arena.analysis.replays.picture import png, svg
 from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, check_share, kept
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.stopping.questions import Question

@@ -8,9 +8,7 @@ import tyro
 from rich.text import Text
 
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.robustness.drops import drops
-from isaaclab_arena.analysis.robustness.files import write_robustness
-from isaaclab_arena.analysis.robustness.table import drops_table, sentences
+from isaaclab_arena.analysis.robustness import drops, drops_table, sentences, write_robustness
 from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, kept
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.environments.variations.axes import ALL_AXES, EDGE_LEVEL

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from isaaclab_arena.analysis.replays.picture import Area, Dot, Line, Mark, Picture, Words
+from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words
 from isaaclab_arena.evaluation.watching.curve.point import Point
 
 _WIDTH, _HEIGHT = 720, 380

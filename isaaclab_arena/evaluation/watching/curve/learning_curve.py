@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.analysis.replays.picture import png, svg
+from isaaclab_arena.analysis.picture import png, svg
 from isaaclab_arena.config.expansion.checkpoints import STEP
 from isaaclab_arena.evaluation.watching.curve.curve_picture import curve_picture
 from isaaclab_arena.evaluation.watching.curve.point import Point

@@ -1,14 +1,168 @@
-"""The picture of a decision: the evidence after each episode, and below it when other orders had decided."""
+"""Lines, dots and words, drawn once and written as SVG or as PNG, and the picture of a decision."""
 
+import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+from xml.sax.saxutils import escape
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
-from isaaclab_arena.analysis.replays.decision_replay import DecisionReplay
-from isaaclab_arena.analysis.replays.picture import Bar, Dot, Line, Picture, Words
+from isaaclab_arena.analysis.decision_replay import DecisionReplay
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.results.stopping.answers import Verdict
+
+# Draw lines, dots and words once, and write them as SVG or as PNG.
+
+_SAMPLES = 4
+"""Pixels of the drawing for one of the picture, along each side; their mean makes edges smooth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line through points, in units of the picture from its upper left corner."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str
+    width: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A filled rectangle without a border."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Area:
+    """A filled polygon without a border, as the band of an interval."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    """A filled circle."""
+
+    centre: tuple[float, float]
+    radius: float
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """One line of text, whose baseline begins, has its middle or ends at a point."""
+
+    at: tuple[float, float]
+    text: str
+    colour: str
+    size: float = 13.0
+    anchor: Literal["start", "middle", "end"] = "start"
+
+
+Mark: TypeAlias = Line | Bar | Area | Dot | Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A drawing on white.
+
+    Attributes:
+        width: In units, which are the pixels of a PNG of scale 1.
+        height: The same.
+        marks: What is drawn, in this order.
+        description: What it shows, in a sentence, for those who cannot see it.
+    """
+
+    width: int
+    height: int
+    marks: Sequence[Mark]
+    description: str
+
+
+def svg(picture: Picture) -> str:
+    """Return a picture as an SVG document."""
+    size = f'width="{picture.width}" height="{picture.height}" viewBox="0 0 {picture.width} {picture.height}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">',
+        f"<title>{escape(picture.description)}</title>",
+        f'<rect width="{picture.width}" height="{picture.height}" fill="#ffffff"/>',
+        *(_element(mark) for mark in picture.marks),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def png(picture: Picture, *, scale: int = 2) -> bytes:
+    """Return a picture as a PNG file.
+
+    Args:
+        picture: The picture.
+        scale: Pixels for one unit.
+    """
+    times = scale * _SAMPLES
+    drawn = Image.new("RGB", (picture.width * times, picture.height * times), "#ffffff")
+    draw = ImageDraw.Draw(drawn)
+    for mark in picture.marks:
+        _draw(draw, mark, times)
+    small = drawn.resize((picture.width * scale, picture.height * scale), Image.Resampling.BOX)
+    written = io.BytesIO()
+    small.save(written, "PNG", optimize=True)
+    return written.getvalue()
+
+
+def _element(mark: Mark) -> str:
+    match mark:
+        case Line():
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
+            shape = f'fill="none" stroke="{mark.colour}" stroke-width="{mark.width:g}" stroke-linejoin="round"'
+            return f'<polyline points="{points}" {shape}/>'
+        case Bar():
+            size = f'width="{mark.width:.1f}" height="{mark.height:.1f}"'
+            return f'<rect x="{mark.left:.1f}" y="{mark.top:.1f}" {size} fill="{mark.colour}"/>'
+        case Area():
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
+            return f'<polygon points="{points}" fill="{mark.colour}"/>'
+        case Dot():
+            x, y = mark.centre
+            return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}" fill="{mark.colour}"/>'
+        case Words():
+            place = f'x="{mark.at[0]:.1f}" y="{mark.at[1]:.1f}" text-anchor="{mark.anchor}"'
+            return f'<text {place} font-size="{mark.size:g}" fill="{mark.colour}">{escape(mark.text)}</text>'
+
+
+def _draw(draw: ImageDraw.ImageDraw, mark: Mark, times: int) -> None:
+    match mark:
+        case Line():
+            points = [(x * times, y * times) for x, y in mark.points]
+            draw.line(points, fill=mark.colour, width=max(1, round(mark.width * times)), joint="curve")
+        case Bar():
+            left, top = mark.left * times, mark.top * times
+            # Pillow counts the last pixel in.
+            right, bottom = left + mark.width * times - 1, top + mark.height * times - 1
+            if right >= left and bottom >= top:
+                draw.rectangle((left, top, right, bottom), fill=mark.colour)
+        case Area():
+            draw.polygon([(x * times, y * times) for x, y in mark.points], fill=mark.colour)
+        case Dot():
+            (x, y), radius = mark.centre, mark.radius
+            box = ((x - radius) * times, (y - radius) * times, (x + radius) * times, (y + radius) * times)
+            draw.ellipse(box, fill=mark.colour)
+        case Words():
+            anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]
+            font = ImageFont.load_default(mark.size * times)
+            draw.text((mark.at[0] * times, mark.at[1] * times), mark.text, fill=mark.colour, font=font, anchor=anchor)
+
+
+# The picture of a decision: the evidence after each episode, and below it when other orders had decided.
 
 _WIDTH, _HEIGHT = 720, 472
 _LEFT, _RIGHT = 64, 24

@@ -1,0 +1,253 @@
+"""Comparisons of success rates: paired, independent, and several at once. Pure functions."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import scipy
+
+from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.stopping.counts import PairCounts
+
+# Compare two success rates over episodes that have nothing to do with each other. Pure functions.
+
+
+def boschloo_p(first_successes: int, first_trials: int, second_successes: int, second_trials: int) -> float | None:
+    """Return the two-sided p-value of Boschloo's exact test; None where a policy was not tried.
+
+    It is Fisher's test made as sharp as its level allows, so it never finds less than that.
+    """
+    if min(first_trials, second_trials) == 0:
+        return None
+    failures = (first_trials - first_successes, second_trials - second_successes)
+    result = scipy.stats.boschloo_exact([[first_successes, second_successes], list(failures)])
+    # Where nobody fails, or nobody succeeds, the test has nothing to compare.
+    return 1.0 if math.isnan(result.pvalue) else min(1.0, float(result.pvalue))
+
+
+def independent_difference_interval(
+    first_successes: int, first_trials: int, second_successes: int, second_trials: int, *, confidence: float = 0.95
+) -> Interval | None:
+    """Return an interval of the first rate less the second, -1 to 1; None where a policy was not tried.
+
+    Method 10 of Newcombe 1998 (Statistics in Medicine 17, 873): the Wilson intervals of both rates, joined.
+    """
+    first = wilson_interval(first_successes, first_trials, confidence=confidence)
+    second = wilson_interval(second_successes, second_trials, confidence=confidence)
+    if first is None or second is None:
+        return None
+    first_rate, second_rate = first_successes / first_trials, second_successes / second_trials
+    difference = first_rate - second_rate
+    return Interval(
+        low=difference - math.hypot(first_rate - first.low, second.high - second_rate),
+        high=difference + math.hypot(first.high - first_rate, second_rate - second.low),
+    )
+
+
+# Compare two success rates over pairs of episodes with the same conditions. Pure functions.
+
+
+def mcnemar_exact_p(only_first: int, only_second: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test, which is conservative.
+
+    Args:
+        only_first: Pairs in which the first policy alone succeeds.
+        only_second: Pairs in which the second policy alone succeeds.
+    """
+    discordant = only_first + only_second
+    if discordant == 0:
+        return 1.0
+    return min(1.0, 2.0 * float(scipy.stats.binom.cdf(min(only_first, only_second), discordant, 0.5)))
+
+
+def mcnemar_mid_p(only_first: int, only_second: int) -> float:
+    """Return the two-sided mid-p value of McNemar's test: the exact one less the point mass of what was observed.
+
+    It rejects about as often as it says, where the exact test rejects less often (Fagerland, Lydersen and Laake 2013,
+    BMC Medical Research Methodology 13, 91). For arguments see `mcnemar_exact_p`.
+    """
+    discordant = only_first + only_second
+    if discordant == 0:
+        return 1.0
+    mass = float(scipy.stats.binom.pmf(only_first, discordant, 0.5))
+    # An even split is its own mirror image, and half of its mass goes.
+    return 1.0 - mass / 2.0 if only_first == only_second else mcnemar_exact_p(only_first, only_second) - mass
+
+
+def sign_flip_p(differences: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+    """Return the two-sided p-values of the exact and the mid-p test that neither policy is better.
+
+    If neither is, the pairs of one condition might as well have come out with the policies exchanged, all of them
+    together. Of the sums that this gives, it is the share at least as far from zero as the observed one; for mid-p half
+    as often counted if equally far. Where every pair has conditions of its own, it is McNemar's test.
+
+    Args:
+        differences: 1 for a pair in which the first policy alone succeeds, -1 for the second, 0. Shape: (num_pairs,).
+        draws: What each pair started from, see `draws_of`. Shape: (num_pairs,), int.
+    """
+    sums = np.bincount(draws, differences).astype(int)
+    found, steps = abs(int(sums.sum())), np.abs(sums[sums != 0])
+    if steps.max(initial=0) <= 1:
+        only_first, only_second = int((sums > 0).sum()), int((sums < 0).sum())
+        return mcnemar_exact_p(only_first, only_second), mcnemar_mid_p(only_first, only_second)
+    # Chances of how much has a changed sign: for sums of one size it is binomial.
+    chances = np.ones(1)
+    for step, count in zip(*np.unique(steps, return_counts=True), strict=True):
+        own = np.zeros(step * count + 1)
+        own[::step] = scipy.stats.binom.pmf(np.arange(count + 1), count, 0.5)
+        chances = np.maximum(scipy.signal.convolve(chances, own), 0.0)
+    changed = (int(steps.sum()) - found) // 2
+    mass = float(chances[changed])
+    if found == 0:
+        return 1.0, 1.0 - mass / 2.0
+    exact = min(1.0, 2.0 * float(chances[: changed + 1].sum()))
+    return exact, exact - mass
+
+
+def paired_difference_interval(
+    counts: PairCounts, *, confidence: float = 0.95, design_effect: float = 1.0
+) -> Interval | None:
+    """Return an interval of the first rate less the second, -1 to 1; None without pairs.
+
+    Method 10 of Newcombe 1998 (Statistics in Medicine 17, 2635): the Wilson intervals of both rates, joined with the
+    correlation of the pairs, corrected for continuity.
+
+    Args:
+        counts: How the pairs came out.
+        confidence: Of the interval.
+        design_effect: How many pairs say as much as one with conditions of its own.
+    """
+    total = counts.total
+    first, second = (
+        wilson_interval(successes, total, confidence=confidence, design_effect=design_effect)
+        for successes in counts.successes
+    )
+    if first is None or second is None:
+        return None
+    first_rate, second_rate = (successes / total for successes in counts.successes)
+    phi, difference = _correlation(counts, design_effect), first_rate - second_rate
+    return Interval(
+        low=difference - _joined(first_rate - first.low, second.high - second_rate, phi),
+        high=difference + _joined(first.high - first_rate, second_rate - second.low, phi),
+    )
+
+
+def _joined(one: float, other: float, phi: float) -> float:
+    return math.sqrt(max(0.0, one * one - 2.0 * phi * one * other + other * other))
+
+
+def _correlation(counts: PairCounts, design_effect: float) -> float:
+    """Return the pairs' correlation, pulled towards zero by half an effective pair where it is positive."""
+    (first, second), total = counts.successes, counts.total
+    margins = first * (total - first) * second * (total - second)
+    if margins == 0:
+        return 0.0
+    numerator = counts.both * counts.neither - counts.only_first * counts.only_second
+    if numerator > 0:
+        numerator = max(0.0, numerator - total * design_effect / 2.0)
+    return numerator / math.sqrt(margins)
+
+
+# Several comparisons at once, and means over episodes and tasks with bootstrap intervals. Pure functions.
+
+_RESAMPLES = 10_000
+_SEED = 0
+_DRAWN_BELOW = 1_000
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for being one family, in the given order; none of them is below its own.
+
+    The chance that any true "no difference" of the family falls to 0.05 or below is then at most 5 %, whatever the
+    tests have to do with each other (Holm 1979, Scandinavian Journal of Statistics 6, 65).
+    """
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Interval | None:
+    """Return the BCa bootstrap interval of a mean, None for fewer than two values.
+
+    Below 1,000 values 10,000 resamples are drawn, always the same ones. From there on the interval that infinitely many
+    would have is computed from the moments of the values, which is nearer to it than 10,000 are, and takes no time.
+    """
+    if len(values) < 2:
+        return None
+    if min(values) == max(values):
+        return Interval(low=values[0], high=values[0])
+    if len(values) >= _DRAWN_BELOW:
+        return _interval_from_moments(np.asarray(values, float), confidence)
+    result = scipy.stats.bootstrap(
+        (np.asarray(values, float),),
+        np.mean,
+        confidence_level=confidence,
+        n_resamples=_RESAMPLES,
+        method="BCa",
+        rng=np.random.default_rng(_SEED),
+        batch=1_000,
+    ).confidence_interval
+    return Interval(low=float(result.low), high=float(result.high))
+
+
+def signed_rank_p(differences: Sequence[float]) -> float:
+    """Return the two-sided p-value of Wilcoxon's signed-rank test; 1 where no pair differs."""
+    return float(np.asarray(scipy.stats.wilcoxon(differences), float)[1]) if any(differences) else 1.0
+
+
+def mean_of_tasks_interval(
+    values_by_task: Mapping[str, Sequence[float]], *, confidence: float = 0.95, design_effect: float = 1.0
+) -> Interval | None:
+    """Return the bootstrap interval of the mean over tasks of each task's mean; None where a task has no values.
+
+    Episodes are drawn anew within each task, so every task weighs the same however many episodes it has, as rliable
+    does (Agarwal et al. 2021, NeurIPS 34).
+
+    Args:
+        values_by_task: The values of each task's episodes: 0 and 1 for successes, differences of pairs, or returns.
+        confidence: Of the interval.
+        design_effect: How many episodes say as much as one with conditions of its own; the interval is that much wider.
+    """
+    if not values_by_task or not all(values_by_task.values()):
+        return None
+    generator = np.random.default_rng(_SEED)
+    total = np.zeros(_RESAMPLES)
+    for values in values_by_task.values():
+        total += _resampled_means(np.asarray(values, float), generator)
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(total / len(values_by_task), [tail, 1.0 - tail])
+    if design_effect > 1.0:
+        mean = sum(float(np.mean(values)) for values in values_by_task.values()) / len(values_by_task)
+        low, high = (mean + math.sqrt(design_effect) * (end - mean) for end in (low, high))
+    return Interval(low=float(low), high=float(high))
+
+
+def _interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
+    """Return the BCa interval of a mean by Cornish and Fisher's expansion (Hall 1992, The Bootstrap, chapter 3)."""
+    # Skewness and excess kurtosis of the mean of a resample.
+    skewness = float(scipy.stats.skew(values)) / math.sqrt(len(values))
+    excess = float(scipy.stats.kurtosis(values)) / len(values)
+    # For a mean, the correction of the bias and the acceleration are both a sixth of its skewness.
+    correction = skewness / 6.0
+
+    def end(probability: float) -> float:
+        plain = correction + float(scipy.stats.norm.ppf(probability))
+        normal = correction + plain / (1.0 - correction * plain)
+        cubic = excess * (normal**3 - 3.0 * normal) / 24.0 - skewness**2 * (2.0 * normal**3 - 5.0 * normal) / 36.0
+        quantile = normal + skewness * (normal**2 - 1.0) / 6.0 + cubic
+        return float(values.mean() + quantile * values.std() / math.sqrt(len(values)))
+
+    tail = (1.0 - confidence) / 2.0
+    return Interval(low=end(tail), high=end(1.0 - tail))
+
+
+def _resampled_means(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Return the means of as many resamples. Shape: (number of resamples,)."""
+    distinct, counts = np.unique(values, return_counts=True)
+    # How often each distinct value is drawn says as much as which episodes are, and successes have only two values.
+    if len(distinct) <= math.isqrt(len(values)):
+        drawn = generator.multinomial(len(values), counts / len(values), size=_RESAMPLES)
+        return drawn @ distinct / len(values)
+    return np.array([generator.choice(values, len(values)).mean() for _ in range(_RESAMPLES)])

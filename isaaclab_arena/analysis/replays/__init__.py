@@ -1,1 +1,0 @@
-"""Decisions of finished runs, taken again: the evidence by episode, its picture, and other orders of the episodes."""

@@ -1,0 +1,391 @@
+"""The cost of changed episodes: each arm against its benign arm, as tables, sentences and pictures."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
+from isaaclab_arena.analysis.comparison_files import TextTable, markdown_table
+from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
+from isaaclab_arena.analysis.rates import holm, paired_difference_interval, sign_flip_p
+from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL
+from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, BENIGN
+from isaaclab_arena.environments.variations.starts import differs_only_by
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results.clusters import design_effect, draws_of
+from isaaclab_arena.results.result_files import harmless_text
+from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.storage.atomic import write_bytes, write_text
+
+# Compare each changed arm of a job with its benign arm, episode by episode.
+
+_ENABLED = ".enabled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """What a level of an axis costs. Rates and drops are 0 to 1.
+
+    Attributes:
+        job: The job as the job file calls it.
+        axis: The axis; ``benign`` for the arm that all others are compared with.
+        level: The level, 0 for the benign arm.
+        libero_plus: The axis of LIBERO-plus that it belongs to, None where that has none.
+        episodes: Episodes that say whether they succeeded.
+        distinct: How many different conditions they started from.
+        successes: Those that did.
+        interval: Wilson interval of their share, None without episodes.
+        counts: How the pairs came out: first the benign episode, second the changed one. None for the benign arm.
+        drop: The benign rate less the changed one, over the pairs; None where there is none.
+        drop_interval: Its interval (Newcombe's method 10).
+        mid_p: Two-sided mid-p value of McNemar's test.
+        holm_p: The same, adjusted for all axes of the job at this level.
+        left_out: Episodes without a pair: an error on either side, no counterpart, or conditions that differ in what
+            the axis does not change.
+    """
+
+    job: str
+    axis: str
+    level: int
+    libero_plus: str | None
+    episodes: int
+    distinct: int
+    successes: int
+    interval: Interval | None
+    counts: PairCounts | None = None
+    drop: float | None = None
+    drop_interval: Interval | None = None
+    mid_p: float | None = None
+    holm_p: float | None = None
+    left_out: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Share of the episodes that succeeded, None without episodes."""
+        return self.successes / self.episodes if self.episodes else None
+
+
+def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
+    """Return what each level of each axis costs, job by job, the benign arm first; empty where no job has arms.
+
+    Args:
+        arms: The jobs of a run.
+    """
+    jobs: dict[str, list[Arm]] = {}
+    for arm in arms:
+        if KEY in arm.entry.config.labels:
+            jobs.setdefault(arm.entry.config.labels[KEY], []).append(arm)
+    return tuple(drop for job, own in jobs.items() for drop in _of_job(job, own))
+
+
+def _of_job(job: str, arms: Sequence[Arm]) -> list[Drop]:
+    benign = next((arm for arm in arms if arm.entry.config.labels[AXIS_LABEL] == BENIGN), None)
+    found = [_drop(job, arm, None if arm is benign else benign) for arm in arms]
+    adjusted: dict[tuple[str, int], float] = {}
+    for level in {each.level for each in found}:
+        family = [each for each in found if each.level == level and each.mid_p is not None]
+        p_values = holm([each.mid_p for each in family if each.mid_p is not None])
+        adjusted |= {(each.axis, level): value for each, value in zip(family, p_values, strict=True)}
+    return [replace(each, holm_p=adjusted.get((each.axis, each.level))) for each in found]
+
+
+def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
+    labels = arm.entry.config.labels
+    axis, scored = labels[AXIS_LABEL], arm.episodes.scored
+    alone = Drop(
+        job=job,
+        axis=axis,
+        level=int(labels[LEVEL_LABEL]),
+        libero_plus=AXES[axis].libero_plus if axis in AXES else None,
+        episodes=len(scored),
+        distinct=scored.num_distinct,
+        successes=scored.successes,
+        interval=scored.wilson(),
+    )
+    if benign is None:
+        return alone
+    benign_pairs, pairs = _pairs(benign, arm, axis)
+    before, now = benign_pairs.success > 0, pairs.success > 0
+    counts = PairCounts(
+        both=int((before & now).sum()),
+        only_first=int((before & ~now).sum()),
+        only_second=int((~before & now).sum()),
+        neither=int((~before & ~now).sum()),
+    )
+    differences = benign_pairs.success - pairs.success
+    effect = design_effect(differences, benign_pairs.began.tolist())
+    return replace(
+        alone,
+        counts=counts,
+        drop=counts.difference,
+        drop_interval=paired_difference_interval(counts, design_effect=effect),
+        mid_p=sign_flip_p(differences, draws_of(benign_pairs.began))[1] if counts.total else None,
+        left_out=len(arm.episodes) - counts.total,
+    )
+
+
+def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[EpisodeColumns, EpisodeColumns]:
+    """Return the episodes of pairs without an error, benign and changed."""
+    one, other = benign.episodes, arm.episodes
+    _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
+    one, other = one.at(at_one), other.at(at_other)
+    keys = _turned_on(benign, arm)
+    is_axis = _is_axis(axis, keys)
+    alike = [
+        is_axis and differs_only_by(json.loads(before), json.loads(now), keys)
+        for before, now in zip(one.conditions, other.conditions, strict=True)
+    ]
+    kept = np.array(alike, bool) & np.isfinite(one.success) & np.isfinite(other.success)
+    return one.at(kept), other.at(kept)
+
+
+def _turned_on(benign: Arm, arm: Arm) -> frozenset[str]:
+    """Return the variations that are on in an arm and not in its benign one."""
+    before, now = (
+        {key.removesuffix(_ENABLED) for key, value in each.entry.variations.items() if key.endswith(_ENABLED) and value}
+        for each in (benign, arm)
+    )
+    return frozenset(now - before)
+
+
+def _is_axis(axis: str, keys: Iterable[str]) -> bool:
+    """Return whether variations are what an axis turns on, or for all axes, what any of them does."""
+    axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
+    return all(any(own.owns(key) for own in axes) for key in keys)
+
+
+# The costs of changed episodes as a table of text, as CSV, as Markdown and in sentences.
+
+_ALPHA = 0.05
+
+
+def drops_table(found: Sequence[Drop]) -> TextTable:
+    """Return one line per job, axis and level."""
+    headings = ("job", "axis", "level", "LIBERO-plus", "episodes", "success % [95 %]", "pairs", "only benign",
+                "only changed", "drop [95 %]", "mid-p", "Holm")  # fmt: skip
+    return TextTable(headings=headings, rows=tuple(_row(each) for each in found))
+
+
+def csv_of(found: Sequence[Drop]) -> str:
+    """Return every figure for a program or a spreadsheet: rates and drops as 0 to 1."""
+    table = pd.DataFrame([_figures(each) for each in found])
+    if any(each.distinct < each.episodes for each in found):
+        table["distinct_conditions"] = [each.distinct for each in found]
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def sentences(found: Sequence[Drop]) -> Iterator[str]:
+    """Yield what the table says, job by job, and what it cannot say."""
+    for job in dict.fromkeys(each.job for each in found):
+        own = [each for each in found if each.job == job]
+        last = max((each.level for each in own), default=0)
+        edge = [each for each in own if each.level == last and each.axis not in (BENIGN, ALL_AXES)]
+        hurt = sorted(
+            (each for each in edge if each.holm_p is not None and each.holm_p <= _ALPHA and (each.drop or 0.0) > 0),
+            key=lambda each: -(each.drop or 0.0),
+        )
+        if edge:
+            told = ", ".join(f"{each.axis} ({100 * (each.drop or 0.0):.0f} points)" for each in hurt)
+            yield f"{job}: at level {last} success drops along {told or 'no axis'} {_tested(own, last)}"
+        blind = [each.axis for each in edge if each.axis in AXES and AXES[each.axis].pictures_only]
+        if blind:
+            yield f"{job}: only pictures change along {', '.join(blind)}"
+        left_out = sum(each.left_out for each in own)
+        if left_out:
+            yield f"{job}: {left_out} episodes have no pair and count in their own rate alone"
+        for each in own:
+            if each.distinct < each.episodes:
+                yield f"{job}: {each.axis} {each.level}: {each.episodes} episodes, {each.distinct} different conditions"
+        if not any(each.axis == BENIGN for each in own):
+            yield f"{job}: the run has no benign arm, so nothing can be compared"
+
+
+def _tested(own: Sequence[Drop], level: int) -> str:
+    """Return how it was tested, where all axes together are a test too."""
+    tests = sum(each.level == level and each.holm_p is not None for each in own)
+    return f"(5 % after Holm's correction for {tests} tests)"
+
+
+def _row(each: Drop) -> tuple[str, ...]:
+    counts = each.counts
+    return (
+        each.job,
+        each.axis,
+        str(each.level),
+        each.libero_plus or "-",
+        str(each.episodes),
+        _percent(each.rate, each.interval),
+        "-" if counts is None else str(counts.total),
+        "-" if counts is None else str(counts.only_first),
+        "-" if counts is None else str(counts.only_second),
+        _percent(each.drop, each.drop_interval, sign="+"),
+        "-" if each.mid_p is None else f"{each.mid_p:.3g}",
+        "-" if each.holm_p is None else f"{each.holm_p:.3g}",
+    )
+
+
+def _percent(value: float | None, interval: Interval | None, *, sign: str = "") -> str:
+    if value is None or interval is None:
+        return "-"
+    return f"{100 * value:{sign}.1f} [{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]"
+
+
+def _figures(each: Drop) -> dict[str, Any]:
+    counts, interval, drop = each.counts, each.interval, each.drop_interval
+    return {
+        "job": harmless_text(each.job),
+        "axis": each.axis,
+        "level": each.level,
+        "libero_plus": each.libero_plus,
+        "episodes": each.episodes,
+        "successes": each.successes,
+        "success_rate": each.rate,
+        "success_low": None if interval is None else interval.low,
+        "success_high": None if interval is None else interval.high,
+        "pairs": None if counts is None else counts.total,
+        "both": None if counts is None else counts.both,
+        "only_benign": None if counts is None else counts.only_first,
+        "only_changed": None if counts is None else counts.only_second,
+        "neither": None if counts is None else counts.neither,
+        "drop": each.drop,
+        "drop_low": None if drop is None else drop.low,
+        "drop_high": None if drop is None else drop.high,
+        "mid_p": each.mid_p,
+        "holm_p": each.holm_p,
+        "left_out": each.left_out,
+    }
+
+
+# Draw success over level, one small plot per axis, all on the same scale.
+
+_COLUMNS = 5
+_WIDTH, _HEIGHT = 150, 130
+_LEFT, _TOP, _GAP_X, _GAP_Y = 48, 40, 18, 44
+_INK, _GRID = "#334155", "#e2e8f0"
+_LINE, _BAND = "#0f766e", "#ccfbf1"
+
+
+def slope_picture(found: Sequence[Drop]) -> Picture:
+    """Return the picture of one job.
+
+    Args:
+        found: Its arms, the benign one among them.
+    """
+    start = [each for each in found if each.axis == BENIGN]
+    axes = list(dict.fromkeys(each.axis for each in found if each.axis != BENIGN))
+    last = max((each.level for each in found), default=1) or 1
+    marks: list[Mark] = [
+        Words(at=(_LEFT, 20), text=f"{found[0].job}: success by level, with 95 % intervals", colour=_INK)
+    ]
+    for position, axis in enumerate(axes):
+        line, column = divmod(position, _COLUMNS)
+        left, top = _LEFT + column * (_WIDTH + _GAP_X), _TOP + line * (_HEIGHT + _GAP_Y)
+        points = sorted([*start, *(each for each in found if each.axis == axis)], key=lambda each: each.level)
+        marks += _plot(axis, points, last, left, top, has_scale=column == 0)
+    lines = -(-len(axes) // _COLUMNS)
+    told = "; ".join(f"{each.axis} {each.level}: {100 * each.rate:.0f} %" for each in found if each.rate is not None)
+    return Picture(
+        width=_LEFT + min(len(axes), _COLUMNS) * (_WIDTH + _GAP_X) + 4,
+        height=_TOP + lines * (_HEIGHT + _GAP_Y),
+        marks=marks,
+        description=f"Success by level of each axis. {told}",
+    )
+
+
+def _plot(axis: str, points: Sequence[Drop], last: int, left: float, top: float, *, has_scale: bool) -> list[Mark]:
+    height = _HEIGHT - 24
+
+    def place(level: int, rate: float) -> tuple[float, float]:
+        return left + _WIDTH * level / last, top + 20 + (1 - rate) * height
+
+    marks: list[Mark] = [Words(at=(left, top + 10), text=axis, colour=_INK, size=12.0)]
+    for percent in (0, 50, 100):
+        y = place(0, percent / 100)[1]
+        marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=_GRID))
+        if has_scale:
+            marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
+    drawn = [(each.level, each.rate, each.interval) for each in points if each.rate is not None and each.interval]
+    band = [place(level, interval.low) for level, _, interval in drawn]
+    band += [place(level, interval.high) for level, _, interval in reversed(drawn)]
+    centres = [place(level, rate) for level, rate, _ in drawn]
+    if len(drawn) > 1:
+        marks += [Area(points=band, colour=_BAND), Line(points=centres, colour=_LINE, width=2.0)]
+    marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
+    for level in (0, last):
+        at = place(level, 0.0)
+        marks.append(Words(at=(at[0], at[1] + 14), text=str(level), colour=_INK, size=10.0, anchor="middle"))
+    return marks
+
+
+# Write what changed episodes cost into the directory of a run: a table for programs, one for people, pictures.
+
+NAME = "robustness"
+
+
+def write_robustness(directory: Path, found: Sequence[Drop]) -> tuple[Path, ...]:
+    """Write ``robustness.csv``, ``robustness.md``, and per job ``robustness_<job>.svg`` and ``.png``.
+
+    Args:
+        directory: The run's directory.
+        found: What each level of each axis costs; at least one.
+
+    Returns:
+        The files.
+
+    Raises:
+        StorageError: If one cannot be written.
+    """
+    said = "\n".join(f"- {sentence}" for sentence in sentences(found))
+    texts = {
+        directory / f"{NAME}.csv": csv_of(found),
+        directory / f"{NAME}.md": f"{markdown_table(drops_table(found))}\n\n{said}\n",
+    }
+    pictures = {}
+    for job in dict.fromkeys(each.job for each in found):
+        picture = slope_picture([each for each in found if each.job == job])
+        texts[directory / f"{NAME}_{job}.svg"] = svg(picture)
+        pictures[directory / f"{NAME}_{job}.png"] = png(picture)
+    for path, text in texts.items():
+        write_text(path, text, overwrite=True)
+    for path, content in pictures.items():
+        write_bytes(path, content, overwrite=True)
+    return (*texts, *pictures)
+
+
+# What changed episodes cost, as a page shows it: pictures, one table and sentences.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownRobustness:
+    """What changed episodes cost the jobs of a run.
+
+    Attributes:
+        pictures: Per job its picture, as SVG.
+        table: One line per job, axis and level.
+        sentences: What the table says.
+    """
+
+    pictures: tuple[str, ...]
+    table: TextTable
+    sentences: tuple[str, ...]
+
+
+def shown_robustness(arms: Iterable[Arm]) -> ShownRobustness:
+    """Return what is shown of a run.
+
+    Args:
+        arms: Its jobs.
+    """
+    found = drops(arms)
+    jobs = dict.fromkeys(each.job for each in found)
+    return ShownRobustness(
+        pictures=tuple(svg(slope_picture([each for each in found if each.job == job])) for job in jobs),
+        table=drops_table(found),
+        sentences=tuple(map(plain_text, sentences(found))),
+    )
