@@ -10,7 +10,7 @@ READS = {"open", "read_bytes", "read_text", "read_parquet", "read_csv", "read_sc
 # These check the file before, read no file, or read one of the package or of this process.
 ALLOWED = {
     "evaluation/verify/verification.py",
-    "cli/commands/compare/compare.py",
+    "cli/commands/compare.py",
     "report/writing.py",
     "results/result_files.py",
     "results/stopping/watch.py",

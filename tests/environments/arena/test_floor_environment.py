@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.cli.commands.look.listing import catalog_text
+from isaaclab_arena.cli.commands.listing import catalog_text
 from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.environment import VIEWPORT

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.cli.commands.look.listing import catalog_text
+from isaaclab_arena.cli.commands.listing import catalog_text
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.policy.scripted.scripts import SCRIPTS
 from tests.environments.building import ALL_ENVIRONMENTS

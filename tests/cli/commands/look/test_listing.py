@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from isaaclab_arena.cli.commands.look.listing import catalog_text
+from isaaclab_arena.cli.commands.listing import catalog_text
 from isaaclab_arena.environments.catalog import EMBODIMENTS
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.registry import Registry

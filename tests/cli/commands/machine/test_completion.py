@@ -6,8 +6,7 @@ import subprocess
 import pytest
 
 from isaaclab_arena.cli.command_table import COMMANDS
-from isaaclab_arena.cli.commands.machine.completable import completable_commands
-from isaaclab_arena.cli.commands.machine.completion import script_for
+from isaaclab_arena.cli.commands.completion import completable_commands, script_for
 from isaaclab_arena.cli.main import main
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.cli.commands.machine.doctor import examine, package_finding, warp_finding
+from isaaclab_arena.cli.commands.doctor import examine, package_finding, warp_finding
 from isaaclab_arena.cli.main import main
 from tests.end_to_end.launching import command, run
 

@@ -1,12 +1,14 @@
 """``isaaclab-arena doctor``: what this machine has to offer, and whether the parts work together."""
 
+import json
 import os
 import platform
 import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -15,8 +17,9 @@ import torch
 import torch.cuda.nccl
 import torch.distributed as dist
 import tyro
+from rich.console import Console
+from rich.table import Table
 
-from isaaclab_arena.cli.commands.machine.rank_views import RankView, gather_views, show_views, usable_cores
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.distributed.context import DistributedContext, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices, describe_variables
@@ -24,7 +27,8 @@ from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launching.launch import launch_if_asked
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
 from isaaclab_arena.distributed.process import die_with_parent
-from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.distributed.process_group import choose_backend, gpu_name, initialise
+from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import exit_code_of, show_results
@@ -33,7 +37,87 @@ from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.hdf5.compressed_image import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
-MODULE = "isaaclab_arena.cli.commands.machine.doctor"
+# Gathers what each rank sees of its machine into one table.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankView:
+    """What one rank sees.
+
+    Attributes:
+        rank: Its number among all.
+        local_rank: Its number on its machine.
+        host: Name of its machine.
+        device: The device it would simulate on.
+        reason: Why that one.
+        gpu: Name of that device, where it is a GPU.
+        gpu_key: What tells GPUs apart, for the choice of a backend.
+        variables: Environment variables that decide about devices and threads.
+        cores: Processors that it may use.
+    """
+
+    rank: int
+    local_rank: int
+    host: str
+    device: str
+    reason: str
+    gpu: str
+    gpu_key: str
+    variables: dict[str, str]
+    cores: int
+
+    @classmethod
+    def of_this_process(cls, context: DistributedContext) -> "RankView":
+        """Look at this process."""
+        is_gpu = context.device.type == "cuda"
+        return cls(
+            rank=context.rank,
+            local_rank=context.local_rank,
+            host=socket.gethostname(),
+            device=str(context.device),
+            reason=context.device_reason,
+            gpu=torch.cuda.get_device_name(context.device) if is_gpu else "none",
+            gpu_key=gpu_name(context.device),
+            variables=describe_variables(),
+            cores=usable_cores(),
+        )
+
+
+def usable_cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gather_views(ranks: Ranks) -> list[RankView]:
+    """Return what every rank sees, by rank; all ranks call it."""
+    own = json.dumps(asdict(RankView.of_this_process(ranks.context)))
+    return [RankView(**json.loads(text)) for text in ranks.gather("view of the machine", own)]
+
+
+def show_views(views: Sequence[RankView], console: Console) -> None:
+    """Show one line per rank, and which backend they would use."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0].variables, "cores"):
+        table.add_column(heading, overflow="fold")
+    for view in views:
+        table.add_row(
+            str(view.rank),
+            str(view.local_rank),
+            view.host,
+            view.device,
+            view.reason,
+            view.gpu,
+            *view.variables.values(),
+            str(view.cores),
+        )
+    console.print(table)
+    backend, reason = choose_backend([view.gpu_key for view in views])
+    console.print(f"{len(views)} ranks talk over {backend}: {reason}")
+
+
+# ``isaaclab-arena doctor``: what this machine has to offer, and whether the parts work together.
+
+MODULE = "isaaclab_arena.cli.commands.doctor"
 _DISTRIBUTION = "isaaclab-arena-mujoco"
 _OPTIONAL = ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx")
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)")

@@ -74,7 +74,7 @@ def _show(options: ListOptions, registry: Registry, names: Sequence[str] | None)
 
 def _show_environment(options: ListOptions, entry: Any, rest: list[str]) -> None:
     """Show one environment, and what a policy is given and gives there."""
-    from isaaclab_arena.cli.commands.look import specs  # noqa: PLC0415  loads the simulation
+    from isaaclab_arena.cli.commands import specs  # noqa: PLC0415  loads the simulation
 
     if options.json:
         [data] = catalog_data(ENVIRONMENTS, [options.name])

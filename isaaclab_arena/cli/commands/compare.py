@@ -20,7 +20,7 @@ from isaaclab_arena.analysis.comparison_files import (
     sentences,
     write_comparison,
 )
-from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, kept, question_of
+from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, kept, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.console import results_console

@@ -21,7 +21,7 @@ from isaaclab_arena.analysis.picture import (
     svg,
     verdict_in_words,
 )
-from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, check_share, kept
+from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, check_share, kept
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean

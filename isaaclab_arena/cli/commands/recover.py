@@ -1,16 +1,22 @@
-"""Rebuild a run's plan from its first attempt's command line and the job file that it names."""
+"""``isaaclab-arena recover``: bring back the plan of a run, whose file was lost or damaged."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+import tyro
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_entries
-from isaaclab_arena.storage.recovery.plan_recovery import recorded_config_hashes
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.recovery.plan_recovery import recorded_config_hashes, recover_plan
 from isaaclab_arena.storage.run.attempts import Attempt, attempt_path, grown_jobs, read_attempt, read_attempts
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+
+# Rebuild a run's plan from its first attempt's command line and the job file that it names.
 
 _FIRST = 1
 
@@ -112,3 +118,37 @@ def _check_is_recorded(output_directory: Path, request: RunRequest) -> None:
             f"made with {found} (job '{job}'); put it back as it was"
         )
         raise ConfigError(Problem(message, file=request.source_file or "command line"))
+
+
+# ``isaaclab-arena recover``: bring back the plan of a run, whose file was lost or damaged.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverOptions:
+    """Write run.json again where it was lost or damaged.
+
+    It is taken from the copy that a run keeps beside its attempts, or, where there is none, made anew from the command
+    line of the first attempt and its job file.
+    """
+
+    output_directory: tyro.conf.Positional[Path]
+    """The directory of one run."""
+    no_import: bool = False
+    """Refuse jobs that name code that is not registered."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Recover the plan of one run, and say what can be done now.
+
+    Raises:
+        ConfigError: If nothing is lost, or it cannot be brought back.
+    """
+    options = tyro.cli(RecoverOptions, args=list(argv), prog="isaaclab-arena recover")
+    recovered = recover_plan(options.output_directory, rebuild_with(may_import=not options.no_import))
+    plan = recovered.plan
+    jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
+    told = f"{options.output_directory / RUN_PLAN_FILE} is there again, with {jobs}; merge, verify, or resume"
+    if recovered.is_made_anew:
+        told += f"\nmade anew from what was typed: {' '.join(plan.command_line)}; its jobs are those that were recorded"
+    print(plain_text(told, keep_lines=True))
+    return 0

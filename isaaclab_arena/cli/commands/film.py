@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.cli.commands.files.replay import chosen_episodes
+from isaaclab_arena.cli.commands.replay import chosen_episodes
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices.device_names import check_device_exists

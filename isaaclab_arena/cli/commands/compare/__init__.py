@@ -1,1 +1,0 @@
-"""Commands that say which of two policies is better, and how many episodes that takes."""

@@ -1,1 +1,0 @@
-"""Commands that check job files, and go on with runs."""

@@ -1,1 +1,0 @@
-"""Commands that read the files of a run: tables, proofs, other formats."""

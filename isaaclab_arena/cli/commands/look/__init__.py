@@ -1,1 +1,0 @@
-"""Commands that show what may be run, and how it looks."""
