@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isaaclab_arena.analysis.arms import Arm, conditions_of_pairs, same_conditions
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.results.clusters import draws_of
 from isaaclab_arena.results.stopping.answers import Verdict, verdict_of
 from isaaclab_arena.results.stopping.anytime import log_e_values, log_e_values_of_difference, log_e_values_of_rate

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from isaaclab_arena.analysis.decision_replay import DecisionReplay
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.results.stopping.answers import Verdict
 
 # Draw lines, dots and words once, and write them as SVG or as PNG.

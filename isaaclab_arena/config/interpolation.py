@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from isaaclab_arena.config.messages import shown
+from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem, first_line
 from isaaclab_arena.nested import leaves, not_finite, set_at, with_leaves
 

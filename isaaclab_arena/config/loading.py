@@ -1,24 +1,596 @@
-"""Read a job file: what it holds, with its interpolations resolved, as frozen jobs."""
+"""A job file as frozen jobs: its blocks, defaults, sweeps and comparisons, with every problem at once."""
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from isaaclab_arena.config.arena.experiments import ExperimentAsJobs, as_jobs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from isaaclab_arena.config.arena import ExperimentAsJobs, as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.expansion.robustness import ArmsOf, no_arms
+from isaaclab_arena.config.expansion.checkpoints import expand_checkpoints
+from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
+from isaaclab_arena.config.expansion.robustness import ArmsOf, no_arms, read_robustness
+from isaaclab_arena.config.expansion.suites import expand_suite
+from isaaclab_arena.config.expansion.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
-from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults
-from isaaclab_arena.config.job_list import Reading, checked_top_level
-from isaaclab_arena.config.schema import WITHOUT_RESULT, JobConfig, JobDefaults, JobsFile
-from isaaclab_arena.config.stopping.questions import Question
-from isaaclab_arena.config.stopping.reading import about_jobs, read_questions
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults, parse_tokens, read_job
+from isaaclab_arena.config.options import error_message, key_path, shown
+from isaaclab_arena.config.schema import (
+    WITHOUT_RESULT,
+    JobConfig,
+    JobDefaults,
+    JobsFile,
+    JobStatus,
+    Question,
+    SuiteMember,
+    TrackerName,
+    clashes,
+    folded,
+    name_problem,
+)
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
+from isaaclab_arena.nested import overlaid, value_at
 from isaaclab_arena.paths import expanded
 from isaaclab_arena.registry import Registry
+
+# Blocks of job keys as they stand in the file: the old spellings made new, and one block laid over another.
+
+
+def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the block with ``policy_args``, token lists and Arena's later keys in today's spelling, and what is wrong.
+
+    Args:
+        block: Keys of a job, or of ``defaults``.
+    """
+    modern = dict(block)
+    problems: list[Problem] = []
+    if "policy_args" in modern:
+        old = modern.pop("policy_args")
+        if modern.get("policy_config_dict") is not None and old is not None:
+            problems.append(Problem("is the old name of policy_config_dict; give one of them", key="policy_args"))
+        elif old is not None:
+            modern["policy_config_dict"] = old
+    readers = {"arena_env_args": _environment_args, "policy_config_dict": _policy_options}
+    for key, read in readers.items():
+        if not isinstance(modern.get(key), list):
+            continue
+        try:
+            modern[key] = read(modern[key])
+        except ConfigError as error:
+            problems += [replace(each, key=f"{key}.{each.key}" if each.key else key) for each in error.problems]
+            del modern[key]
+    modern, wrong = in_own_keys(modern)
+    return modern, problems + wrong
+
+
+def job_over_defaults(defaults: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job with the file's defaults under it; a length of its own replaces whichever the defaults give."""
+    lengths = {"num_steps", "num_episodes"}
+    if any(job.get(key) is not None for key in lengths):
+        defaults = {key: value for key, value in defaults.items() if key not in lengths}
+    return overlaid(defaults, job, none_removes=True)
+
+
+def _environment_args(tokens: list[Any]) -> dict[str, Any]:
+    positionals, options = parse_tokens(_texts(tokens))
+    if len(positionals) > 1:
+        raise ConfigError(f"takes one environment, got {' and '.join(map(repr, positionals))}")
+    if positionals and "environment" in options:
+        raise ConfigError(f"names the environment twice, {positionals[0]!r} and --environment")
+    return ({"environment": positionals[0]} if positionals else {}) | options
+
+
+def _policy_options(tokens: list[Any]) -> dict[str, Any]:
+    positionals, options = parse_tokens(_texts(tokens))
+    if positionals:
+        raise ConfigError(f"{positionals[0]!r} belongs to no option; options are written --name value")
+    return options
+
+
+def _texts(tokens: list[Any]) -> list[str]:
+    for token in tokens:
+        if not isinstance(token, str):
+            raise ConfigError(f"the token {shown(token)} is not a text; put it in quotes")
+    return tokens
+
+
+# Read the comparisons and bars of a job file, and say everything that is wrong with them.
+
+_Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+_Fields = TypeVar("_Fields", "_Comparison", "_Bar")
+_DECIDES_NO_CONDITIONS = frozenset({"backend"})
+_NOT_OF_SUITES = "suites do not stop early: ask isaaclab-arena compare when their episodes are there"
+
+
+class _Stop(BaseModel):
+    """When a question is answered."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    alpha: _Share = 0.05
+    max_episodes: Annotated[int, Field(ge=1)] | None = None
+
+
+class _Comparison(BaseModel):
+    """The keys of a comparison."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+    jobs: Annotated[list[str], Field(min_length=2, max_length=2)]
+    margin: _Share | None = None
+    stop: _Stop
+
+
+class _Bar(BaseModel):
+    """The keys of a bar."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    job: str
+    at_least: _Share
+    name: str | None = None
+    stop: _Stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionsRead:
+    """What a file asks of its jobs.
+
+    Attributes:
+        questions: Comparisons, then bars, in order of the file.
+        jobs: The jobs; one whose length only its questions say has it now.
+    """
+
+    questions: tuple[Question, ...]
+    jobs: tuple[JobConfig, ...]
+
+
+def read_questions(comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[JobConfig, ...]) -> QuestionsRead:
+    """Check the comparisons and bars of a job file against its jobs.
+
+    Args:
+        comparisons: What the file lists as comparisons.
+        bars: What it lists as bars.
+        jobs: Every job of the file, after its sweeps.
+
+    Raises:
+        ConfigError: With every problem of the questions.
+    """
+    reading = _Reading(jobs)
+    for position, block in enumerate(comparisons):
+        reading.add_comparison(f"comparisons[{position}]", block)
+    for position, block in enumerate(bars):
+        reading.add_bar(f"bars[{position}]", block)
+    reading.check_names()
+    if reading.problems:
+        raise ConfigError(reading.problems)
+    return QuestionsRead(questions=tuple(reading.questions.values()), jobs=tuple(map(reading.with_length, jobs)))
+
+
+def about_jobs(problem: Problem) -> bool:
+    """Return whether a problem of a question is one of the jobs that it names."""
+    key = problem.key or ""
+    return key.endswith((".jobs", ".job")) or (key.endswith(".max_episodes") and " job " in problem.message)
+
+
+class _Reading:
+    """One reading of the questions: collects them by key, and problems instead of stopping at the first."""
+
+    def __init__(self, jobs: Sequence[JobConfig]) -> None:
+        self.questions: dict[str, Question] = {}
+        self.problems: list[Problem] = []
+        self._jobs = {job.name: job for job in jobs}
+        self._suites = {job.suite.name for job in jobs if job.suite is not None}
+        self._names: dict[str, str] = {}
+
+    def add_comparison(self, key: str, block: Any) -> None:
+        fields = self._fields(_Comparison, key, block)
+        if fields is None:
+            return
+        names, stop = tuple(fields.jobs), fields.stop
+        wrong = [*self._unusable(f"{key}.jobs", names), *_unpaired(f"{key}.jobs", self._known(names))]
+        self._add(key, fields.name, names, stop, wrong, margin=fields.margin)
+
+    def add_bar(self, key: str, block: Any) -> None:
+        fields = self._fields(_Bar, key, block)
+        if fields is None:
+            return
+        name = f"{fields.job} at least {fields.at_least:g}" if fields.name is None else fields.name
+        wrong = list(self._unusable(f"{key}.job", (fields.job,)))
+        self._add(key, name, (fields.job,), fields.stop, wrong, at_least=fields.at_least)
+
+    def check_names(self) -> None:
+        """Refuse names that are taken, by another question or by a job."""
+        keys = {name: key for key, name in self._names.items()}
+        for name, earlier in clashes(self._names.values()):
+            taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
+            self.problems.append(Problem(f"{taken} by an earlier question", key=f"{keys[name]}.name"))
+        self.problems += [
+            Problem(f"'{name}' is the name of a job too; give it another one", key=f"{key}.name")
+            for key, name in self._names.items()
+            if name in self._jobs
+        ]
+
+    def with_length(self, job: JobConfig) -> JobConfig:
+        """Return a job with the number of episodes that its questions look at, where it says none itself."""
+        asked = [question.max_episodes for question in self.questions.values() if job.name in question.jobs]
+        return replace(job, num_episodes=max(asked)) if asked and job.num_episodes is None else job
+
+    def _fields(self, kind: type[_Fields], key: str, block: Any) -> _Fields | None:
+        if not isinstance(block, dict):
+            self.problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
+            return None
+        name = block.get("name")
+        if isinstance(name, str):
+            self._names[key] = name
+        try:
+            return kind.model_validate(block)
+        except ValidationError as invalid:
+            known = frozenset({*kind.model_fields, *_Stop.model_fields})
+            self.problems += [
+                Problem(error_message(error, known), key=f"{key}.{key_path(error)}")
+                for error in invalid.errors(include_url=False)
+            ]
+        return None
+
+    def _add(
+        self, key: str, name: str, jobs: tuple[str, ...], stop: _Stop, wrong: list[Problem], **asked: float | None
+    ) -> None:
+        unsafe = name_problem(name)
+        if unsafe is not None:
+            wrong.append(Problem(unsafe, key=f"{key}.name"))
+        known = self._known(jobs)
+        max_episodes, problem = _most_episodes(stop, known)
+        if problem is not None and len(known) == len(jobs):
+            wrong.append(Problem(problem, key=f"{key}.stop.max_episodes"))
+        self._names[key] = name
+        self.problems += wrong
+        if not wrong:
+            self.questions[key] = Question(name=name, jobs=jobs, max_episodes=max_episodes, alpha=stop.alpha, **asked)
+
+    def _known(self, names: Sequence[str]) -> list[JobConfig]:
+        return [self._jobs[name] for name in names if name in self._jobs]
+
+    def _unusable(self, key: str, names: Sequence[str]) -> Iterator[Problem]:
+        """Yield what is wrong with each of the jobs that a question names."""
+        for name in names:
+            job = self._jobs.get(name)
+            if job is None and name in self._names.values():
+                yield Problem(f"'{name}' is a comparison; name the jobs themselves", key=key)
+            elif job is None and name in self._suites:
+                yield Problem(f"'{name}' is a suite, and {_NOT_OF_SUITES}", key=key)
+            elif job is None:
+                yield Problem(f"there is no job '{name}'{did_you_mean(name, self._jobs)}", key=key)
+            elif job.status is not JobStatus.PENDING:
+                yield Problem(f"job '{name}' does not run: its status is '{job.status}'", key=key)
+            elif job.suite is not None:
+                yield Problem(f"job '{name}' belongs to a suite, and {_NOT_OF_SUITES}", key=key)
+            elif job.num_steps is not None:
+                yield Problem(f"job '{name}' has num_steps; give it num_episodes instead", key=key)
+
+
+def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
+    """Yield why two jobs have no episodes that start from the same conditions."""
+    if len(jobs) < 2:
+        return
+    first, second = jobs
+    if first.name == second.name:
+        yield Problem(f"compares job '{first.name}' with itself", key=key)
+        return
+    facts = [_facts(job) for job in jobs]
+    for name in sorted(facts[0].keys() | facts[1].keys()):
+        one, other = (each.get(name) for each in facts)
+        if one != other:
+            message = f"'{first.name}' and '{second.name}' give no pairs: {name} is {shown(one)} and {shown(other)}"
+            yield Problem(message, key=key)
+    for job in jobs:
+        if job.num_rebuilds > 1:
+            yield Problem(f"job '{job.name}' has num_rebuilds {job.num_rebuilds}; compared jobs need 1", key=key)
+
+
+def _facts(job: JobConfig) -> Mapping[str, Any]:
+    """Return what two jobs have to share so that an episode of one starts like that of the other."""
+    options = {name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS}
+    return {
+        **options,
+        "environment": job.environment,
+        "the seed of its conditions": job.seed if job.placement_seed is None else job.placement_seed,
+        "variations": dict(job.variations),
+        "conditions": job.conditions,
+    }
+
+
+def _most_episodes(stop: _Stop, jobs: Sequence[JobConfig]) -> tuple[int, str | None]:
+    """Return how many episodes a question looks at, and what is wrong with that."""
+    lengths = {job.name: job.num_episodes for job in jobs if job.num_episodes is not None}
+    if stop.max_episodes is None:
+        if len(lengths) < len(jobs):
+            without = next(job.name for job in jobs if job.num_episodes is None)
+            return 0, f"is missing: job '{without}' has no num_episodes; give either"
+        if len(set(lengths.values())) > 1:
+            told = " and ".join(f"'{name}' has {length} episodes" for name, length in lengths.items())
+            return 0, f"is missing: {told}; say how many are compared at most"
+        return max(lengths.values(), default=0), None
+    for name, length in lengths.items():
+        if stop.max_episodes > length:
+            return 0, f"{stop.max_episodes} is more than the {length} episodes of job '{name}'"
+    return stop.max_episodes, None
+
+
+# From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once.
+
+_TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables", "comparisons", "bars", "tracking"})
+_DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
+_NOTHING = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopLevel:
+    """The blocks of a job file.
+
+    Attributes:
+        jobs: What is listed as jobs.
+        defaults: Keys that lie under every job.
+        sweep: The sweep of every job.
+        variables: Values for interpolation.
+        comparisons: What is listed as comparisons of jobs.
+        bars: What is listed as rates that jobs have to reach.
+        tracking: Where results are logged while the jobs run.
+    """
+
+    jobs: list[Any]
+    defaults: dict[str, Any]
+    sweep: dict[str, Any]
+    variables: dict[str, Any]
+    comparisons: list[Any]
+    bars: list[Any]
+    tracking: tuple[TrackerName, ...] = ()
+
+
+def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
+    """Return the blocks of a job file, those that are wrong empty, and what is wrong with them.
+
+    Raises:
+        ConfigError: If it lists no jobs.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError(Problem(f"the top level is {shown(document)}, not a mapping with the key 'jobs'"))
+    hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
+    if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
+        keys = ", ".join(map(shortened, list(document)[:8]))
+        way_out = "put this job into a list under the key 'jobs'" if "policy_type" in document else "it lists no 'jobs'"
+        raise ConfigError(Problem(f"is no job file: {way_out}; its keys are {keys}"))
+    problems = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
+    jobs = document.get("jobs")
+    if "jobs" not in document:
+        problems.append(Problem("is missing; it lists the jobs", key="jobs"))
+    elif not isinstance(jobs, list):
+        problems.append(Problem(f"{shown(jobs)} is not a list", key="jobs"))
+    elif not jobs:
+        problems.append(Problem("lists no job", key="jobs"))
+    blocks = {key: document.get(key) or {} for key in ("defaults", "sweep", "variables")}
+    lists = {key: document.get(key) or [] for key in ("comparisons", "bars")}
+    for given, kind, word in ((blocks, dict, "mapping"), (lists, list, "list")):
+        for key, value in given.items():
+            if not isinstance(value, kind):
+                problems.append(Problem(f"{shown(value)} is not a {word}", key=key))
+                given[key] = kind()
+    tracking = document.get("tracking") or []
+    wrong = tracker_problems(tracking, key="tracking")
+    problems += wrong
+    if not isinstance(jobs, list) or not jobs:
+        raise ConfigError(problems)
+    top = TopLevel(
+        jobs=jobs,
+        comparisons=lists["comparisons"],
+        bars=lists["bars"],
+        tracking=() if wrong else tuple(map(TrackerName, tracking)),
+        **blocks,
+    )
+    return top, problems
+
+
+def tracker_problems(names: Any, *, key: str) -> list[Problem]:
+    """Return what is wrong with a list of trackers.
+
+    Args:
+        names: What was given.
+        key: What it was given as.
+    """
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        return [Problem(f"{shown(names)} is not a list such as [wandb]", key=key)]
+    return [
+        Problem(f"there is no tracker {shown(name)}{did_you_mean(str(name), TrackerName)}", key=key)
+        for name in names
+        if name not in list(TrackerName)
+    ]
+
+
+class Reading:
+    """One reading of a job file: collects jobs, and problems instead of stopping at the first."""
+
+    def __init__(
+        self,
+        top: TopLevel,
+        command_line: JobDefaults,
+        interpolation: OmegaConfInterpolation,
+        suites: Registry,
+        arms: ArmsOf,
+    ) -> None:
+        self._top = top
+        self._suites = suites
+        self._arms = arms
+        self._command_line = command_line
+        self._interpolation = interpolation
+        self._problems: dict[Problem, None] = {}
+        # The keys of the problems of each job, of the file's under None.
+        self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
+        self._add(interpolation.problems)
+        self._defaults = self._read_defaults()
+
+    def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
+        """Return every job as far as it can be read, and every problem of every job.
+
+        Raises:
+            ConfigError: If the jobs after one cannot be read at all.
+        """
+        jobs: list[JobConfig] = []
+        names: list[Any] = []
+        for position, block in enumerate(self._top.jobs):
+            if not isinstance(block, dict):
+                self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
+                continue
+            label = _label(block.get("name"), f"jobs[{position}]")
+            for entry, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
+                for of_task, member in self._of_suite(entry, label, room=MAX_JOBS - len(names)):
+                    asked = of_task.pop(ROBUSTNESS, None)
+                    # What is wrong with all jobs of a suite is told once, of its entry.
+                    own_label = _label(entry.get("name"), label)
+                    job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
+                    self._add(self._blamed(filter(self._is_news, found), block))
+                    if job is None:
+                        names.append(of_task.get("name"))
+                        continue
+                    job = replace(job, swept=swept, suite=member) if swept or member else job
+                    for arm in [job] if found else self._of_robustness(job, asked, own_label):
+                        names.append(of_task.get("name") if found else arm.name)
+                        jobs.append(replace(arm, index=len(jobs)))
+        for name, earlier in clashes(name for name in names if _label(name, "")):
+            self._add([Problem(_taken(name, earlier), key="name")], job=name)
+        return tuple(jobs), list(self._problems)
+
+    def _add(self, problems: Iterable[Problem], *, job: str | None = None, below: str = "") -> None:
+        for problem in problems:
+            key = f"{below}{problem.key}" if below else problem.key
+            self._problems[replace(problem, job=job or problem.job, key=key)] = None
+            self._wrong[job or problem.job].append(key or "")
+
+    def _is_news(self, problem: Problem) -> bool:
+        """Return whether a problem is more than that something is missing which was refused already."""
+        told = (*self._wrong[None], *self._wrong[problem.job])
+        return problem.message != "is missing" or not any(key.startswith(problem.key or "") for key in told)
+
+    def _read_defaults(self) -> dict[str, Any]:
+        unknown = [key for key in self._top.defaults if key not in _DEFAULT_KEYS]
+        for key in unknown:
+            reason = f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
+            if key == "sweep":
+                reason = "belongs to the top level of the file or to a job"
+            self._add([Problem(reason, key=f"defaults.{key}")])
+        known = {key: value for key, value in self._top.defaults.items() if key not in unknown}
+        block, problems = modernised(known)
+        self._add(problems, below="defaults.")
+        return block
+
+    def _expanded(
+        self, block: dict[str, Any], label: str, *, room: int
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yield each job of a block, with the values that the sweep gave it."""
+        own, problems = modernised({key: value for key, value in block.items() if key != "sweep"})
+        template = job_over_defaults(self._defaults, own)
+        sweep = self._sweep(block, label)
+        self._add(problems, job=label)
+        problems = sweep_problems(template, sweep, JOB_KEYS)
+        if not problems and num_combinations(sweep) > room:
+            message = f"makes {num_combinations(sweep)} jobs; a file may have {MAX_JOBS} in all"
+            problems.append(Problem(message, key="sweep"))
+        self._add(problems, job=label)
+        if problems:
+            return
+        for combination in expand(template, sweep):
+            resolved = self._resolved(combination, label, block)
+            if resolved is not None:
+                modern, problems = modernised(resolved)
+                self._add(problems, job=label)
+                swept = {key: value_at(resolved, key.split(".")) for key in sweep}
+                for own, step in self._of_checkpoints(modern, label, room=room):
+                    yield own, swept | step
+
+    def _of_robustness(self, job: JobConfig, asked: Any, label: str) -> Sequence[JobConfig]:
+        """Return the arms of a job that asks for its robustness, or the one job that it is."""
+        asked = self._command_line.robustness if asked is None else asked
+        if asked is None:
+            return [job]
+        try:
+            return self._arms(job, read_robustness(asked))
+        except ConfigError as error:
+            self._add(error.problems, job=label)
+            return []
+
+    def _of_suite(
+        self, entry: dict[str, Any], label: str, *, room: int
+    ) -> list[tuple[dict[str, Any], SuiteMember | None]]:
+        """Return the jobs of an entry: one per task of its suite, or the one that it is."""
+        try:
+            return list(expand_suite(entry, self._suites, room=room))
+        except ConfigError as error:
+            self._add(error.problems, job=_label(entry.get("name"), label))
+            return []
+
+    def _of_checkpoints(
+        self, entry: dict[str, Any], label: str, *, room: int
+    ) -> list[tuple[dict[str, Any], dict[str, int | None]]]:
+        """Return the jobs of an entry: one per checkpoint that it names, or the one that it is."""
+        try:
+            return list(expand_checkpoints(entry, room=room))
+        except ConfigError as error:
+            self._add(error.problems, job=_label(entry.get("name"), label))
+            return []
+
+    def _sweep(self, block: dict[str, Any], label: str) -> dict[str, Any]:
+        own = block.get("sweep", {})
+        if own is None:
+            return {}
+        if not isinstance(own, dict):
+            self._add([Problem(f"{shown(own)} is not a mapping", key="sweep")], job=label)
+            return {}
+        resolved, problems = self._interpolated(overlaid(self._top.sweep, own, none_removes=True), label)
+        self._add(problems, job=label, below="sweep.")
+        return {} if problems else resolved
+
+    def _resolved(self, tree: dict[str, Any], label: str, block: dict[str, Any]) -> dict[str, Any] | None:
+        resolved, problems = self._interpolated(tree, label)
+        self._add(self._blamed((replace(problem, job=label) for problem in problems), block))
+        return None if problems else resolved
+
+    def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[Problem]]:
+        try:
+            return self._interpolation.resolve(tree)
+        except ConfigError as error:
+            # The jobs after this one cannot be resolved either.
+            self._add(error.problems, job=label)
+            raise ConfigError(tuple(self._problems)) from error
+
+    def _blamed(self, problems: Iterable[Problem], block: dict[str, Any]) -> Iterator[Problem]:
+        """Yield problems of a job; those of the defaults without its name, to be told once and not a thousand times."""
+        for problem in problems:
+            path = (problem.key or "").split(".")
+            is_own = value_at(modernised(block)[0], path, otherwise=_NOTHING) is not _NOTHING
+            if is_own or value_at(self._defaults, path, otherwise=_NOTHING) is _NOTHING:
+                yield problem
+            else:
+                yield replace(problem, job=None, key=f"defaults.{problem.key}")
+
+
+def _taken(name: str, earlier: str) -> str:
+    if name == earlier:
+        return "is taken by an earlier job"
+    if folded(name) == folded(earlier):
+        return f"is taken by '{earlier}' where file systems ignore case"
+    return f"looks like '{earlier}', but is {name!a}; give it a name that nobody takes for that one"
+
+
+def _label(name: object, otherwise: str) -> str:
+    return name if isinstance(name, str) and name_problem(name) is None else otherwise
+
+
+# Read a job file: what it holds, with its interpolations resolved, as frozen jobs.
 
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
 """Where only suites of installed packages are known."""

@@ -1,13 +1,313 @@
-"""Define the content of a job file as frozen dataclasses, without knowing which environments or policies exist."""
+"""The content of a job file as frozen dataclasses: jobs, latency, questions and when to stop."""
 
-from collections.abc import Mapping
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from isaaclab_arena.config.latency import LatencyConfig
-from isaaclab_arena.config.stopping.questions import Question
-from isaaclab_arena.errors import Problem
+import numpy as np
+
+from isaaclab_arena.config.options import shown
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+
+# Check job names, because a name becomes a directory, a file name and a cell of a table.
+
+MAX_NAME_CHARACTERS = 80
+MAX_NAME_BYTES = 200
+RESERVED_NAMES = frozenset(
+    {"logs", "attempts", "claims", "launcher", "run.json", "report.html", "results.json", "verification.json"}
+    | {
+        f"{table}.{kind}"
+        for table in ("results", "suites", "episodes", "timing", "episode_timing")
+        for kind in ("csv", "parquet")
+    }
+)
+"""What an output directory holds beside the directories of its jobs."""
+
+# Scripts and emoji need them, though nothing of them is seen: two joiners, and what chooses between two pictures.
+_NEEDED = frozenset("\u200c\u200d") | frozenset(map(chr, range(0xFE00, 0xFE10)))
+# What is drawn as nothing, or as a blank, though it counts as a letter, a mark or a symbol.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+_PAIRS = (
+    "\u0410A \u0412B \u0415E \u041aK \u041cM \u041dH \u041eO \u0420P \u0421C \u0422T \u0425X \u0423Y \u0406I \u0405S"
+    " \u0408J "
+    "\u0430a \u0435e \u043eo \u0440p \u0441c \u0445x \u0443y \u0456i \u0455s \u0458j \u04bbh \u0501d \u043ak "
+    "\u0391A \u0392B \u0395E \u0396Z \u0397H \u0399I \u039aK \u039cM \u039dN \u039fO \u03a1P \u03a4T \u03a5Y \u03a7X "
+    "\u03b1a \u03b9i \u03bak \u03bdv \u03bfo \u03c1p \u03c5u \u03c7x "
+)
+_LOOKS_LATIN = {ord(pair[0]): pair[1] for pair in _PAIRS.split()}
+"""Letters of Cyrillic and Greek that look like Latin ones."""
+
+_BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def name_problem(name: str) -> str | None:
+    """Return why a name is not one safe path component, None where it is.
+
+    Args:
+        name: A job's name.
+    """
+    shown = ascii(name if len(name) <= 40 else name[:37] + "...")
+    checks = (
+        (not name, "is empty"),
+        (name in {".", ".."}, f"{shown} stands for a directory"),
+        ("/" in name or "\\" in name, f"{shown} holds a slash; a name is one path component"),
+        (any(unicodedata.category(character) == "Cc" for character in name), f"{shown} holds a control character"),
+        (any(unicodedata.category(character) in {"Zl", "Zp"} for character in name), f"{shown} holds a line break"),
+        (any(character in _BIDIRECTIONAL for character in name), f"{shown} holds a character that turns text around"),
+        (any(map(_is_invisible, name)), f"{shown} holds a character that nobody sees"),
+        (any("\ud800" <= character <= "\udfff" for character in name), f"{shown} holds half a character (a surrogate)"),
+        (name[:1] in {"-", "."}, f"{shown} begins with '{name[:1]}'"),
+        (name != name.strip(), f"{shown} begins or ends with a space"),
+        (len(name) > MAX_NAME_CHARACTERS, f"has {len(name)} characters; at most {MAX_NAME_CHARACTERS} are allowed"),
+        (_num_bytes(name) > MAX_NAME_BYTES, f"has {_num_bytes(name)} bytes; at most {MAX_NAME_BYTES} are allowed"),
+        (folded(name) in RESERVED_NAMES, f"{shown} is the name of a file that every run writes"),
+    )
+    return next((message for wrong, message in checks if wrong), None)
+
+
+def folded(name: str) -> str:
+    """Return what two names share that a file system may take for one: case and Unicode composition are dropped."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def appearance(name: str) -> str:
+    """Return what two names share that a reader may take for one: what is not seen is dropped, look-alikes are one."""
+    seen = "".join(character for character in name if character not in _NEEDED and not _is_invisible(character))
+    return folded(unicodedata.normalize("NFKC", seen).translate(_LOOKS_LATIN))
+
+
+def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each name that an earlier one occupies, on a disk or to the eye, with that earlier name, in order."""
+    taken: dict[str, str] = {}
+    exact: set[str] = set()
+    found = []
+    for name in names:
+        earlier = taken.setdefault(appearance(name), name)
+        if name in exact:
+            found.append((name, name))
+        elif earlier != name:
+            found.append((name, earlier))
+        exact.add(name)
+    return found
+
+
+def _is_invisible(character: str) -> bool:
+    return character in _BLANK or (unicodedata.category(character) == "Cf" and character not in _NEEDED)
+
+
+def _num_bytes(name: str) -> int:
+    return len(name.encode("utf-8", errors="surrogatepass"))
+
+
+# Define what a job file asks of its jobs, and when they may stop because the answer is in.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A comparison of two jobs, or a bar that one job has to reach. Its jobs stop as soon as all theirs are answered.
+
+    Attributes:
+        name: Unique among the questions of a file.
+        jobs: The new job and the old one that it is compared with, or the one job that has to reach the bar.
+        max_episodes: How many episodes of each job it looks at, at most.
+        alpha: The chance of a wrong answer that it may have, if it is the only question of the file.
+        margin: By how much of a success rate the new job may be worse, 0 to 1; None to ask which one is better.
+        at_least: The success rate that the job has to reach, 0 to 1; None in a comparison.
+    """
+
+    name: str
+    jobs: tuple[str, ...]
+    max_episodes: int
+    alpha: float = 0.05
+    margin: float | None = None
+    at_least: float | None = None
+
+
+def compared_groups(questions: tuple[Question, ...]) -> tuple[frozenset[str], ...]:
+    """Return the sets of jobs that comparisons connect, in order of the first comparison of each.
+
+    Args:
+        questions: Comparisons and bars; a bar connects nothing.
+    """
+    groups: list[frozenset[str]] = []
+    for question in questions:
+        if len(question.jobs) > 1:
+            joined = frozenset(question.jobs)
+            apart = []
+            for group in groups:
+                if group & joined:
+                    joined |= group
+                else:
+                    apart.append(group)
+            groups = [*apart, joined]
+    names = [name for question in questions for name in question.jobs]
+    return tuple(sorted(groups, key=lambda group: min(map(names.index, group))))
+
+
+# The key ``latency`` of a job: how late the answers to a policy's queries are, and what the robot does meanwhile.
+
+MAX_STEPS = 10_000
+MAX_MS = 600_000.0
+MEASURED = "measured"
+"""The value of ``latency`` that has this machine's own latency measured when the run starts."""
+
+_SOURCES = ("steps", "ms", "file", MEASURED)
+
+
+class Meanwhile(StrEnum):
+    """What happens between a query and its answer.
+
+    ``WAIT``: the world stands still. ``HOLD``: the robot holds still. ``CHUNK``: it goes on with the chunk that it has,
+    and what is late of the next one is dropped. ``RTC``: so too, and the next chunk goes on from the actions that are
+    played meanwhile (real-time chunking).
+    """
+
+    WAIT = "wait"
+    HOLD = "hold"
+    CHUNK = "chunk"
+    RTC = "rtc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyConfig:
+    """How late the answers to a policy's queries are: exactly one of the four sources is given.
+
+    Attributes:
+        meanwhile: What happens until they are there.
+        steps: The least and the most control steps, each number of them as likely.
+        ms: The least and the most time, uniform [ms].
+        file: File of measured latencies, one of which is drawn for each query.
+        measured: Whether they are measured when the run starts.
+    """
+
+    meanwhile: Meanwhile = Meanwhile.HOLD
+    steps: tuple[int, int] | None = None
+    ms: tuple[float, float] | None = None
+    file: str | None = None
+    measured: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delays:
+    """How many control steps answers are late, as a job has it once its control steps have a length.
+
+    Attributes:
+        steps: Numbers of control steps, ascending, each with its weight: how often it was measured, or 1.
+        control_dt: Time between two control steps [s]; None where steps were given.
+    """
+
+    steps: tuple[tuple[int, int], ...]
+    control_dt: float | None = None
+
+    @property
+    def longest(self) -> int:
+        """The largest number of control steps."""
+        return self.steps[-1][0]
+
+    def draw(self, generator: np.random.Generator) -> int:
+        """Return how many control steps one answer is late.
+
+        Args:
+            generator: The episode's own stream.
+        """
+        place = int(generator.integers(sum(weight for _, weight in self.steps)))
+        for number, weight in self.steps:
+            place -= weight
+            if place < 0:
+                return number
+        return self.longest
+
+    def __str__(self) -> str:
+        numbers = [number for number, _ in self.steps]
+        span = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        dt = "" if self.control_dt is None else f" of {1000 * self.control_dt:g} ms"
+        return f"{span} control step{'' if numbers[-1] == 1 else 's'}{dt}"
+
+
+def read_latency(value: Any, *, label: str) -> tuple[LatencyConfig | None, list[Problem]]:
+    """Return what a job says of latency, None where it says nothing, and what is wrong with it.
+
+    Args:
+        value: What stands under ``latency``.
+        label: How messages call the job.
+    """
+    if value is None:
+        return None, []
+    try:
+        return _read({MEASURED: True} if value == MEASURED else value), []
+    except ConfigError as error:
+        return None, [Problem(each.message, job=label, key=_key(each.key)) for each in error.problems]
+
+
+def _key(key: str | None) -> str:
+    return "latency" if key is None else f"latency.{key}"
+
+
+def _read(value: Any) -> LatencyConfig:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{shown(value)} is no mapping such as {{steps: 2}}, and not '{MEASURED}'")
+    known = (*_SOURCES, "meanwhile")
+    for key in value:
+        if key not in known:
+            raise ConfigError(Problem(f"unknown key{did_you_mean(str(key), known)}", key=str(key)))
+    given = [key for key in _SOURCES if value.get(key) is not None]
+    if len(given) != 1:
+        raise ConfigError(f"needs exactly one of {', '.join(_SOURCES)}; it has {' and '.join(given) or 'none of them'}")
+    meanwhile = value.get("meanwhile", Meanwhile.HOLD)
+    if meanwhile not in list(Meanwhile):
+        message = f"{shown(meanwhile)} is none of {', '.join(Meanwhile)}{did_you_mean(str(meanwhile), Meanwhile)}"
+        raise ConfigError(Problem(message, key="meanwhile"))
+    (source,) = given
+    readers = {"steps": _steps, "ms": _milliseconds, "file": _file, MEASURED: _is_measured}
+    return LatencyConfig(meanwhile=Meanwhile(meanwhile), **{source: readers[source](value[source])})
+
+
+def _steps(value: Any) -> tuple[int, int]:
+    if not all(type(each) is int for each in _ends(value)):
+        raise ConfigError(Problem(f"{shown(value)} is no whole number, and no two such as [1, 4]", key="steps"))
+    low, high = _ends(value)
+    return _in_order(low, high, most=MAX_STEPS, key="steps")
+
+
+def _milliseconds(value: Any) -> tuple[float, float]:
+    if not all(type(each) in (int, float) and math.isfinite(each) for each in _ends(value)):
+        raise ConfigError(Problem(f"{shown(value)} is no number, and no two such as [40, 120]", key="ms"))
+    low, high = _ends(value)
+    return _in_order(float(low), float(high), most=MAX_MS, key="ms")
+
+
+def _ends(value: Any) -> tuple[Any, Any]:
+    if isinstance(value, list | tuple):
+        return (value[0], value[1]) if len(value) == 2 else (None, None)
+    return value, value
+
+
+def _in_order(low: Any, high: Any, *, most: float, key: str) -> tuple[Any, Any]:
+    if low < 0:
+        raise ConfigError(Problem(f"must not be negative, got {low:g}: no answer comes before its query", key=key))
+    if high > most:
+        raise ConfigError(Problem(f"must be at most {most:g}, got {high:g}", key=key))
+    if low > high:
+        raise ConfigError(Problem(f"goes from {low:g} to {high:g}; give the smaller one first", key=key))
+    return low, high
+
+
+def _file(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(Problem(f"{shown(value)} is no file name", key="file"))
+    return value
+
+
+def _is_measured(value: Any) -> bool:
+    if value is not True:
+        raise ConfigError(Problem(f"{shown(value)} is not true; leave it out, or give steps, ms or file", key=MEASURED))
+    return True
+
+
+# Define the content of a job file as frozen dataclasses, without knowing which environments or policies exist.
 
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that do not say what is to be done, only how long it may take."""

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.config.arena.experiments import is_override
-from isaaclab_arena.config.arena.flags import REFUSED, FlagsWithoutEffect, own_name
+from isaaclab_arena.config.arena import is_override
+from isaaclab_arena.config.arena_flags import REFUSED, FlagsWithoutEffect, own_name
 from isaaclab_arena.config.job_fields import MAX_ENVS
-from isaaclab_arena.config.job_list import tracker_problems
+from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank

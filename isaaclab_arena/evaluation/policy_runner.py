@@ -21,12 +21,12 @@ if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
     collect_later()
 
-from isaaclab_arena.config.arena.flags import REFUSED
+from isaaclab_arena.config.arena_flags import REFUSED
 from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import limited, read_jobs
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launching.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
-from isaaclab_arena.config.arena.flags import OTHER_POLICIES
+from isaaclab_arena.config.arena_flags import OTHER_POLICIES
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.function_policy import function_policy_class

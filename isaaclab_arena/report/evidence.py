@@ -9,7 +9,7 @@ import numpy as np
 
 from isaaclab_arena.analysis.arms import Arm
 from isaaclab_arena.analysis.decision_replay import replay_decision
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.stopping.answers import Answer
 from isaaclab_arena.results.stopping.wording import in_words

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.config.names import folded, name_problem
+from isaaclab_arena.config.schema import folded, name_problem
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded

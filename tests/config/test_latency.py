@@ -1,8 +1,7 @@
 import pytest
 
-from isaaclab_arena.config.latency import LatencyConfig, Meanwhile, read_latency
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import JobConfig, LatencyConfig, Meanwhile, read_latency
 
 
 @pytest.mark.parametrize(

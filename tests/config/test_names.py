@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.config.names import clashes, name_problem
+from isaaclab_arena.config.schema import clashes, name_problem
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from isaaclab_arena.config.expansion.suites import Suite
-from isaaclab_arena.config.names import MAX_NAME_CHARACTERS
+from isaaclab_arena.config.schema import MAX_NAME_CHARACTERS
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
 from isaaclab_arena.environments.suites import METAWORLD_MT10, METAWORLD_MT50
 

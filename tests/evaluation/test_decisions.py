@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.results.merge import records
 from isaaclab_arena.results.stopping.answers import Verdict
 from isaaclab_arena.storage.run.commits import read_commits

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.report.evidence import EvidenceCurve, evidence_curve
 from isaaclab_arena.results.stopping.answers import Answering
 from isaaclab_arena.results.stopping.anytime import log_e_value, log_e_values_of_difference

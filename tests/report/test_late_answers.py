@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.config.latency import Meanwhile
+from isaaclab_arena.config.schema import Meanwhile
 from isaaclab_arena.report.page import ReportedRun, page_of
 from isaaclab_arena.report.writing import html_of
 from isaaclab_arena.results.merge import merge_results

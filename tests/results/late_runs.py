@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from isaaclab_arena.config.latency import Delays, LatencyConfig, Meanwhile
+from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.storage.run.job_reports import QueryPace
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.api.results import Results
-from isaaclab_arena.config.schema import SuiteMember
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question, SuiteMember
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
 from isaaclab_arena.results.exports.lerobot import export_lerobot

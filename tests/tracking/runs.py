@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text

@@ -23,7 +23,7 @@ from isaaclab_arena.analysis.picture import (
 )
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, check_share, kept
 from isaaclab_arena.cli.json_output import print_json
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text

@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
+from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS, parse_tokens
 from isaaclab_arena.config.options import option_names, read_options
-from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 import tyro
 
+from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.arena.film_studio import FilmStudio
 from isaaclab_arena.environments.robots.lookup import known_embodiment

@@ -11,7 +11,7 @@ import tyro
 from pydantic import Field
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.job_list import tracker_problems
+from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator

@@ -8,7 +8,7 @@ from typing import Any
 
 from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkpoints, look_at
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
-from isaaclab_arena.config.messages import shown
+from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem
 
 _LOG = logging.getLogger(__name__)

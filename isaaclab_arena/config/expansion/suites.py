@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from isaaclab_arena.config.expansion.sweeps import MAX_JOBS
-from isaaclab_arena.config.messages import shown
-from isaaclab_arena.config.names import name_problem
-from isaaclab_arena.config.schema import SuiteMember
+from isaaclab_arena.config.options import shown
+from isaaclab_arena.config.schema import SuiteMember, name_problem
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.registry import Registry
 

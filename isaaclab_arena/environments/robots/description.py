@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.messages import error_message, key_path
+from isaaclab_arena.config.options import error_message, key_path
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.paths import expanded
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from isaaclab_arena.config.schema import PolicyServerConfig
-from isaaclab_arena.config.stopping.questions import Question, compared_groups
+from isaaclab_arena.config.schema import PolicyServerConfig, Question, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress

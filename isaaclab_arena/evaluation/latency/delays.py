@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isaaclab_arena.config.latency import MAX_MS, Delays, LatencyConfig
+from isaaclab_arena.config.schema import MAX_MS, Delays, LatencyConfig
 from isaaclab_arena.errors import ConfigError, Problem, first_line
 
 COLUMN = "latency_ms"

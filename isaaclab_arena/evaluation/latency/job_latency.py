@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from isaaclab_arena.config.latency import Delays, LatencyConfig, Meanwhile
+from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
 from isaaclab_arena.evaluation.latency.answers import ONE_STEP
 from isaaclab_arena.evaluation.latency.delays import in_steps, in_time, latencies_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from isaaclab_arena.config.latency import Delays, Meanwhile
+from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.batching.policy_wrapper import PolicyWrapper
 from isaaclab_arena.evaluation.latency.answers import Answers, answers_of

@@ -1,6 +1,6 @@
 """Tell why the answers of a policy cannot be late in an environment in the way that a job asks for."""
 
-from isaaclab_arena.config.latency import Delays, Meanwhile
+from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.stopping.watch import AnswerWatch

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.messages import error_message, key_path
+from isaaclab_arena.config.options import error_message, key_path
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.seeding import MAX_SEED

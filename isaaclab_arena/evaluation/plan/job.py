@@ -8,8 +8,7 @@ from typing import Any, Self
 
 import torch
 
-from isaaclab_arena.config.latency import Delays
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import Delays, JobConfig
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import LoadsCode

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus, Question
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.evaluation.options import Assignment, RunOptions

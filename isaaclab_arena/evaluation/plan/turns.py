@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from isaaclab_arena.config.stopping.questions import Question, compared_groups
+from isaaclab_arena.config.schema import Question, compared_groups
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.evaluation.plan.job import Job
 

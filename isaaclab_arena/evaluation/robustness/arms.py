@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL, Robustness
-from isaaclab_arena.config.names import name_problem
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import JobConfig, name_problem
 from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, BENIGN, LANGUAGE, Axis
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean

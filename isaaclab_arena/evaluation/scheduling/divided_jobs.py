@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import JobStatus, Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, cut, remaining_episodes
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.turns import jobs_taking_turns, round_size, rounds_of

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, remaining_episodes
 from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply, FixedShare
 from isaaclab_arena.evaluation.plan.job import Job

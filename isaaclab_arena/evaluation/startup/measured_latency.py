@@ -13,8 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from isaaclab_arena.config.latency import Delays, Meanwhile
-from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.config.schema import Delays, JobStatus, Meanwhile
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.batching.policy_probe import made_up
 from isaaclab_arena.evaluation.latency.answers import Answers, answers_of

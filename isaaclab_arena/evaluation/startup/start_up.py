@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from isaaclab_arena.config.latency import Delays
-from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.config.schema import Delays, JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.distributed.launching.launcher_messages import announce_run_directory

@@ -8,8 +8,8 @@ from typing import Any
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.config.expansion.checkpoints import KEY, OPTIONS
 from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
-from isaaclab_arena.config.job_blocks import modernised
-from isaaclab_arena.config.messages import shown
+from isaaclab_arena.config.loading import modernised
+from isaaclab_arena.config.options import shown
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.watching.other_episodes import CONDITIONS, change, shift_seeds
 

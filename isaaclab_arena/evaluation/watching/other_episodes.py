@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.expansion.checkpoints import STEP
-from isaaclab_arena.config.job_blocks import job_over_defaults
+from isaaclab_arena.config.loading import job_over_defaults
 from isaaclab_arena.evaluation.plan.condition_sets import ConditionFile, load_conditions
 from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.results.merge import keys_in, merge_results, records

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.conditions import condition_key, how_it_went
 from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts

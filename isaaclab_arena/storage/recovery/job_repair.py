@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from isaaclab_arena.config.names import RESERVED_NAMES
+from isaaclab_arena.config.schema import RESERVED_NAMES
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.layout import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from isaaclab_arena.config.latency import Delays
+from isaaclab_arena.config.schema import Delays
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.atomic import write_text

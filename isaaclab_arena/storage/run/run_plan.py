@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.latency import Delays
-from isaaclab_arena.config.names import name_problem
-from isaaclab_arena.config.schema import JobConfig, JobStatus
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents

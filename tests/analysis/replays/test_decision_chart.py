@@ -14,7 +14,7 @@ from isaaclab_arena.analysis.picture import (
     question_in_words,
     verdict_in_words,
 )
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.results.stopping.answers import Verdict
 from tests.analysis.recorded_runs import arm_of
 

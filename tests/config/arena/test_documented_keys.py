@@ -1,6 +1,6 @@
 import yaml
 
-from isaaclab_arena.config.arena.job_keys import ARENA_JOB_KEYS, BUILDER_KEYS
+from isaaclab_arena.config.arena import ARENA_JOB_KEYS, BUILDER_KEYS
 from tests.documentation.arena_page import table
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.config.arena.environment_options import in_own_options
+from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.errors import ConfigError
 
 

@@ -1,4 +1,4 @@
-from isaaclab_arena.config.stopping.questions import Question, compared_groups
+from isaaclab_arena.config.schema import Question, compared_groups
 
 
 def question(*jobs: str) -> Question:

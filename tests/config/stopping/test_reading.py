@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.config.loading import limited, load_jobs_file
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ConfigError
 
 COMPARISON = {"name": "new-vs-old", "jobs": ["new", "old"], "stop": {"alpha": 0.1, "max_episodes": 30}}

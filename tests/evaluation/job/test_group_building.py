@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 
-from isaaclab_arena.config.latency import LatencyConfig, Meanwhile
+from isaaclab_arena.config.schema import LatencyConfig, Meanwhile
 from isaaclab_arena.evaluation.job.group_building import GroupBuilder
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.latency.delays import in_steps

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.config.latency import LatencyConfig
+from isaaclab_arena.config.schema import LatencyConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency.delays import in_steps, in_time, latencies_of
 

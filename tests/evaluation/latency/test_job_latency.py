@@ -2,8 +2,8 @@
 
 import pytest
 
-from isaaclab_arena.config.latency import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency.delays import in_steps
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency, late_groups

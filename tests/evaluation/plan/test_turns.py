@@ -1,4 +1,4 @@
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import count_episodes
 from isaaclab_arena.evaluation.plan.turns import home_index, jobs_taking_turns, round_size, rounds_of
 from tests.evaluation.jobs import coin_job

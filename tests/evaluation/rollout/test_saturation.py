@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.config.latency import Delays, Meanwhile
+from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
 from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation.plan.episode_supply import FixedShare, UntilOver
 from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, jobs_of_rank
 from isaaclab_arena.storage.run.attempts import AttemptEntry

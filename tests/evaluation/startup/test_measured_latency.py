@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 
-from isaaclab_arena.config.latency import Delays, LatencyConfig, Meanwhile
-from isaaclab_arena.config.schema import JobStatus, PolicyServerConfig, ServerScope
+from isaaclab_arena.config.schema import Delays, JobStatus, LatencyConfig, Meanwhile, PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency.answers import answers_of
 from isaaclab_arena.evaluation.latency.job_latency import JobLatency

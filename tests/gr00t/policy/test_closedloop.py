@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.latency import Delays, Meanwhile
+from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.latency.late_policy import LatePolicy

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from isaaclab_arena.config.latency import Delays, Meanwhile
+from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
 from isaaclab_arena.evaluation.latency.query_times import QueryTimes

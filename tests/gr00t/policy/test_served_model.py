@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.latency import Delays, Meanwhile
+from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
 from isaaclab_arena.evaluation.latency.query_times import QueryTimes
 from isaaclab_arena.evaluation.policy_server.batching import Batcher

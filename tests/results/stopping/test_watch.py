@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.stopping.answers import Verdict
 from isaaclab_arena.results.stopping.watch import AnswerWatch

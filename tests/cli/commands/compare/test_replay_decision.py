@@ -4,7 +4,7 @@ import json
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.storage.run.run_plan import read_run_plan, write_run_plan
 from tests.analysis.recorded_runs import write_run
 

@@ -1,0 +1,387 @@
+"""Isaac Lab Arena's job keys, options of environments and experiment files, as this project's."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from isaaclab_arena.config.arena_flags import DATAGEN, is_other_physics
+from isaaclab_arena.config.documents import read_value
+from isaaclab_arena.config.options import shown
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.nested import leaves, value_at
+
+# Isaac Lab Arena's later keys of a job, in this project's own: a table of what stands for what.
+
+ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
+"""Keys of a job that `in_own_keys` takes away."""
+
+_ROLLOUT_LIMIT = {"num_steps": "num_steps", "num_episodes": "num_episodes"}
+_BUILDER = {
+    "num_envs": "arena_env_args.num_envs",
+    "env_spacing": "arena_env_args.env_spacing",
+    "placement_seed": "arena_env_args.placement_seed",
+    "seed": "seed",
+    "language_instruction": "language_instruction",
+}
+
+
+_WITHOUT_EFFECT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "device": (lambda _: False, ""),
+    "disable_fabric": (lambda _: False, ""),
+    "record_trajectories": (lambda _: False, ""),
+    "solve_relations": (lambda value: value is not True, "tasks here always place their objects; leave it out"),
+    "resolve_on_reset": (
+        lambda value: value is not True,
+        "every episode has a start of its own; to repeat starts, save them and give the file as 'conditions'",
+    ),
+    "mimic": (lambda value: value is True, "no demonstrations are generated from others here; leave it out"),
+    "presets": (is_other_physics, "MuJoCo or MuJoCo-Warp simulates every environment; leave it out"),
+    "recorded_variation_samples_path": (
+        lambda value: value is not None,
+        "what episodes start from is saved with --save_conditions here, and given as 'conditions'",
+    ),
+}
+"""Keys of ``environment_builder`` that decide nothing here: which values cannot be had, and the way out."""
+
+BUILDER_KEYS = frozenset({*_BUILDER, *_WITHOUT_EFFECT})
+"""Every key that ``environment_builder`` may have."""
+
+
+def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a block of job keys with `ARENA_JOB_KEYS` said in this project's keys, and what is wrong with them.
+
+    Text that holds an interpolation stays where it is until that is resolved.
+
+    Args:
+        block: Keys of a job or of defaults, with ``arena_env_args`` and ``policy_config_dict`` as mappings.
+    """
+    if ARENA_JOB_KEYS.isdisjoint(block) or any(
+        _is_interpolation(block.get(key)) for key in ("arena_env_args", "policy_config_dict")
+    ):
+        return dict(block), []
+    moving = _Moving(block)
+    moving.take("environment", lambda key, value: moving.move_typed(key, value, "arena_env_args.environment"))
+    moving.take("policy", lambda key, value: moving.move_typed(key, value, "policy_type", "policy_config_dict"))
+    moving.take("num_envs", lambda key, value: moving.put("arena_env_args.num_envs", value, key))
+    moving.take("rollout_limit", lambda key, value: moving.move(key, value, _ROLLOUT_LIMIT))
+    moving.take("environment_builder", lambda key, value: moving.move(key, value, _BUILDER, _WITHOUT_EFFECT))
+    return moving.block, moving.problems
+
+
+def _is_interpolation(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+class _Moving:
+    """A block while its keys are moved.
+
+    Attributes:
+        block: The block as far as it is done.
+        problems: What cannot be moved.
+    """
+
+    def __init__(self, block: Mapping[str, Any]) -> None:
+        self.block = dict(block)
+        self.problems: list[Problem] = []
+
+    def take(self, key: str, move: Callable[[str, Any], None]) -> None:
+        """Move one key away, if it is there and no interpolation stands for it."""
+        value = self.block.get(key)
+        if _is_interpolation(value):
+            return
+        self.block.pop(key, None)
+        if value is not None:
+            move(key, value)
+
+    def put(self, path: str, value: Any, key: str) -> None:
+        """Put a value where its own key is, unless something is there already."""
+        outer, _, inner = path.rpartition(".")
+        target = self.block
+        if outer:
+            found = self.block.get(outer)
+            if found is not None and not isinstance(found, dict):
+                return  # it is said that this is no mapping
+            target = self.block[outer] = dict(found or {})
+        if target.get(inner) is not None and target[inner] != value:
+            self.problems.append(Problem(f"is also given as {path}; give one of them", key=key))
+        else:
+            target[inner] = value
+
+    def move(
+        self,
+        key: str,
+        value: Any,
+        targets: Mapping[str, str],
+        without_effect: Mapping[str, tuple[Callable[[Any], bool], str]] | None = None,
+    ) -> None:
+        """Move what a mapping holds, each of its keys to one of ours."""
+        idle = without_effect or {}
+        if not isinstance(value, Mapping):
+            self.problems.append(Problem(f"{shown(value)} is not a mapping", key=key))
+            return
+        for name, item in value.items():
+            if name in targets:
+                if item is not None:
+                    self.put(targets[name], item, f"{key}.{name}")
+            elif name not in idle:
+                message = f"unknown key{did_you_mean(name, {*targets, *idle})}"
+                self.problems.append(Problem(message, key=f"{key}.{name}"))
+            elif item is not None and idle[name][0](item):
+                self.problems.append(Problem(idle[name][1], key=f"{key}.{name}"))
+
+    def move_typed(self, key: str, value: Any, type_path: str, options_key: str | None = None) -> None:
+        """Move a mapping with the key ``type``, which names what is wanted; the others are its options.
+
+        Args:
+            key: The mapping's key.
+            value: The mapping.
+            type_path: Where the name goes.
+            options_key: Where the options go, by default beside the name.
+        """
+        if not isinstance(value, Mapping):
+            message = f"{shown(value)} is not a mapping; its key 'type' names the {key}"
+            self.problems.append(Problem(message, key=key))
+            return
+        options_key = options_key or type_path.partition(".")[0]
+        for name, item in value.items():
+            path = type_path if name == "type" else f"{options_key}.{name}"
+            if path == type_path and name != "type":
+                self.problems.append(Problem(f"is called {key}.type", key=f"{key}.{name}"))
+            else:
+                self.put(path, item, f"{key}.{name}")
+
+
+# Isaac Lab Arena's options of environments, in the options that environments have here. Pure functions.
+
+_SAME_AS = {"pick_up_object": "object", "destination_location": "destination"}
+_REASONS = {
+    "pick_up_object": "environment '{name}' has no object to choose; leave it out",
+    "destination_location": "environment '{name}' has its own place to put things, no other to choose; leave it out",
+    "hdr": "there are no background pictures here; leave it out, and vary light and cameras by 'variations'",
+    "object_set": "a job has one object; make a job of each with sweep: {{arena_env_args.object: [...]}}",
+}
+
+
+def in_own_options(
+    options: Mapping[str, Any], known: Collection[str], *, name: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return options of an environment under its own names; what it declares itself stays as it is.
+
+    Args:
+        options: ``arena_env_args`` without the keys that every environment has.
+        known: The options that the environment declares.
+        name: The environment's name, for messages.
+
+    Returns:
+        The options, and of those that were renamed their own name to the one in the file.
+
+    Raises:
+        ConfigError: With every option that the environment cannot be given.
+    """
+    own: dict[str, Any] = {}
+    renamed: dict[str, str] = {}
+    problems = []
+    for key, value in options.items():
+        target = None if key in known else _target(key, value, known)
+        if key in known or (target is None and key not in _REASONS):
+            own[key] = value
+        elif target is None:
+            problems.append(Problem(_REASONS[key].format(name=name), key=key))
+        elif target in options or target in renamed:
+            problems.append(Problem(f"is also given as {target}; give one of them", key=key))
+        else:
+            own[target] = value[0] if key == "object_set" and isinstance(value, list) else value
+            renamed[target] = key
+    if problems:
+        raise ConfigError(problems)
+    return own, renamed
+
+
+def _target(key: str, value: Any, known: Collection[str]) -> str | None:
+    """Return the option that stands for one of Arena's, None where there is none."""
+    is_single = isinstance(value, str) or (isinstance(value, list) and len(value) == 1)
+    target = "object" if key == "object_set" and is_single else _SAME_AS.get(key)
+    return target if target in known else None
+
+
+# Isaac Lab Arena's experiment files, ``runs`` with what they share, as the job files that they amount to.
+
+_PASSED_ON = ("variables", "comparisons", "bars")
+_TOP_KEYS = frozenset({"runs", "shared", *_PASSED_ON})
+_OVERRIDE = re.compile(r"\+{0,2}((?:runs|shared)\.[^=\s]+)=(.*)", re.DOTALL)
+_WHOLE_BLOCK = re.compile(r"\$\{shared\.([\w.-]+)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentAsJobs:
+    """What an experiment amounts to.
+
+    Attributes:
+        document: A job file's document.
+        shared: What ``${shared.…}`` names.
+        is_experiment: Whether the file was one; otherwise the document is the file's.
+    """
+
+    document: Any
+    shared: dict[str, Any] = field(default_factory=dict)
+    is_experiment: bool = True
+
+    def in_words_of_the_file(self, problem: Problem) -> Problem:
+        """Return a problem of the document as one of the file."""
+        if not self.is_experiment:
+            return problem
+        words = {"defaults.": "shared.", "jobs[": "runs["}
+        return Problem(problem.message, problem.file, _begun_anew(problem.job, words), _begun_anew(problem.key, words))
+
+
+def is_override(token: str) -> bool:
+    """Whether a word of the command line sets a key of an experiment: ``runs.lift.rollout_limit.num_episodes=3``."""
+    return _OVERRIDE.fullmatch(token) is not None
+
+
+def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = ()) -> ExperimentAsJobs:
+    """Return an experiment as a job file; a job file is returned as it is.
+
+    Keys of a run that ``shared`` holds lie under every run; its other keys are there for ``${shared.…}``.
+
+    Args:
+        document: What the file holds.
+        job_keys: The keys that a job, and so a run, may have.
+        overrides: Words of the command line such as ``runs.lift.num_rebuilds=2``.
+
+    Raises:
+        ConfigError: With every problem of the file's outer parts and of the overrides.
+    """
+    if isinstance(document, dict) and "datagen" in document:
+        raise ConfigError(Problem(f"{DATAGEN}; leave it out", key="datagen"))
+    if not isinstance(document, dict) or "runs" not in document:
+        if overrides:
+            message = "sets a key of an experiment, but the file has no 'runs'; change its jobs in the file"
+            raise ConfigError(Problem(message, key=overrides[0]))
+        return ExperimentAsJobs(document=document, is_experiment=False)
+    unknown = [key for key in document if key not in _TOP_KEYS]
+    problems = [Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in unknown]
+    shared = deepcopy(document.get("shared") or {})
+    if not isinstance(shared, dict):
+        raise ConfigError([*problems, Problem(f"{shown(shared)} is not a mapping", key="shared")])
+    runs, wrong = _named_runs(document["runs"])
+    problems += wrong
+    for token in overrides if not wrong else ():
+        problem = _set_by(token, shared=shared, runs=runs)
+        problems += [problem] if problem else []
+    problems += _unused(shared, runs, job_keys)
+    if problems:
+        raise ConfigError(problems)
+    jobs = {
+        "jobs": [_job(name, block, shared) for name, block in runs.items()],
+        "defaults": {key: value for key, value in shared.items() if key in job_keys},
+    }
+    jobs |= {key: document[key] for key in _PASSED_ON if key in document}
+    return ExperimentAsJobs(document=jobs, shared=shared)
+
+
+def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
+    """Return the runs by name, and what keeps them from having one each."""
+    if isinstance(runs, list):
+        blocks = [(run.get("name") if isinstance(run, dict) else None, run) for run in runs]
+    elif isinstance(runs, dict):
+        blocks = [*runs.items()]
+    else:
+        return {}, [Problem(f"{shown(runs)} is neither a list nor a mapping", key="runs")]
+    named: dict[str, dict[str, Any]] = {}
+    problems = [] if blocks else [Problem("names no run", key="runs")]
+    for position, (name, block) in enumerate(blocks):
+        label = f"runs[{position}]" if isinstance(runs, list) else f"runs.{name}"
+        if block is not None and not isinstance(block, dict):
+            problems.append(Problem(f"{shown(block)} is not a mapping", key=label))
+        elif not isinstance(name, str):
+            problems.append(
+                Problem("is missing" if name is None else f"{shown(name)} is not a text", key=f"{label}.name")
+            )
+        elif name in named:
+            problems.append(Problem(f"'{name}' is taken by an earlier run", key=f"{label}.name"))
+        elif isinstance(runs, dict) and "name" in (block or {}):
+            problems.append(Problem("a run of a mapping is named by its key; leave it out", key=f"{label}.name"))
+        else:
+            named[name] = {key: deepcopy(value) for key, value in (block or {}).items() if key != "name"}
+    return named, problems
+
+
+def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any]]) -> Problem | None:
+    """Set what one word of the command line says; return what is wrong with it."""
+    match = _OVERRIDE.fullmatch(token)
+    if match is None:
+        return Problem("is no override such as runs.NAME.num_rebuilds=2", key=token)
+    path, text = match.groups()
+    outer, _, inner = path.partition(".")
+    parts = inner.split(".")
+    if not all(parts):
+        return Problem("has an empty part", key=path)
+    if outer == "runs":
+        name = _longest_key(runs, parts)
+        if name is None:
+            return Problem(f"no run called '{parts[0]}'{did_you_mean(parts[0], runs)}", key=path)
+        rest = parts[name.count(".") + 1 :]
+        if rest in ([], ["name"]):
+            return Problem("a run's name and the run as a whole are the file's; set a key of it", key=path)
+        target, parts = runs[name], rest
+    else:
+        target = shared
+    try:
+        _set(target, parts, read_value(text))
+    except ConfigError as error:
+        return Problem(str(error), key=path)
+    return None
+
+
+def _set(mapping: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Set a key by its path; a key of the file may itself hold dots, as those of variations do.
+
+    Raises:
+        ConfigError: If the path leads through something that is no mapping.
+    """
+    key = _longest_key(mapping, parts) or parts[0]
+    rest = parts[key.count(".") + 1 :]
+    if not rest:
+        mapping[key] = value
+        return
+    if mapping.get(key) is None:
+        mapping[key] = {}
+    if not isinstance(mapping[key], dict):
+        raise ConfigError(f"cannot be set: '{key}' is {shown(mapping[key])}, which is no mapping")
+    _set(mapping[key], rest, value)
+
+
+def _longest_key(mapping: Mapping[str, Any], parts: Sequence[str]) -> str | None:
+    candidates = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((key for key in candidates if key in mapping), None)
+
+
+def _unused(shared: Mapping[str, Any], runs: Mapping[str, Any], job_keys: frozenset[str]) -> list[Problem]:
+    """Return what is shared and neither a key of a run nor named by one: a slip of the pen, most likely."""
+    named = {key for key in shared if key not in job_keys and not _mentions((shared, runs), f"${{shared.{key}")}
+    return [Problem(f"unknown key{did_you_mean(key, job_keys)}", key=f"shared.{key}") for key in shared if key in named]
+
+
+def _mentions(value: Any, text: str) -> bool:
+    return any(isinstance(leaf, str) and text in leaf for _, leaf in leaves(value, into_lists=True))
+
+
+def _job(name: str, block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, **{key: _whole_block(value, shared) for key, value in block.items()}}
+
+
+def _whole_block(value: Any, shared: Mapping[str, Any]) -> Any:
+    """Return the mapping that ``${shared.policy}`` and the like name, other values as they are."""
+    match = _WHOLE_BLOCK.fullmatch(value) if isinstance(value, str) else None
+    found = value_at(shared, match[1].split(".")) if match else None
+    return deepcopy(found) if isinstance(found, Mapping) else value
+
+
+def _begun_anew(text: str | None, words: Mapping[str, str]) -> str | None:
+    for old, new in words.items():
+        if text is not None and text.startswith(old):
+            return new + text.removeprefix(old)
+    return text
