@@ -14,7 +14,7 @@ from benchmarks.harness.environments import CPU, build, episodes, make_policy
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.workers.plain_loop import EPISODE_STEPS
-from isaaclab_arena.distributed.devices.opengl import choose_opengl
+from isaaclab_arena.distributed.devices import choose_opengl
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout

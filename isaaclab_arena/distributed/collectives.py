@@ -1,13 +1,225 @@
-"""The collectives of training; every rank must call them together, and a single process gets its own value."""
+"""The collectives of training, and the exchange of small tensors between the ranks of one machine."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+import logging
+import select
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.distributed.neighbours import Neighbours, connect_neighbours
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.process import machine_identity
+from isaaclab_arena.distributed.ranks import DistributedError, Ranks
+from isaaclab_arena.errors import first_line
+
+# Exchange tensors between the ranks of one machine over Unix sockets; gloo takes many times as long for small ones.
+
+_LOG = logging.getLogger(__name__)
+_MOST_RANKS = 8
+"""Every rank sends to every other one, which would be too much for many ranks."""
+_HEAD = struct.Struct("=QQ")
+"""Before each message: how many there were, and its size in bytes. Two ranks that call different things differ here."""
+
+
+class _Connection:
+    """A connection to one rank, with the parts of the message under way.
+
+    Args:
+        rank: The other rank.
+        to_rank: A connected socket.
+    """
+
+    def __init__(self, rank: int, to_rank: socket.socket) -> None:
+        to_rank.settimeout(0.0)
+        self.rank = rank
+        self.socket = to_rank
+        self.left_to_send = memoryview(b"")
+        self.left_to_receive = memoryview(b"")
+
+    def advance(self) -> None:
+        """Send and receive what is possible without waiting.
+
+        Raises:
+            OSError: If the other rank has closed the connection.
+        """
+        with suppress(BlockingIOError):
+            while self.left_to_send:
+                self.left_to_send = self.left_to_send[self.socket.send(self.left_to_send) :]
+        with suppress(BlockingIOError):
+            while self.left_to_receive:
+                received = self.socket.recv_into(self.left_to_receive)
+                if not received:
+                    raise ConnectionResetError("closed by the other rank")
+                self.left_to_receive = self.left_to_receive[received:]
+
+    @property
+    def awaited(self) -> int:
+        """The events of `select.poll` that this message needs to go on, 0 if it is done."""
+        return (select.POLLOUT if self.left_to_send else 0) | (select.POLLIN if self.left_to_receive else 0)
+
+
+class Neighbours:
+    """This rank's connections to all others, which are processes of the same machine.
+
+    Args:
+        rank: This rank.
+        sockets: Rank to a connected socket, for every other rank.
+        timeout_s: How long to wait for the others in one exchange [s].
+    """
+
+    def __init__(self, rank: int, sockets: Mapping[int, socket.socket], *, timeout_s: float) -> None:
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._connections = [_Connection(other, sockets[other]) for other in sorted(sockets)]
+        self._buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(len(sockets) + 1)]
+        self._num_exchanged = 0
+
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return every rank's tensor, by rank; every rank calls it.
+
+        Args:
+            values: On the CPU; shapes and types have to be the same on all ranks.
+
+        Returns:
+            Tensors that are overwritten by the next call.
+
+        Raises:
+            DistributedError: If a rank is gone, is silent for too long, or sends something else.
+        """
+        size = values.numel() * values.element_size()
+        self._num_exchanged += 1
+        head = _HEAD.pack(self._num_exchanged, size)
+        messages = [buffer.numpy().data[: _HEAD.size + size] for buffer in self._with_room(_HEAD.size + size)]
+        gathered = [
+            buffer[_HEAD.size : _HEAD.size + size].view(values.dtype).view(values.shape) for buffer in self._buffers
+        ]
+        messages[self._rank][: _HEAD.size] = head
+        gathered[self._rank].copy_(values.detach())
+        for connection in self._connections:
+            connection.left_to_send = messages[self._rank]
+            connection.left_to_receive = messages[connection.rank]
+        self._exchange()
+        for connection in self._connections:
+            if messages[connection.rank][: _HEAD.size] != head:
+                raise self._failure([connection], "it takes part in another exchange than this rank does")
+        return gathered
+
+    def close(self) -> None:
+        """Close all connections; what was sent before can still be received."""
+        for connection in self._connections:
+            connection.socket.close()
+
+    def _with_room(self, size: int) -> list[torch.Tensor]:
+        """Return a buffer for each rank, of at least so many bytes."""
+        if len(self._buffers[0]) < size:
+            self._buffers = [torch.empty(size, dtype=torch.uint8) for _ in self._buffers]
+        return self._buffers
+
+    def _exchange(self) -> None:
+        """Send and receive until all messages are through; no rank waits to send before it receives."""
+        while True:
+            waiting = select.poll()
+            awaited = []
+            for connection in self._connections:
+                try:
+                    connection.advance()
+                except OSError as error:
+                    raise self._failure([connection], f"its connection is lost ({first_line(error)})") from error
+                if connection.awaited:
+                    waiting.register(connection.socket, connection.awaited)
+                    awaited.append(connection)
+            if not awaited:
+                return
+            if not waiting.poll(self._timeout_s * 1000.0):
+                raise self._failure(awaited, f"nothing came for {self._timeout_s:g} s")
+
+    def _failure(self, connections: Sequence[_Connection], reason: str) -> DistributedError:
+        lost = " and ".join(f"rank {connection.rank}" for connection in connections)
+        world_size = len(self._connections) + 1
+        return DistributedError(f"rank {self._rank} of {world_size} cannot go on without {lost}: {reason}; see its log")
+
+
+def connect_neighbours(ranks: Ranks, *, timeout_s: float) -> Neighbours | None:
+    """Connect this rank to all others, if there are few and all are on the CPU of one machine; every rank calls it.
+
+    Args:
+        ranks: All ranks.
+        timeout_s: How long to wait for the others, now and in each exchange [s].
+
+    Returns:
+        The connections, or None on all ranks if they have to talk through the process group.
+
+    Raises:
+        DistributedError: If a rank is gone.
+    """
+    context = ranks.context
+    if not 1 < context.world_size <= _MOST_RANKS:
+        return None
+    with tempfile.TemporaryDirectory(prefix="isaaclab_arena_rank_") as directory, _unix_socket() as listener:
+        path = f"{directory}/rank"
+        own = json.dumps([context.device.type, machine_identity(), path if _listens(listener, path) else None])
+        devices, machines, paths = zip(*map(json.loads, ranks.gather("neighbour", own)), strict=True)
+        if set(devices) != {"cpu"} or len(set(machines)) > 1 or None in paths:
+            return None
+        sockets = {rank: _unix_socket() for rank in range(context.rank)}
+        is_connected = all(_connects(to_rank, paths[rank]) for rank, to_rank in sockets.items())
+        # Ranks of one machine may be in containers that see other directories.
+        if "False" in ranks.gather("whether neighbours are connected", str(is_connected)):
+            for to_rank in sockets.values():
+                to_rank.close()
+            return None
+        for to_rank in sockets.values():
+            to_rank.sendall(bytes([context.rank]))
+        higher = _accepted(listener, context.world_size - context.rank - 1, timeout_s=timeout_s)
+    return Neighbours(context.rank, {**sockets, **higher}, timeout_s=timeout_s)
+
+
+def _unix_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def _listens(listener: socket.socket, path: str) -> bool:
+    """Let a socket listen, and return whether it does; its name may be too long, at about 100 bytes.
+
+    Only processes of this user can connect, because the directory is theirs alone.
+    """
+    try:
+        listener.bind(path)
+        listener.listen(_MOST_RANKS)
+    except OSError as error:
+        _LOG.debug("no Unix socket in %s: %s", path, error)
+        return False
+    return True
+
+
+def _connects(to_rank: socket.socket, path: str) -> bool:
+    try:
+        to_rank.connect(path)
+    except OSError as error:
+        _LOG.debug("cannot connect to %s: %s", path, error)
+        return False
+    return True
+
+
+def _accepted(listener: socket.socket, count: int, *, timeout_s: float) -> dict[int, socket.socket]:
+    """Return the connections of so many other ranks, which say first who they are."""
+    accepted = {}
+    try:
+        listener.settimeout(timeout_s)
+        for _ in range(count):
+            to_rank = listener.accept()[0]
+            to_rank.settimeout(timeout_s)
+            accepted[to_rank.recv(1)[0]] = to_rank
+    except (OSError, IndexError) as error:
+        raise DistributedError(f"a rank of this machine has gone while the ranks connected: {error}") from error
+    return accepted
+
+
+# The collectives of training; every rank must call them together, and a single process gets its own value.
 
 _CONNECTED: list[Neighbours] = []
 """The connections that collectives use, the last ones of these; without any they use the process group."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from isaaclab_arena.distributed.context import DistributedContext, claimed_rank, take_rank_of_scheduler
-from isaaclab_arena.distributed.launching.launcher_messages import failures_recorded
+from isaaclab_arena.distributed.launch_options import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.logs import open_missing_streams, plain_text, set_up_console_logging

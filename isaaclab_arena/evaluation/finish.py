@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
+from isaaclab_arena.distributed.launch_options import leave_last_words
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation.console import as_text, show_results
 from isaaclab_arena.storage.layout import job_directory

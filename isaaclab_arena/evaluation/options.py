@@ -17,9 +17,8 @@ from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank
-from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
-from isaaclab_arena.distributed.devices.policy_device import check_policy_device
-from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
+from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
+from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video_options import VideoOptions

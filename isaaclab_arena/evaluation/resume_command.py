@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext, is_a_rank
-from isaaclab_arena.distributed.launching.launch_options import without_launch_options
+from isaaclab_arena.distributed.launch_options import without_launch_options
 from isaaclab_arena.distributed.process import command_of_parent
 from isaaclab_arena.evaluation.options import is_run
 from isaaclab_arena.evaluation.plan.planning import RunRequest

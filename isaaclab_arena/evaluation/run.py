@@ -10,11 +10,10 @@ from pathlib import Path
 
 from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
-from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
+from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.launch_options import leave_last_words
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
-from isaaclab_arena.distributed.process_group import initialise
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.finish import Ending, consolidate_what_ranks_left, merge_and_show, write_live_report
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from isaaclab_arena.distributed.devices.policy_device import check_policy_device, resolve_policy_device
+from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.models.action_scaling import ActionScaling

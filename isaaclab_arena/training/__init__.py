@@ -6,7 +6,7 @@ from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
     from isaaclab_arena.distributed.context import is_a_rank
-    from isaaclab_arena.distributed.devices.visible_gpus import selectable_gpu_count
+    from isaaclab_arena.distributed.devices import selectable_gpu_count
     from isaaclab_arena.training.settings.tasks import TASKS
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
 _HOMES = {
     "TASKS": "isaaclab_arena.training.settings.tasks",
     "is_a_rank": "isaaclab_arena.distributed.context",
-    "selectable_gpu_count": "isaaclab_arena.distributed.devices.visible_gpus",
+    "selectable_gpu_count": "isaaclab_arena.distributed.devices",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""
 

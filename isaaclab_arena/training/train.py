@@ -17,9 +17,9 @@ if __name__ == "__main__":
     collect_later()
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.launching.launch import launch_if_asked
+from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import die_with_parent, leave_process, leave_process_on_error, limit_threads
-from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.sim.threads import default_num_threads

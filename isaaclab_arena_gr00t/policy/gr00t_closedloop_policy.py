@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
+from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.connections import Connections

@@ -15,7 +15,7 @@ from isaaclab_arena.distributed.process import (
     leave_process_on_error,
     limit_threads,
 )
-from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena_gr00t.training.options import FinetuneOptions

@@ -17,12 +17,11 @@ import torch.distributed as dist
 import tyro
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
-from isaaclab_arena.distributed.launching.launch import launch_if_asked
-from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
-from isaaclab_arena.distributed.launching.launcher_messages import announce_run_directory
+from isaaclab_arena.distributed.devices import joined_gpu_ids
+from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.launch_options import LaunchOptions, announce_run_directory
 from isaaclab_arena.distributed.process import die_with_parent
-from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.process.interruption import watch_for_interruption

@@ -6,8 +6,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from isaaclab_arena.distributed.collectives import between_neighbours
-from isaaclab_arena.distributed.neighbours import connect_neighbours
+from isaaclab_arena.distributed.collectives import between_neighbours, connect_neighbours
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from tests.distributed.threads import ranks_in_threads
 

@@ -3,8 +3,7 @@
 import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process_group import initialise
-from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.distributed.ranks import DistributedError, initialise
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300])

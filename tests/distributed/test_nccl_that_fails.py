@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.distributed.nccl_trial import last_line, try_together
+from isaaclab_arena.distributed.ranks import last_line, try_together
 from tests.distributed.test_process_group import free_port
 from tests.distributed.threads import ranks_in_threads
 

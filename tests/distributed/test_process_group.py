@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from isaaclab_arena.distributed import process_group
+from isaaclab_arena.distributed import ranks as process_group
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process_group import choose_backend, initialise
-from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError, Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError, Ranks, choose_backend, initialise
 from isaaclab_arena.errors import ConfigError
 from tests.distributed.threads import ranks_in_threads
 from tests.preloaded.interpreter import preloaded_python
@@ -26,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 START_UP = """
     import sys, torch, torch.distributed as dist
     from isaaclab_arena.distributed.context import DistributedContext
-    from isaaclab_arena.distributed.process_group import initialise
+    from isaaclab_arena.distributed.ranks import initialise
     from isaaclab_arena.errors import ConfigError
     context = DistributedContext.from_environment()
     with initialise(context, timeout_s=30) as ranks:
@@ -99,7 +98,7 @@ def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends(tmp_pa
     script = """
         import gc, sys, weakref, torch.distributed as dist
         from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.process_group import initialise
+        from isaaclab_arena.distributed.ranks import initialise
         with initialise(DistributedContext.from_environment(device="cpu"), timeout_s=30):
             group = weakref.ref(dist.group.WORLD)
             # Neither may leave while the other still joins.
@@ -118,7 +117,7 @@ def test_ranks_that_join_twice_hear_nothing_of_the_first_time(tmp_path):
     script = """
         import sys, time
         from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.process_group import initialise
+        from isaaclab_arena.distributed.ranks import initialise
         context = DistributedContext.from_environment(device="cpu")
         heard = []
         for directory in ("first", "second"):
@@ -141,7 +140,7 @@ def test_a_program_that_follows_another_at_the_same_address_hears_nothing_of_it(
         import sys, time
         from pathlib import Path
         from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.process_group import initialise
+        from isaaclab_arena.distributed.ranks import initialise
         context = DistributedContext.from_environment(device="cpu")
         name, other = sys.argv[1:]
         with initialise(context, timeout_s=60) as ranks:
@@ -168,7 +167,7 @@ def test_a_program_that_follows_another_at_the_same_address_hears_nothing_of_it(
 def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once(tmp_path):
     script = """
         from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.process_group import initialise
+        from isaaclab_arena.distributed.ranks import initialise
         from isaaclab_arena.errors import ConfigError
         context = DistributedContext.from_environment()
         with initialise(context, timeout_s=60) as ranks:
@@ -367,7 +366,7 @@ def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one(tmp_path):
     script = """
         import sys
         from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.process_group import initialise
+        from isaaclab_arena.distributed.ranks import initialise
         with initialise(DistributedContext.from_environment(device="cuda"), timeout_s=60) as ranks:
             sys.stdout.write(f"{ranks.backend} {ranks.context.device}")
     """

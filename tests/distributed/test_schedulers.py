@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.distributed.context import DistributedContext, claimed_rank, is_a_rank, take_rank_of_scheduler
-from isaaclab_arena.distributed.schedulers import variables_of_scheduler
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    claimed_rank,
+    is_a_rank,
+    take_rank_of_scheduler,
+    variables_of_scheduler,
+)
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import write_jobs
 

@@ -19,8 +19,7 @@ from isaaclab_arena.distributed.collectives import (
 )
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process import leave_process
-from isaaclab_arena.distributed.process_group import initialise
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked

@@ -22,13 +22,11 @@ from rich.table import Table
 
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.distributed.context import DistributedContext, take_rank_of_scheduler
-from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices, describe_variables
-from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
-from isaaclab_arena.distributed.launching.launch import launch_if_asked
-from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
+from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
+from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.distributed.process import die_with_parent
-from isaaclab_arena.distributed.process_group import choose_backend, gpu_name, initialise
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import Ranks, choose_backend, gpu_name, initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import exit_code_of, show_results

@@ -11,8 +11,7 @@ from pydantic import Field
 from isaaclab_arena.cli.commands.replay import chosen_episodes
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
-from isaaclab_arena.distributed.devices.device_names import check_device_exists
-from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
+from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.filming.choosing import Choice, chosen_jobs, discordant_episodes, episodes_by_outcome
 from isaaclab_arena.evaluation.filming.filming import FilmedEpisode, film_episodes

@@ -9,8 +9,7 @@ import tyro
 
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
-from isaaclab_arena.distributed.devices.device_names import check_device_exists
-from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
+from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.verify.replaying import ReplayedEpisode, ReplaySettings, replay
 from isaaclab_arena.logs import plain_text

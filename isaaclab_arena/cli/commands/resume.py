@@ -10,7 +10,7 @@ import tyro
 from isaaclab_arena.cli.command_table import COMMANDS, MAINS, commands_of_others
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
-from isaaclab_arena.distributed.launching.launch_options import without_launch_options, without_options
+from isaaclab_arena.distributed.launch_options import without_launch_options, without_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.resume_command import resuming_command
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE

@@ -12,7 +12,7 @@ import tyro
 
 from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
-from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
+from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.evaluation.verify.sample import draw_sample

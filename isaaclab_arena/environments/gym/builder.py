@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.distributed.devices.egl_devices import draw_on
-from isaaclab_arena.distributed.devices.opengl import VARIABLE, OpenglChoice, choose_opengl
+from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
 from isaaclab_arena.environments.gym.env_slots import (
     EnvSlots,
     LocalSlots,

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
+from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.process import (
     limit_threads,
     machine_identity,

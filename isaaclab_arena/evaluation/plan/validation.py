@@ -12,11 +12,7 @@ from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobsFile
-from isaaclab_arena.distributed.devices.policy_device import (
-    check_policy_device,
-    cpu_holds_for_policy,
-    resolve_policy_device,
-)
+from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_policy_batch

@@ -14,8 +14,8 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
-from isaaclab_arena.distributed.launching.launcher_messages import announce_run_directory
+from isaaclab_arena.distributed.devices import visible_gpu_count
+from isaaclab_arena.distributed.launch_options import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.options import RunOptions

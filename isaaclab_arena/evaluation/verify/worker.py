@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
+from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
-from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.job.rank_settings import rank_settings

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from isaaclab_arena.config.options import misnamed_options, option_names, option_types
-from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
+from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 

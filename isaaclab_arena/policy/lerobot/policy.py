@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.devices.policy_device import check_policy_device, resolve_policy_device
+from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources

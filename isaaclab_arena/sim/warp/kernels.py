@@ -17,7 +17,7 @@ from typing import IO
 import torch
 import warp
 
-from isaaclab_arena.distributed.devices.visible_gpus import gpu_address, visible_gpu_count
+from isaaclab_arena.distributed.devices import gpu_address, visible_gpu_count
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes, module_times
 

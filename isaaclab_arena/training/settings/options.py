@@ -10,8 +10,8 @@ import tyro
 
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.distributed.context import claimed_rank
-from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
-from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
+from isaaclab_arena.distributed.devices import joined_gpu_ids
+from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.training.settings.documents import default_document, paths_of

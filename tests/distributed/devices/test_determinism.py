@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
+from isaaclab_arena.distributed.devices import calculate_deterministically
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.distributed.devices.device_names import check_device_exists, parse_count
+from isaaclab_arena.distributed.devices import check_device_exists, parse_count
 from isaaclab_arena.errors import ConfigError
 
 

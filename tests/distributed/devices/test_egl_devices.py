@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from isaaclab_arena.distributed.devices.egl_devices import draw_on
+from isaaclab_arena.distributed.devices import draw_on
 
 
 def visible(devices: str) -> dict[str, str]:

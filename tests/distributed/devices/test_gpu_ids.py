@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids, select_gpus
+from isaaclab_arena.distributed.devices import joined_gpu_ids, select_gpus
 from isaaclab_arena.errors import ConfigError
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.distributed.devices.opengl import choose_opengl
+from isaaclab_arena.distributed.devices import choose_opengl
 
 
 @pytest.mark.parametrize(

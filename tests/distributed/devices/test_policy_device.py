@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.distributed.devices.device_names import check_device_exists
-from isaaclab_arena.distributed.devices.policy_device import (
+from isaaclab_arena.distributed.devices import (
+    check_device_exists,
     check_policy_device,
     cpu_holds_for_policy,
     resolve_policy_device,

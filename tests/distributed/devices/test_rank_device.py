@@ -1,7 +1,6 @@
 import pytest
 
-from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
-from isaaclab_arena.distributed.devices.rank_device import choose_rank_device, gpu_of_rank
+from isaaclab_arena.distributed.devices import choose_rank_device, gpu_of_rank, resolve_policy_device
 from isaaclab_arena.errors import ConfigError
 
 

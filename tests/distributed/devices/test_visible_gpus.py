@@ -1,5 +1,4 @@
-from isaaclab_arena.distributed.devices.egl_devices import describe_variables
-from isaaclab_arena.distributed.devices.visible_gpus import narrow_gpus, visible_devices
+from isaaclab_arena.distributed.devices import describe_variables, narrow_gpus, visible_devices
 
 
 def test_what_a_process_sees_is_narrowed_and_told():

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.distributed.launching.launch import launch_if_asked, most_processes
-from isaaclab_arena.distributed.launching.launch_options import Launch, LaunchOptions
+from isaaclab_arena.distributed.launch import launch_if_asked, most_processes
+from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions
 from isaaclab_arena.distributed.process import process_start_ticks
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.distributed.launching.launch_options import Launch
-from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx
+from isaaclab_arena.distributed.launch_options import Launch
+from isaaclab_arena.distributed.rank_processes import run_ranks_over_torchrunx
 
 
 class FakeLauncher:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.devices.egl_devices import draw_on
+from isaaclab_arena.distributed.devices import draw_on
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError

@@ -11,7 +11,7 @@ RANK = """
 import json, os, signal, sys, time
 from pathlib import Path
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch, lowest_live_rank, wait_for_ranks

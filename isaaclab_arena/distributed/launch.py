@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import is_a_rank, launcher_log_variable
-from isaaclab_arena.distributed.devices.gpu_ids import GpuSelection, select_gpus
-from isaaclab_arena.distributed.devices.visible_gpus import (
+from isaaclab_arena.distributed.devices import (
+    GpuSelection,
     gpu_variables,
     narrow_gpus,
+    select_gpus,
     selectable_gpu_count,
     visible_devices,
 )
-from isaaclab_arena.distributed.launching.launch_options import Launch, LaunchOptions, without_launch_options
+from isaaclab_arena.distributed.launch_options import Launch, LaunchOptions, without_launch_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.garbage import collect_from_now_on
 
@@ -103,8 +104,10 @@ def _launch(
 
 def _launcher(options: LaunchOptions) -> Callable[[Launch], int]:
     # Most runs start no ranks, so they should not import torch's launcher.
-    from isaaclab_arena.distributed.launching.rank_processes import run_ranks  # noqa: PLC0415  slow to load
-    from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415  slow to load
+    from isaaclab_arena.distributed.rank_processes import (  # noqa: PLC0415  slow to load
+        run_ranks,
+        run_ranks_over_torchrunx,
+    )
 
     collect_from_now_on()
     return run_ranks_over_torchrunx if options.launcher == "torchrunx" else run_ranks

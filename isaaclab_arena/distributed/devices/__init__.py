@@ -1,1 +1,0 @@
-"""Choose the GPU or CPU of a process."""

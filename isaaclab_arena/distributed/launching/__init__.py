@@ -1,1 +1,0 @@
-"""Start one process per GPU, and pass on their output and their failures."""
