@@ -1,9 +1,7 @@
 """Parts of a task: the specification, the judge, and the builder that makes an environment of them."""
 
-from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
-from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder, ObjectOptions, TableOptions, TableTask
 from isaaclab_arena.environments.mdp import locomotion_terms, terms
-from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.environments.mdp.observations import (
     ObservationTerm,
     number_term,
@@ -11,7 +9,7 @@ from isaaclab_arena.environments.mdp.observations import (
     orientation_term,
     position_term,
 )
-from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.sim.backend import Backend

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from isaaclab_arena.environments.mdp.paraphrases import word_distance
-from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL, Axis
-from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.variations.catalogue import word_distance
+from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.interfaces.variation import Variation
 
 LEVELS = range(1, EDGE_LEVEL + 1)

@@ -14,8 +14,7 @@ import mujoco
 import numpy as np
 
 from benchmarks.harness.pages import run
-from isaaclab_arena.environments.tasks.locomotion.humanoid import FEET, HUMANOID, PELVIS
-from isaaclab_arena.environments.tasks.locomotion.reference_motion import COLUMNS_OF_THE_ROOT
+from isaaclab_arena.environments.tasks.humanoid import COLUMNS_OF_THE_ROOT, FEET, HUMANOID, PELVIS
 from isaaclab_arena.sim.scene.scene import ASSETS, ScenePart, compose_scene
 
 MOTION = ASSETS / "motions" / "squat_and_wave.csv"

@@ -19,9 +19,8 @@ from benchmarks.artifacts.task_catalog import tasks
 from benchmarks.harness.environments import CPU, episodes
 from benchmarks.harness.pages import run
 from isaaclab_arena.environments.arena.builder import TableTask
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
-from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL, LANGUAGE, Axis
-from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.arena.environment import TableEnvironment
+from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, LANGUAGE, Axis, enabled_variations
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.variation import Variation
 

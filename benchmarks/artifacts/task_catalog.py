@@ -17,7 +17,7 @@ from benchmarks.artifacts.level_tables import level_table, paraphrase_table
 from benchmarks.harness.environments import CPU, episodes
 from benchmarks.harness.pages import run
 from isaaclab_arena.environments.arena.builder import TableTask
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec

@@ -22,8 +22,8 @@ from benchmarks.gpu.worlds import (
 )
 from benchmarks.harness.environments import CPU
 from benchmarks.harness.pages import run
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.sim.threads import default_num_threads
 
 

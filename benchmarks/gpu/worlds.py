@@ -14,7 +14,7 @@ import warp
 from benchmarks.harness.environments import CPU, build
 from benchmarks.harness.timing import in_turn
 from isaaclab_arena.device_reads import on_cpu
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp.kernels import trim_graph_memory

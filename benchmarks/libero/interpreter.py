@@ -12,7 +12,7 @@ HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 """What the policy of every harness does: nothing, with the gripper open."""
 
 # By its file, because the package around it needs more than LIBERO's interpreter has.
-_READER = Path(__file__).parents[2] / "isaaclab_arena/environments/gym/worker/sources/libero_init_states.py"
+_READER = Path(__file__).parents[2] / "isaaclab_arena/environments/gym/worker/sources/libero_tasks.py"
 
 
 def stand_in_for_torch() -> None:

@@ -18,7 +18,7 @@ from benchmarks.harness.environments import build
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import Timing, median, timed
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.recording.video_file import VideoFile
 

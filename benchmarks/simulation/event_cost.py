@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.harness.environments import build, episodes, make_policy
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table, spread
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
-from isaaclab_arena.environments.events.moments import MomentRing
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
+from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.environment import Environment

@@ -9,10 +9,9 @@ import torch
 from PIL import Image, ImageDraw
 
 from benchmarks.harness.environments import CPU, make_policy
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.variations.axes import AXES
-from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.variations.overrides import AXES, enabled_variations
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord

@@ -13,8 +13,7 @@ from benchmarks.harness.environments import CPU, make_policy, success_rate, tall
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, EDGE_LEVEL, Axis
-from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.variation import Variation

@@ -5,22 +5,22 @@ from isaaclab_arena.registry import Registry
 ENVIRONMENTS = Registry(
     "environment",
     {
-        "reach": "isaaclab_arena.environments.tasks.manipulation.reach:REACH",
-        "lift_object": "isaaclab_arena.environments.tasks.manipulation.lift_object:LIFT_OBJECT",
-        "pick_and_place": "isaaclab_arena.environments.tasks.manipulation.pick_and_place:PICK_AND_PLACE",
-        "open_drawer": "isaaclab_arena.environments.tasks.articulated.open_drawer:OPEN_DRAWER",
-        "close_drawer": "isaaclab_arena.environments.tasks.articulated.close_drawer:CLOSE_DRAWER",
-        "open_microwave": "isaaclab_arena.environments.tasks.articulated.open_microwave:OPEN_MICROWAVE",
-        "stack": "isaaclab_arena.environments.tasks.manipulation.stack:STACK",
-        "pick_by_colour": "isaaclab_arena.environments.tasks.manipulation.pick_by_colour:PICK_BY_COLOUR",
-        "sort_two": "isaaclab_arena.environments.tasks.manipulation.sort_two:SORT_TWO",
-        "push_to_goal": "isaaclab_arena.environments.tasks.manipulation.push_to_goal:PUSH_TO_GOAL",
-        "push_cube": "isaaclab_arena.environments.tasks.manipulation.push_cube:PUSH_CUBE",
-        "walk_humanoid": "isaaclab_arena.environments.tasks.locomotion.walk_humanoid:WALK_HUMANOID",
-        "track_motion": "isaaclab_arena.environments.tasks.locomotion.track_motion:TRACK_MOTION",
-        "press_button": "isaaclab_arena.environments.tasks.articulated.press_button:PRESS_BUTTON",
+        "reach": "isaaclab_arena.environments.tasks.reach:REACH",
+        "lift_object": "isaaclab_arena.environments.tasks.lift_object:LIFT_OBJECT",
+        "pick_and_place": "isaaclab_arena.environments.tasks.pick_and_place:PICK_AND_PLACE",
+        "open_drawer": "isaaclab_arena.environments.tasks.open_drawer:OPEN_DRAWER",
+        "close_drawer": "isaaclab_arena.environments.tasks.close_drawer:CLOSE_DRAWER",
+        "open_microwave": "isaaclab_arena.environments.tasks.open_microwave:OPEN_MICROWAVE",
+        "stack": "isaaclab_arena.environments.tasks.stack:STACK",
+        "pick_by_colour": "isaaclab_arena.environments.tasks.pick_by_colour:PICK_BY_COLOUR",
+        "sort_two": "isaaclab_arena.environments.tasks.sort_two:SORT_TWO",
+        "push_to_goal": "isaaclab_arena.environments.tasks.push_to_goal:PUSH_TO_GOAL",
+        "push_cube": "isaaclab_arena.environments.tasks.push_cube:PUSH_CUBE",
+        "walk_humanoid": "isaaclab_arena.environments.tasks.walk_humanoid:WALK_HUMANOID",
+        "track_motion": "isaaclab_arena.environments.tasks.track_motion:TRACK_MOTION",
+        "press_button": "isaaclab_arena.environments.tasks.press_button:PRESS_BUTTON",
         "cartpole": "isaaclab_arena.environments.tasks.cartpole:CARTPOLE",
-        "velocity_go1": "isaaclab_arena.environments.tasks.locomotion.velocity_go1:VELOCITY_GO1",
+        "velocity_go1": "isaaclab_arena.environments.tasks.velocity_go1:VELOCITY_GO1",
     },
     entry_point_group="isaaclab_arena.environments",
     schemes={
@@ -37,7 +37,7 @@ SUITES = Registry(
     "suite",
     {
         **{
-            name: f"isaaclab_arena.environments.libero.suites:{name.upper()}"
+            name: f"isaaclab_arena.environments.libero.checkout:{name.upper()}"
             for name in ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
         },
         "metaworld_mt10": "isaaclab_arena.environments.suites:METAWORLD_MT10",
@@ -45,7 +45,7 @@ SUITES = Registry(
     },
     entry_point_group="isaaclab_arena.suites",
     schemes={
-        "libero": "isaaclab_arena.environments.libero.suites:libero_suite",
+        "libero": "isaaclab_arena.environments.libero.checkout:libero_suite",
         "vla_eval": "isaaclab_arena.environments.gym.vla_eval:vla_eval_suite",
     },
 )
@@ -53,8 +53,8 @@ SUITES = Registry(
 EMBODIMENTS = Registry(
     "embodiment",
     {
-        "panda": "isaaclab_arena.environments.robots.panda:PANDA",
-        "so101": "isaaclab_arena.environments.robots.so101:SO101",
+        "panda": "isaaclab_arena.environments.robots.arms:PANDA",
+        "so101": "isaaclab_arena.environments.robots.arms:SO101",
     },
     entry_point_group="isaaclab_arena.embodiments",
     schemes={"menagerie": "isaaclab_arena.environments.robots.menagerie:menagerie_embodiment"},

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
-from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment, FloorEnvironment, TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout.rollout import rollout

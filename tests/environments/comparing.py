@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.interfaces.environment import Observation, Step
 
 

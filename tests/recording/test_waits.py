@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment

@@ -11,7 +11,7 @@ from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.robustness import drops, drops_table, sentences, write_robustness
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, drawn, kept
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
-from isaaclab_arena.environments.variations.axes import ALL_AXES, EDGE_LEVEL
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.console import results_console

@@ -14,8 +14,8 @@ from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
-from isaaclab_arena.environments.arena.film_studio import FilmStudio
+from isaaclab_arena.environments.arena.cameras import FilmStudio
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.robots.lookup import known_embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem

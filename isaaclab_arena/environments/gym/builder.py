@@ -21,15 +21,14 @@ from isaaclab_arena.environments.gym.env_slots import (
     SlotReset,
     SlotSource,
 )
-from isaaclab_arena.environments.gym.env_worker import ANSWERS
+from isaaclab_arena.environments.gym.env_worker import ANSWERS, FAMILIES, WorkerSlots, find_in_worker, finding_worker
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     GymEnvironment,
     GymTraits,
+    SuccessRule,
 )
-from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.sources import source_of
-from isaaclab_arena.environments.gym.worker_slots import FAMILIES, WorkerSlots, find_in_worker, finding_worker
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isaaclab_arena.environments.gym.worker.drawing import drawing_of
-from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
-from isaaclab_arena.environments.gym.worker.own_generators import OwnGenerators, others_kept
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, OwnGenerators, drawing_of, others_kept
 from isaaclab_arena.environments.gym.worker.shared_arrays import (
     FIRST_ENTRY,
     MOVE,

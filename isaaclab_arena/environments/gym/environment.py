@@ -1,7 +1,7 @@
 """Environments made elsewhere, behind Gymnasium's interface, as one `Environment`."""
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +9,162 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
-from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
-from isaaclab_arena.environments.gym.success import SuccessRule
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, HoldAction, Observation, Step
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, PictureLayout, picture_layout
+from isaaclab_arena.interfaces.pictures import CAMERAS, PictureLayout, SomePictures, picture_layout
 from isaaclab_arena.interfaces.specs import ArraySpec
+
+# Judge success in an environment that has only rewards and an ``info``.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuccessRule:
+    """Reads success from a step; with neither attribute, success is not measured.
+
+    Attributes:
+        key: Entry of ``info`` that is true when the task is solved; names of nested ones are joined with dots.
+        return_threshold: Return from which on an episode is a success.
+        end_on_success: Whether an episode ends at the first step whose ``key`` is true; otherwise its last step counts.
+    """
+
+    key: str | None = None
+    return_threshold: float | None = None
+    end_on_success: bool = True
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether success is known at all."""
+        return self.key is not None or self.return_threshold is not None
+
+    @property
+    def ends_episode(self) -> bool:
+        """Whether success ends an episode. A return may still fall again, so its threshold does not."""
+        return self.key is not None and self.end_on_success
+
+    def is_met_by(self, info: Mapping[str, float]) -> bool:
+        """Return whether the task is solved where an episode starts, given what the ``info`` of its reset says."""
+        return self.ends_episode and self.key is not None and info.get(self.key) == 1.0
+
+    def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
+        """Return in which env slots the task is solved as of a step. Shape: (num_envs,), bool.
+
+        Args:
+            steps: The step.
+            returns: Sum of the rewards so far. Shape: (num_envs,), float64.
+            moved: Env slots that made the step; nothing is solved in others. Shape: (num_envs,), bool.
+
+        Raises:
+            ArenaError: If the key is neither true nor false, or missing when an episode ends.
+        """
+        if self.return_threshold is not None:
+            return moved & (returns >= self.return_threshold)
+        if self.key is None:
+            return np.zeros_like(moved)
+        is_there, values = steps.entry(self.key)
+        missing = moved & ~is_there
+        if missing.any() and (missing := missing & (steps.terminated | steps.truncated)).any():
+            names = steps.info_names.get(int(np.argmax(missing)), ())
+            hint = did_you_mean(self.key, names) or "; it is empty"
+            raise ArenaError(f"success_key: the info of an episode's last step has no '{self.key}'{hint}")
+        is_there &= moved
+        unclear = is_there & (values != 0.0) & (values != 1.0)
+        if unclear.any():
+            value = values[np.argmax(unclear)]
+            raise ArenaError(f"success_key: info['{self.key}'] is {value:g}, neither true nor false")
+        return is_there & (values == 1.0)
+
+
+# Keeps the pictures that env slots observed last, and tells those of the present from older ones.
+
+
+class SlotPictures:
+    """The group ``camera_obs`` of a batch of single environments, which may leave pictures out.
+
+    Args:
+        specs: The terms of the group.
+        num_envs: Number of env slots. One that was never reset shows black pictures.
+        always_drawn: Whether the environments draw every picture, also those that nobody wants.
+
+    Attributes:
+        num_drawn: Pictures that were drawn, one for each env slot and each term.
+    """
+
+    def __init__(self, specs: Mapping[str, ArraySpec], num_envs: int, *, always_drawn: bool) -> None:
+        self._arrays = {name: np.zeros((num_envs, *spec.shape), np.uint8) for name, spec in specs.items()}
+        self._always_drawn = always_drawn
+        self._announced: Sequence[int] | None = None
+        self._outdated = np.zeros(num_envs, bool)
+        self.num_drawn = 0
+
+    def __len__(self) -> int:
+        """Return how many terms there are."""
+        return len(self._arrays)
+
+    def announce(self, env_ids: Sequence[int] | None) -> None:
+        """Say which env slots are looked at when `wanted` is called next, None for all."""
+        self._announced = env_ids
+
+    def wanted(self, moving: Iterable[int], resting: np.ndarray) -> set[int]:
+        """Return which of the env slots that are about to move were announced; the announcement is used up.
+
+        Of env slots that rest, a last picture that was left out cannot be drawn any more. It is black if they are
+        announced, so that a reader of all env slots can go on: nobody acts on what it shows.
+
+        Args:
+            moving: The env slots.
+            resting: Which env slots are without an episode. Shape: (num_envs,), bool.
+        """
+        if not self:
+            return set()
+        announced, self._announced = self._announced, None
+        named = np.zeros(len(resting), bool)
+        named[slice(None) if announced is None else list(announced)] = True
+        black = self._outdated & resting & named
+        for pictures in self._arrays.values():
+            pictures[black] = 0
+        self._outdated &= ~black
+        return {env_id for env_id in moving if named[env_id]}
+
+    def put(self, env_id: int, observation: Mapping[str, np.ndarray], *, drawn: bool) -> None:
+        """Keep what an env slot observed after it has moved; without pictures, its earlier ones are out of date.
+
+        Args:
+            env_id: The env slot.
+            observation: Term to array. Pictures are there only if they were wanted.
+            drawn: Whether they were.
+        """
+        self._outdated[env_id] = not drawn
+        if drawn:
+            for name, pictures in self._arrays.items():
+                pictures[env_id] = observation[name]
+        if drawn or self._always_drawn:
+            self.num_drawn += len(self._arrays)
+
+    def observed(self, device: torch.device) -> dict[str, torch.Tensor | SomePictures]:
+        """Return the pictures of all env slots, shape (num_envs, height, width, channels), or those of the present."""
+        if not self._outdated.any():
+            return {name: torch.from_numpy(each.copy()).to(device) for name, each in self._arrays.items()}
+        places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
+        drawn = {name: torch.from_numpy(each[~self._outdated]).to(device) for name, each in self._arrays.items()}
+        return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
+
+    def of(self, name: str, env_ids: Sequence[int]) -> np.ndarray:
+        """Return the pictures of some env slots. Shape: (len(env_ids), height, width, channels).
+
+        Raises:
+            UnannouncedPictureError: If one of them is out of date.
+        """
+        outdated = [env_id for env_id in env_ids if self._outdated[env_id]]
+        if outdated:
+            raise UnannouncedPictureError(
+                f"'{name}' of env slots {', '.join(map(str, outdated))} was not drawn, and this environment cannot do "
+                "so afterwards; docs/how_to/cameras.md says how pictures are announced"
+            )
+        return self._arrays[name][list(env_ids)]
+
+
+# Environments made elsewhere, behind Gymnasium's interface, as one `Environment`.
 
 INDEX_CONDITION = "gym.episode_index"
 

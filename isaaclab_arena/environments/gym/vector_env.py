@@ -1,16 +1,123 @@
-"""An environment as Gymnasium's vector API shows it, for users who bring a loop of their own."""
+"""An environment as Gymnasium shows it, vectorised or single, for users who bring a loop of their own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from isaaclab_arena.environments.gym.observation_forms import ObservationForm, formed, formed_space
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.pictures import Filmable
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
+from isaaclab_arena.storage.robomimic_file import flat_array
+
+# The forms in which Gymnasium's interfaces show observations: nested as they are, one dict of terms, or one vector.
+
+_POLICY, _CAMERAS = "policy", "camera_obs"
+_NUMPY_TYPES = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.uint8: np.uint8,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+}
+
+
+class ObservationForm(StrEnum):
+    """How an observation is shown.
+
+    ``NESTED``: groups of terms, as in `isaaclab_arena.interfaces.environment.Environment`. ``DICT``: all terms in one
+    dict, of which those of groups other than ``policy`` and ``camera_obs`` have their group's name in front. ``FLAT``:
+    the terms of group ``policy`` in one vector, in alphabetical order of their names.
+    """
+
+    NESTED = "nested"
+    DICT = "dict"
+    FLAT = "flat"
+
+
+def default_form(*, enable_cameras: bool) -> ObservationForm:
+    """Return the form that learning libraries take without a wrapper: one vector, or a dict where there are pictures.
+
+    Args:
+        enable_cameras: Whether there are pictures.
+    """
+    return ObservationForm.DICT if enable_cameras else ObservationForm.FLAT
+
+
+def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
+    """Return the space of observations in a form.
+
+    Args:
+        spec: What is observed of one env slot.
+        form: The form.
+        batch: Leading dimensions: (num_envs,), or none for one env slot.
+
+    Raises:
+        ConfigError: If nothing is left to be shown.
+    """
+    if form is ObservationForm.NESTED:
+        return _nested_space(spec, batch)
+    if form is ObservationForm.DICT:
+        return gymnasium.spaces.Dict({name: _box(part, batch, least_dims=1) for name, part in _terms(spec)})
+    group = spec.get(_POLICY)
+    if not isinstance(group, Mapping):
+        raise ConfigError(Problem("flat shows group policy, which this environment does not have", key="observations"))
+    size = sum(int(np.prod(part.shape)) for _, part in _terms({_POLICY: group}))
+    return gymnasium.spaces.Box(-np.inf, np.inf, (*batch, size), np.float32)
+
+
+def formed(observation: Mapping[str, Any], form: ObservationForm, *, batch_dims: int) -> Any:
+    """Return an observation in a form.
+
+    Args:
+        observation: Nested arrays. Shape of each: (*batch, ...).
+        form: The form.
+        batch_dims: Number of leading dimensions.
+    """
+    if form is ObservationForm.NESTED:
+        return observation
+    if form is ObservationForm.DICT:
+        return {name: part if part.ndim > batch_dims else part[..., None] for name, part in _terms(observation)}
+    return flat_array(dict(_terms({_POLICY: observation[_POLICY]})), batch_dims=batch_dims)
+
+
+def _terms(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of every term; names have no dots, which torch takes in no name of a module."""
+    for group, terms in tree.items():
+        prefix = "" if group in (_POLICY, _CAMERAS) else f"{group}_"
+        if not isinstance(terms, Mapping):
+            yield group, terms
+            continue
+        for name, part in terms.items():
+            if isinstance(part, Mapping):
+                yield from _terms({f"{prefix}{name}": part})
+            else:
+                yield f"{prefix}{name}", part
+
+
+def _nested_space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
+    if isinstance(spec, ArraySpec):
+        return _box(spec, batch)
+    return gymnasium.spaces.Dict({name: _nested_space(part, batch) for name, part in spec.items()})
+
+
+def _box(spec: ArraySpec, batch: tuple[int, ...], *, least_dims: int = 0) -> gymnasium.spaces.Box:
+    dtype = _NUMPY_TYPES[spec.dtype]
+    whole = not np.issubdtype(dtype, np.floating)
+    low = np.iinfo(dtype).min if whole else -np.inf
+    high = np.iinfo(dtype).max if whole else np.inf
+    shape = spec.shape if len(spec.shape) >= least_dims else (1,)
+    return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype)
+
+
+# An environment as Gymnasium's vector API shows it, for users who bring a loop of their own.
 
 
 class EnvironmentVectorEnv(VectorEnv):
@@ -98,3 +205,78 @@ class EnvironmentVectorEnv(VectorEnv):
     def _conditions(self, episode: Episode) -> Mapping[str, Any]:
         drawn = self.environment.draw_conditions(episode.conditions_generator())
         return self.environment.vary_conditions(drawn, episode)
+
+
+# An environment with one env slot as Gymnasium's own interface, for programs that know single environments.
+
+
+class SingleEnv(gymnasium.Env):
+    """Shows an environment with one env slot as a `gymnasium.Env`.
+
+    ``info["success"]``, where the environment measures it, and ``info["diverged"]`` are bool; an episode whose physics
+    diverged counts as truncated. Other metrics are numbers.
+
+    Args:
+        environment: What is shown, with ``num_envs`` 1; closed with this.
+        seed: Seed of the episodes until `reset` is given another.
+        render_mode: ``rgb_array`` for `render` to show the environment's viewport.
+        observations: The form of observations.
+
+    Raises:
+        ValueError: If the environment has another number of env slots.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as Gymnasium declares it
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        seed: int = 0,
+        render_mode: str | None = None,
+        observations: ObservationForm = ObservationForm.NESTED,
+    ) -> None:
+        if environment.num_envs != 1:
+            raise ValueError(f"one env slot is shown, and the environment has {environment.num_envs}")
+        self.environment = environment
+        self.render_mode = render_mode
+        self._vector_env = EnvironmentVectorEnv(environment, seed=seed, observations=observations)
+        self.observation_space = self._vector_env.single_observation_space
+        self.action_space = environment.single_action_space
+        self.metadata = {**type(self).metadata, "render_fps": round(1.0 / environment.control_dt)}
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode: the next one in turn, or with ``seed`` the first of a job of that seed.
+
+        Returns:
+            The observation, and ``info["conditions"]``, what the episode
+            starts from.
+        """
+        super().reset(seed=seed)
+        del options
+        observation, info = self._vector_env.reset(seed=seed)
+        return _first(observation), {"conditions": info["conditions"][0]}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Make one control step. Shape of ``action``: (action_dim,)."""
+        observation, reward, terminated, truncated, info = self._vector_env.step(np.asarray(action, np.float32)[None])
+        told = {name: values[0].item() for name, values in info.items()}
+        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
+
+    def render(self) -> np.ndarray:
+        """Return what the viewport shows. Shape: (height, width, 3), uint8.
+
+        Raises:
+            KeyError: If the environment cannot be filmed.
+        """
+        if not isinstance(self.environment, Filmable):
+            raise KeyError(f"no camera {VIEWPORT}: this environment cannot be filmed")
+        return self.environment.film([0], [VIEWPORT])[VIEWPORT][0]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._vector_env.close()
+
+
+def _first(observation: Any) -> Any:
+    return with_leaves(observation, lambda part: part[0]) if isinstance(observation, Mapping) else observation[0]

@@ -2,29 +2,173 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from isaaclab_arena.config.options import Count, NotNegative
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
-from isaaclab_arena.environments.gym.environment import GymTraits
-from isaaclab_arena.environments.gym.worker.sources.libero_init_states import InitStatesError, read_init_states
-from isaaclab_arena.environments.libero.assets import missing_assets
-from isaaclab_arena.environments.libero.checkout import LiberoCheckout, LiberoTask, checkout_at
-from isaaclab_arena.environments.libero.environment import (
-    FIXTURE_SEED,
-    INIT_STATE,
-    RESET_INDEX,
-    LiberoEnvironment,
-)
-from isaaclab_arena.environments.libero.protocols import PROTOCOLS, Protocol, Seeding
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
+from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
+from isaaclab_arena.environments.gym.worker.sources.libero_tasks import InitStatesError, read_init_states
+from isaaclab_arena.environments.libero.checkout import LiberoCheckout, LiberoTask, checkout_at, missing_assets
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.workers.kept_workers import REMEMBERED
+
+# How harnesses play LIBERO: steps, waiting, seeds, pictures, gripper and number of episodes.
+
+
+class Seeding(StrEnum):
+    """From what the places of fixtures are drawn.
+
+    ``ONCE``: the generator is seeded when the environment is made, and every episode takes its next reset.
+    ``EVERY_RESET``: it is seeded before each reset, with a number that counts the episodes.
+    ``EPISODE``: it is seeded before each reset, with a number that belongs to the episode, and nothing else matters.
+    """
+
+    ONCE = "once"
+    EVERY_RESET = "every reset"
+    EPISODE = "episode"
+
+
+class Gripper(StrEnum):
+    """How the last number of an action becomes what LIBERO takes: -1 opens, 1 closes.
+
+    ``RAW``: as it is. ``SIGN``: -1 below zero, else 1. ``OPEN_IS_ONE``: 0 closes and 1 opens, rounded to either.
+    """
+
+    RAW = "raw"
+    SIGN = "sign"
+    OPEN_IS_ONE = "open is one"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """What a harness decides of an episode.
+
+    Attributes:
+        max_steps: Control steps that a policy has, by suite.
+        other_max_steps: The same in suites that the harness does not know.
+        num_episodes: Episodes of a task, of which no more than there are initial states.
+        seeding: From what the places of fixtures are drawn.
+        seed: What the generator is seeded with; for ``EVERY_RESET`` in the first episode.
+        resets_before: Resets that the harness makes before that of its first episode.
+        camera_size: Width and height that pictures are drawn in [pixels].
+        picture_size: Width and height that they are shrunk to, None for none [pixels].
+        wait_steps: Control steps in which the arm holds still before a policy is asked.
+        gripper: How the last number of an action is meant.
+    """
+
+    max_steps: Mapping[str, int]
+    other_max_steps: int = 520
+    num_episodes: int = 50
+    seeding: Seeding = Seeding.ONCE
+    seed: int = 7
+    resets_before: int = 0
+    camera_size: int = 256
+    picture_size: int | None = None
+    wait_steps: int = 10
+    gripper: Gripper = Gripper.RAW
+
+    def steps_in(self, suite: str) -> int:
+        """Return how many control steps a policy has in a suite; ``libero_goal_task`` has those of ``libero_goal``."""
+        known = (each for each in self.max_steps if f"{suite}_".startswith(f"{each}_"))
+        return self.max_steps.get(next(known, ""), self.other_max_steps)
+
+
+_LONGEST_DEMONSTRATIONS = MappingProxyType(
+    {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
+)
+
+# docs/how_to/libero.md names the file and the commit that each value was read from.
+PROTOCOLS: Mapping[str, Protocol] = {
+    "strict": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, seeding=Seeding.EPISODE),
+    "openpi": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, picture_size=224),
+    "openvla": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, seed=0, gripper=Gripper.OPEN_IS_ONE),
+    "lerobot": Protocol(
+        max_steps={**_LONGEST_DEMONSTRATIONS, "libero_spatial": 280},
+        other_max_steps=500,
+        seeding=Seeding.EVERY_RESET,
+        seed=1000,
+        resets_before=1,
+        camera_size=360,
+    ),
+    "gr00t": Protocol(
+        max_steps={**_LONGEST_DEMONSTRATIONS, "libero_goal": 600, "libero_10": 1000},
+        num_episodes=5,
+        seed=0,
+        gripper=Gripper.OPEN_IS_ONE,
+    ),
+    "vla_eval": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, other_max_steps=300, gripper=Gripper.SIGN),
+}
+
+
+# LIBERO's tasks as an environment whose episodes are described by their conditions.
+
+FIXTURE_SEED = "libero.fixture_seed"
+RESET_INDEX = "libero.reset_index"
+INIT_STATE = "libero.init_state"
+
+
+class LiberoEnvironment(GymEnvironment):
+    """A batch of LIBERO's environments.
+
+    The conditions of an episode are its initial state, and where fixtures stand: a seed, and how many resets come
+    before. They follow from the index of the episode as the protocol says.
+
+    Args:
+        slots: The single environments.
+        num_envs: How many.
+        traits: What they do not say themselves.
+        device: Where observations live and actions are expected.
+        protocol: How episodes are played.
+        facts: What decides the numbers beside the versions of packages, for the provenance.
+    """
+
+    def __init__(
+        self,
+        slots: EnvSlots,
+        num_envs: int,
+        traits: GymTraits,
+        device: torch.device,
+        *,
+        protocol: Protocol,
+        facts: Mapping[str, str],
+    ) -> None:
+        super().__init__(slots, num_envs, traits, device)
+        self._protocol = protocol
+        self._facts = facts
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """Draw the seed of the fixtures, where it belongs to the episode."""
+        if self._protocol.seeding is not Seeding.EPISODE:
+            return {FIXTURE_SEED: self._protocol.seed}
+        return {FIXTURE_SEED: int(generator.integers(0, 2**32, dtype=np.uint64))}
+
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Return the conditions with what follows from the index of the episode."""
+        index, seeding = episode.episode_index, self._protocol.seeding
+        seed = int(str(conditions[FIXTURE_SEED])) + (index if seeding is Seeding.EVERY_RESET else 0)
+        resets = 0 if seeding is Seeding.EPISODE else self._protocol.resets_before + index
+        return {**conditions, FIXTURE_SEED: seed, RESET_INDEX: resets, INIT_STATE: index}
+
+    def slot_reset(self, conditions: Conditions) -> SlotReset:
+        """Return what a single environment starts from: all of the conditions."""
+        plain = {key: int(str(conditions[key])) for key in (FIXTURE_SEED, RESET_INDEX, INIT_STATE)}
+        return SlotReset(seed=plain[FIXTURE_SEED], options={"conditions": plain})
+
+    def provenance(self) -> Mapping[str, str]:
+        """Return what simulated an episode, by which protocol."""
+        return {**super().provenance(), **self._facts}
+
+
+# Build the tasks of LIBERO, ``libero:<suite>/<task>``, from a checkout of the user's own, in workers.
 
 INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
 

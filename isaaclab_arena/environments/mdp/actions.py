@@ -1,4 +1,4 @@
-"""Action modes: what the numbers of an action mean, and the actuator targets that follow from them."""
+"""Actions: what their numbers mean, and the actuator targets that follow, for arms and for robots on a floor."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,7 +11,10 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.kinematics import damped_least_squares, step_within_limits
 from isaaclab_arena.sim.named_state import side_by_side
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.robot import Robot
+
+# Action modes: what the numbers of an action mean, and the actuator targets that follow from them.
 
 ActionModeName: TypeAlias = Literal["joint_position", "ee_delta"]
 ACTION_MODES: tuple[str, ...] = get_args(ActionModeName)
@@ -155,3 +158,49 @@ def make_action_mode(name: str, robot: Robot, backend: Backend, control_dt: floa
     """Return the action mode of a name in `ACTION_MODES`."""
     modes: dict[str, type[ActionMode]] = {mode.name: mode for mode in (JointPosition, EndEffectorDelta)}
     return modes[name](robot, backend, control_dt)
+
+
+# Turn the actions of a robot on a floor into controls of its actuators.
+
+
+class FloorActions:
+    """Turns actions into controls and back.
+
+    Args:
+        robot: Whose actions.
+        backend: The simulation it stands in.
+
+    Attributes:
+        spec: What an action looks like.
+    """
+
+    def __init__(self, robot: FloorRobot, backend: Backend) -> None:
+        names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
+        bound = (robot.action_bound,) * len(names)
+        low = tuple(-value for value in bound)
+        self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
+        self._bound = robot.action_bound
+        self._indices = side_by_side(backend.actuator_indices(robot.actuators))
+        dtype = backend.ctrl.dtype
+        self._default = torch.tensor(robot.default_control, dtype=dtype, device=backend.device)
+        self._scale = torch.tensor(robot.action_scale, dtype=dtype, device=backend.device)
+
+    def controls(self, backend: Backend, action: torch.Tensor, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the controls that actions ask for.
+
+        Args:
+            backend: The simulation.
+            action: Shape: (num_envs, action_dim).
+            centre: What zero actions ask for, if not the robot's default. Shape: (num_envs, action_dim).
+
+        Returns:
+            Shape: (num_envs, nu).
+        """
+        controls = backend.ctrl.clone()
+        bounded = action.to(controls.dtype).clamp(-self._bound, self._bound)
+        controls[:, self._indices] = (self._default if centre is None else centre) + self._scale * bounded
+        return controls
+
+    def last(self, backend: Backend, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the actions of which the controls are now the result, 0 after a reset. Shapes: as `controls`."""
+        return (backend.ctrl[:, self._indices] - (self._default if centre is None else centre)) / self._scale

@@ -1,21 +1,30 @@
-"""Make an embodiment of a robot's description and its MJCF file, and check every name first."""
+"""An embodiment of a robot's description and its MJCF file, whose names are all checked first."""
 
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import mujoco
 
 from isaaclab_arena.environments.robots.description import RobotDescription, read_description
-from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.robots.menagerie_checkout import menagerie_root
-from isaaclab_arena.environments.robots.workspace import Workspace
+from isaaclab_arena.environments.robots.embodiment import Embodiment, Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.paths import expanded, not_a_plain_file
 from isaaclab_arena.sim.scene.mjcf_files import file_outside
 from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import PartFrame
+
+# Find a checkout of MuJoCo Menagerie through its environment variable.
+
+
+def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the directory of a checkout of MuJoCo Menagerie, None if MENAGERIE_ROOT is not set."""
+    return expanded(environ.get("MENAGERIE_ROOT")) or None
+
+
+# Make an embodiment of a robot's description and its MJCF file, and check every name first.
 
 _TOOL = "arena_tool"
 _FEW_JOINTS_ROTATION_WEIGHT = 0.05

@@ -106,7 +106,7 @@ class CameraDescription(MountDescription):
 
 
 class WorkspaceDescription(_Described):
-    """The box in which tasks put objects; see `isaaclab_arena.environments.robots.workspace.Workspace`.
+    """The box in which tasks put objects; see `isaaclab_arena.environments.robots.embodiment.Workspace`.
 
     Attributes:
         low: Lowest corner: x, y, z [m].

@@ -1,10 +1,71 @@
-"""Define an embodiment: a robot, its MJCF file, and its workspace."""
+"""An embodiment: a robot, its MJCF file, and its workspace."""
 
+import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from isaaclab_arena.environments.robots.workspace import Workspace
 from isaaclab_arena.sim.scene.robot import Robot
 from isaaclab_arena.sim.scene.scene import CameraPose, PartFrame, ScenePart
+
+# Define where on the table a robot works, and scale tasks from one robot's workspace to another's.
+
+TABLE = "scenes/table.xml"
+"""The scene that every robot on the table stands in, relative to the package's assets."""
+
+Area: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Lowest and highest corner of a box."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The part of the table, and of the space above it, in which a robot can do its work.
+
+    Tasks are laid out for the reference workspace, the Panda's. For another robot they are scaled, so that each corner
+    of the reference box maps to the same corner of the robot's own.
+
+    Attributes:
+        low: Lowest corner: x, y and z [m].
+        high: Highest corner: x, y and z [m].
+        reach_m: Largest horizontal distance from its base at which the robot can touch things [m].
+        tallest_m: Height of the tallest object that it can grasp from above or push [m].
+    """
+
+    low: tuple[float, float, float]
+    high: tuple[float, float, float]
+    reach_m: float
+    tallest_m: float = math.inf
+
+    def on_table(self, low: tuple[float, ...], high: tuple[float, ...]) -> Area:
+        """Return an area of the reference table, scaled to this robot's workspace.
+
+        Args:
+            low: Lowest x and y [m]; further values are returned unchanged.
+            high: Highest x and y [m], likewise.
+        """
+        return self._fitted(low, 2), self._fitted(high, 2)
+
+    def in_space(self, low: tuple[float, float, float], high: tuple[float, float, float]) -> Area:
+        """Return a box of the reference workspace, scaled to this robot's; x, y and z [m]."""
+        return self._fitted(low, 3), self._fitted(high, 3)
+
+    def _fitted(self, corner: tuple[float, ...], num_axes: int) -> tuple[float, ...]:
+        reference = REFERENCE_WORKSPACE
+        if (self.low, self.high) == (reference.low, reference.high):
+            return corner
+        fitted = [
+            self.low[axis]
+            + (corner[axis] - reference.low[axis])
+            * (self.high[axis] - self.low[axis])
+            / (reference.high[axis] - reference.low[axis])
+            for axis in range(num_axes)
+        ]
+        return (*fitted, *corner[num_axes:])
+
+
+REFERENCE_WORKSPACE = Workspace(low=(0.40, -0.25, 0.10), high=(0.60, 0.25, 0.45), reach_m=0.855)
+
+
+# Define an embodiment: a robot, its MJCF file, and its workspace.
 
 
 @dataclass(frozen=True, kw_only=True)

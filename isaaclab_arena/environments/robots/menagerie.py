@@ -4,9 +4,8 @@ import importlib
 import importlib.util
 from pathlib import Path
 
-from isaaclab_arena.environments.robots.described import described_embodiment
+from isaaclab_arena.environments.robots.described import described_embodiment, menagerie_root
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.robots.menagerie_checkout import menagerie_root
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.sim.scene.scene import ASSETS
 

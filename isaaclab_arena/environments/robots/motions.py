@@ -12,8 +12,7 @@ import mujoco
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.robots.workspace import TABLE
+from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.math.rotation import rotate, rotate_inverse
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend

@@ -1,6 +1,7 @@
-"""The catalogue: everything that may vary in an environment, found from its task and its compiled model."""
+"""Everything that may vary in an environment: surfaces, distractors, other words for the task."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -8,20 +9,192 @@ from typing import TypeAlias
 import mujoco
 import numpy as np
 
-from isaaclab_arena.environments.mdp.paraphrases import check_paraphrases
+from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.variations.compression import NO_COMPRESSION
-from isaaclab_arena.environments.variations.starts import SHIFT, TURN
-from isaaclab_arena.environments.variations.surfaces import NUM_PATTERNS, PATTERN, SURFACES, TEXTURE, WHOLE
-from isaaclab_arena.interfaces.episode import ConditionValue
+from isaaclab_arena.environments.objects import ObjectAsset
+from isaaclab_arena.environments.variations.disturbances import NO_COMPRESSION
+from isaaclab_arena.environments.variations.overrides import SHIFT, TURN
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
 from isaaclab_arena.sim.model_changes import (
+    ModelChange,
     body_geoms,
     body_mass,
     colour_of,
     is_scalable,
+    retextured,
     touching_geoms,
 )
+from isaaclab_arena.sim.scene.scene import ScenePart, SceneTexture, texture_of
+
+# Other words for the same task: how far they are from its own, and that they tell nothing but the task.
+
+TELLTALES = frozenset(
+    (
+        *("level", "levels", "axis", "axes", "paraphrase", "paraphrased", "rewrite", "variation", "variant"),
+        *("robustness", "benign", "perturbation", "perturbed", "difficulty", "episode"),
+        *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+        *("first", "second", "third", "fourth", "fifth"),
+    )
+)
+"""Words by which a policy could know that its words were changed, or how far."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def word_distance(one: str, other: str) -> float:
+    """Return how much two texts differ: the share of their words that only one of them has, 0 to 1."""
+    ours, theirs = _words(one), _words(other)
+    return 1.0 - len(ours & theirs) / len(ours | theirs)
+
+
+def check_paraphrases(instruction: str, paraphrases: Sequence[str]) -> None:
+    """Refuse paraphrases that say more than the task, or are not in order.
+
+    Args:
+        instruction: The task's own words in an episode.
+        paraphrases: The same task in other words, from near to far.
+
+    Raises:
+        ConfigError: If one tells of the change itself, or has no words of its own, or is nearer to the task's own
+            words than the one before it.
+    """
+    nearest = 0.0
+    for said in paraphrases:
+        telling = sorted((_words(said) - _words(instruction)) & TELLTALES | set(re.findall(r"\d+", said)))
+        if telling:
+            raise _refused(f"'{said}' tells more than '{instruction}' does: {', '.join(telling)}")
+        distance = word_distance(instruction, said)
+        if distance == 0.0:
+            raise _refused(f"'{said}' has the words of '{instruction}'")
+        if distance < nearest:
+            raise _refused(f"'{said}' is nearer to '{instruction}' than the one before it; order them from near to far")
+        nearest = distance
+
+
+def _refused(message: str) -> ConfigError:
+    return ConfigError(Problem(f"paraphrase {message}", key="paraphrases"))
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+# Cover the table and the floor with other patterns, more or less of each mixed into what is there.
+
+SURFACES: Mapping[str, str] = {"table": "wood", "background": "floor"}
+"""Asset of a variation to the material of the scene that it covers."""
+
+_COARSENESS = {"table": 1, "background": 2}
+"""The floor repeats its texture on fewer metres."""
+
+TEXTURE, PATTERN = "texture", "pattern"
+WHOLE = 5
+"""A texture counts in fifths: of so many parts nothing is left of the scene's own."""
+
+_SIZE = 256
+_CHARCOAL, _CREAM, _TAN, _VIOLET = (58, 60, 66), (236, 228, 206), (176, 148, 112), (126, 96, 150)
+_GREY, _ASH, _TEAL, _ROSE = (150, 152, 156), (206, 208, 210), (84, 142, 140), (206, 160, 166)
+_COLOURS = (
+    (_CREAM, _TEAL),
+    (_CHARCOAL, _GREY),
+    (_ASH, _VIOLET),
+    (_TAN, _CHARCOAL),
+    (_ROSE, _CREAM),
+    (_TEAL, _CHARCOAL),
+)
+NUM_PATTERNS = len(_COLOURS)
+
+
+def covered(variations: Sequence[Variation]) -> tuple[str, ...]:
+    """Return which surfaces variations change, by their asset."""
+    return tuple(each.asset for each in variations if each.name == TEXTURE)
+
+
+def surface_textures(scene: str, assets: Sequence[str]) -> Iterator[SceneTexture]:
+    """Yield each mixture of each pattern with a surface's own texture.
+
+    Args:
+        scene: Path of the scene's MJCF file, relative to the package's assets.
+        assets: The surfaces.
+    """
+    for asset in assets:
+        own = _resized(texture_of(scene, SURFACES[asset])).astype(np.int64)
+        for pattern in range(NUM_PATTERNS):
+            other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
+            for parts in range(1, WHOLE + 1):
+                pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
+                yield SceneTexture(name=_name(asset, pattern, parts), pixels=pixels.astype(np.uint8))
+
+
+def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
+    """Return a pattern that repeats without a seam. Shape: (256, 256, 3), uint8.
+
+    Args:
+        pattern: Which one, from 0.
+        coarseness: 1, or 2 for one that is twice as coarse.
+    """
+    y, x = np.mgrid[:_SIZE, :_SIZE] // coarseness
+    of_first = (
+        (x // 32) % 2 == 0,
+        (x // 64 + y // 64) % 2 == 0,
+        (x % 64 - 32) ** 2 + (y % 64 - 32) ** 2 > 18**2,
+        _scatter(x // 8, y // 8) % 3 > 0,
+        (x % 64 < 44) & (y % 64 < 44),
+        (_wave(x, 128) + _wave(y, 128)) % 64 < 32,
+    )[pattern]
+    first, second = _COLOURS[pattern]
+    return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
+
+
+def drawn_patterns(conditions: Conditions, episode: Episode) -> dict[str, ConditionValue]:
+    """Return which pattern each surface gets, the same for every mixture.
+
+    Args:
+        conditions: The episode's, the mixtures among them.
+        episode: The episode.
+    """
+    return {
+        f"{asset}.{PATTERN}": int(NUM_PATTERNS * episode.variation_generator(f"{asset}.{PATTERN}").random())
+        for asset in SURFACES
+        if f"{asset}.{TEXTURE}" in conditions
+    }
+
+
+def surface_changes(model: mujoco.MjModel, conditions: Conditions) -> Iterator[ModelChange]:
+    """Yield what is different in the model where surfaces are covered; none where nothing is mixed in."""
+    for asset, material in SURFACES.items():
+        parts = round(number(conditions.get(f"{asset}.{TEXTURE}", 0)))
+        if parts > 0:
+            pattern = round(number(conditions[f"{asset}.{PATTERN}"]))
+            yield retextured(model, material, _name(asset, pattern, parts))
+
+
+def _name(asset: str, pattern: int, parts: int) -> str:
+    return f"{asset}_{TEXTURE}_{pattern}_{parts}"
+
+
+def _resized(pixels: np.ndarray) -> np.ndarray:
+    """Return a texture of 256 lines and columns, by means of the pixels that become one."""
+    tall, wide = (side // _SIZE for side in pixels.shape[:2])
+    blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
+    return (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
+
+
+def _wave(values: np.ndarray, length: int) -> np.ndarray:
+    """Return whole numbers that rise and fall with a period."""
+    return np.abs(values % length - length // 2)
+
+
+def _scatter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return whole numbers without an order that one would see, the same on every machine."""
+    mixed = (x * 73856093) ^ (y * 19349663)
+    return (mixed * 2654435761 % 2**32) >> 16
+
+
+# The catalogue: everything that may vary in an environment, found from its task and its compiled model.
 
 ACTION_NOISE = "action.noise"
 ACTION_NOISE_SEED = "action.noise_seed"
@@ -345,3 +518,194 @@ def _variation(
 
 def _cm(value: float) -> float:
     return round(float(value), 2)
+
+
+# Objects that stand about and have no part in the task: which ones, and where there is room for them.
+
+_KINDS = ("can", "cylinder", "cube")
+_NOT_PLACED_BY_US = ("table", "robot", "distractor")
+_LOW, _HIGH = (0.30, -0.42), (0.78, 0.42)
+_ROOM_M = 0.05
+_TRIES = 200
+_FLOOR_M = -0.75
+_PARKED_X_M = -1.6
+
+
+def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
+    """Return what may stand about: objects that the task's own words cannot mean."""
+    said = set(task.spec.instruction.lower().split()) | set(task.spec.rigid_objects)
+    kinds = [OBJECTS.get(name) for name in _KINDS]
+    return tuple(kind for kind in kinds if not said & {kind.name, *kind.words.lower().split()})
+
+
+def most_distractors(variations: Sequence[Variation]) -> int:
+    """Return how many distractors an environment must hold ready."""
+    for variation in variations:
+        if variation.key == DISTRACTOR_COUNT:
+            return round(max(variation.sampler.numbers))
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distractors:
+    """The distractors that an environment holds ready; those not in use stand on the floor behind the robot.
+
+    Attributes:
+        things: What they are, in order.
+    """
+
+    things: tuple[ObjectAsset, ...]
+
+    @classmethod
+    def ready(cls, task: Task, count: int) -> "Distractors":
+        """Return as many as are asked for, of as many kinds as there are."""
+        kinds = distractor_kinds(task)
+        return cls(things=tuple(kinds[index % len(kinds)] for index in range(count)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names among conditions and in recordings."""
+        return tuple(f"distractor_{index + 1}" for index in range(len(self.things)))
+
+    @property
+    def rigid_objects(self) -> Mapping[str, str]:
+        """Name in recordings to free joint."""
+        return {name: f"{name}/free" for name in self.names}
+
+    def parts(self) -> tuple[ScenePart, ...]:
+        """Return them as parts of a scene, on the floor behind the robot."""
+        return tuple(
+            ScenePart(prefix=name, asset=thing.asset, position=(_PARKED_X_M, 0.3 * index, _FLOOR_M + thing.half_height))
+            for index, (name, thing) in enumerate(zip(self.names, self.things, strict=True))
+        )
+
+    def placed(
+        self, among: Sequence["Footprint"], conditions: Conditions, generator: np.random.Generator
+    ) -> dict[str, ConditionValue]:
+        """Draw where the first of them stand on the table, clear of each other and of the task's things.
+
+        Args:
+            among: The task's things.
+            conditions: Where these start, and how many distractors there are.
+            generator: The stream to draw from.
+
+        Returns:
+            Their poses, and how many there was room for.
+        """
+        taken = [footprint.at(conditions) for footprint in among]
+        count = round(number(conditions[DISTRACTOR_COUNT]))
+        poses: dict[str, ConditionValue] = {}
+        num_placed = 0
+        for name, thing in zip(self.names[:count], self.things[:count], strict=True):
+            spot = _free_spot(taken, thing.footprint_radius, generator)
+            if spot is None:
+                break
+            radius = thing.footprint_radius
+            taken.append(Obstacle(x=spot[0], y=spot[1], half_x=radius, half_y=radius))
+            poses[f"{name}.position"] = (*spot, thing.half_height)
+            poses[f"{name}.yaw"] = float(generator.uniform(-math.pi, math.pi))
+            num_placed += 1
+        return {DISTRACTOR_COUNT: num_placed, **poses}
+
+    def joint_positions(self, conditions: Conditions) -> dict[str, tuple[float, ...]]:
+        """Return where those in use start."""
+        return {
+            f"{name}/free": upright_pose(point(conditions[f"{name}.position"]), conditions[f"{name}.yaw"])
+            for name in self.names
+            if f"{name}.position" in conditions
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """A rectangle of the table that is taken.
+
+    Attributes:
+        x: Its middle [m].
+        y: Its middle [m].
+        half_x: Half its length along x [m].
+        half_y: Half its length along y [m].
+    """
+
+    x: float
+    y: float
+    half_x: float
+    half_y: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What one of the task's things takes of the table, wherever an episode puts it.
+
+    Attributes:
+        asset: Its name among conditions.
+        place: Where it is in the model [m]; it stays there in episodes whose conditions do not place it.
+        middle: The middle of its rectangle, relative to its origin [m].
+        half: Half the rectangle's lengths along x and y [m].
+    """
+
+    asset: str
+    place: tuple[float, float]
+    middle: tuple[float, float]
+    half: tuple[float, float]
+
+    def at(self, conditions: Conditions) -> Obstacle:
+        """Return what it takes in an episode."""
+        x, y = point(conditions.get(f"{self.asset}.position", self.place))[:2]
+        return Obstacle(x=x + self.middle[0], y=y + self.middle[1], half_x=self.half[0], half_y=self.half[1])
+
+
+def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
+    """Return what the task's things take of the table, seen from above.
+
+    Args:
+        model: The compiled scene.
+        task: The task in it.
+    """
+    asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
+    asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
+    found = []
+    for index in range(1, model.nbody):
+        name = str(model.body(index).name)
+        prefix = name.partition("/")[0]
+        if int(model.body_parentid[index]) != 0 or prefix.startswith(_NOT_PLACED_BY_US):
+            continue
+        low, high = _outline(model, name)
+        if int(model.body_jntnum[index]) > 0:
+            # It may be turned in any way.
+            radius = float(np.sqrt(np.maximum(-low, high) @ np.maximum(-low, high)))
+            middle, half = (0.0, 0.0), (radius, radius)
+        else:
+            middle, half = tuple(((low + high) / 2).tolist()), tuple(((high - low) / 2).tolist())
+        x, y, _ = model.body_pos[index].tolist()
+        found.append(Footprint(asset=asset_of.get(prefix, prefix), place=(x, y), middle=middle, half=half))
+    return tuple(found)
+
+
+def _outline(model: mujoco.MjModel, body: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rectangle around a body seen from above, relative to its origin [m]. Shapes: (2,), (2,)."""
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    origin = data.xpos[model.body(body).id][:2]
+    low, high = np.zeros(2), np.zeros(2)
+    for geom in body_geoms(model, body):
+        rotation = data.geom_xmat[geom].reshape(3, 3)
+        middle = (data.geom_xpos[geom] + rotation @ model.geom_aabb[geom][:3])[:2] - origin
+        half = (np.abs(rotation) @ model.geom_aabb[geom][3:])[:2]
+        low, high = np.minimum(low, middle - half), np.maximum(high, middle + half)
+    return low, high
+
+
+def _free_spot(taken: Sequence[Obstacle], radius: float, generator: np.random.Generator) -> tuple[float, float] | None:
+    for _ in range(_TRIES):
+        x, y = draw_uniform(generator, _LOW, _HIGH)
+        if all(_gap(obstacle, x, y) >= radius + _ROOM_M for obstacle in taken):
+            return x, y
+    return None
+
+
+def _gap(obstacle: Obstacle, x: float, y: float) -> float:
+    """Return how far a point is from an obstacle [m]."""
+    beside_x = max(0.0, abs(x - obstacle.x) - obstacle.half_x)
+    beside_y = max(0.0, abs(y - obstacle.y) - obstacle.half_y)
+    return math.sqrt(beside_x * beside_x + beside_y * beside_y)

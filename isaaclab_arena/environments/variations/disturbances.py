@@ -1,8 +1,4 @@
-"""Disturb what policies observe: noise on numbers, and exposure, blur, noise and compression of pictures.
-
-Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in turn.
-So it is the same whoever else looks, and a step takes as many operations for any number of env slots.
-"""
+"""Disturbances of observations and actions: noise, delay, blur, compression."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,13 +8,300 @@ import numpy as np
 import torch
 
 from isaaclab_arena.device_reads import on_device
-from isaaclab_arena.environments.variations.compression import (
-    NO_COMPRESSION,
-    compressed_pictures,
-    quantisation_tables,
-)
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
+from isaaclab_arena.interfaces.specs import ArraySpec
+
+# Show pictures as they are after JPEG: what quantising loses, in exact arithmetic, without writing any file.
+#
+# Packing the quantised numbers into bytes loses nothing, so it is left out. Whole numbers below 2**53 are exact as
+# float64 in any order of summation. So the pixels are the same on every machine and device and beside any other
+# pictures, and a step takes as many operations for any number of them.
+
+NO_COMPRESSION = 100
+"""The quality that stands for pictures that are not compressed at all."""
+
+_SIDE = 8
+_BITS = 13
+_LUMINANCE = (
+    *(16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29),
+    *(51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121),
+    *(120, 101, 72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMINANCE = (
+    *(17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99),
+    *(99, 99, 99, 99, *(99,) * 32),
+)
+_HALF = 1 << 15
+_TO_Y = (19595, 38470, 7471)
+_TO_CB = (-11059, -21709, 32768)
+_TO_CR = (32768, -27439, -5329)
+_CR_TO_RED, _CB_TO_GREEN, _CR_TO_GREEN, _CB_TO_BLUE = 91881, 22554, 46802, 116130
+
+
+def quantisation_tables(quality: int) -> np.ndarray:
+    """Return the steps in which JPEG keeps the frequencies of brightness and of colour.
+
+    Args:
+        quality: 1 to 100, as programs count that use the tables of the standard.
+
+    Returns:
+        Shape: (2, 8, 8), float64 whole numbers.
+    """
+    scale = 5000 // quality if quality < 50 else 200 - 2 * quality
+    base = np.array([_LUMINANCE, _CHROMINANCE]).reshape(2, _SIDE, _SIDE)
+    return np.clip((base * scale + 50) // 100, 1, 255).astype(np.float64)
+
+
+def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    """Return pictures as JPEG shows them, with colour at half the resolution, as cameras and datasets have it.
+
+    Args:
+        pictures: Shape: (n, height, width, 3), uint8.
+        tables: Steps of each picture, of `quantisation_tables`. Shape: (n, 2, 8, 8), float64.
+    """
+    height, width = pictures.shape[1:3]
+    red, green, blue = _padded(pictures).to(torch.int64).unbind(-1)
+    brightness = _weighted(red, green, blue, _TO_Y, _HALF)
+    # The least bit less than a half, as libjpeg has it, keeps white from becoming 256.
+    colours = [_weighted(red, green, blue, to, (128 << 16) + _HALF - 1) for to in (_TO_CB, _TO_CR)]
+    brightness = _quantised(brightness, tables[:, 0])
+    bluish, reddish = (_upsampled(_quantised(_downsampled(each), tables[:, 1])) - 128 for each in colours)
+    shown = torch.stack(
+        (
+            brightness + ((_CR_TO_RED * reddish + _HALF) >> 16),
+            brightness + ((-_CB_TO_GREEN * bluish - _CR_TO_GREEN * reddish + _HALF) >> 16),
+            brightness + ((_CB_TO_BLUE * bluish + _HALF) >> 16),
+        ),
+        dim=-1,
+    )
+    return shown[:, :height, :width].clamp(0, 255).to(torch.uint8)
+
+
+def _padded(pictures: torch.Tensor) -> torch.Tensor:
+    """Return pictures with whole blocks of colour: their last line and column are repeated."""
+    for side in (1, 2):
+        length = pictures.shape[side]
+        places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
+        pictures = pictures.index_select(side, places)
+    return pictures
+
+
+def _weighted(
+    red: torch.Tensor, green: torch.Tensor, blue: torch.Tensor, weights: tuple[int, int, int], more: int
+) -> torch.Tensor:
+    return (weights[0] * red + weights[1] * green + weights[2] * blue + more) >> 16
+
+
+def _downsampled(plane: torch.Tensor) -> torch.Tensor:
+    """Return means of two by two; halves go down and up in turn. Shapes: (n, h, w) -> (n, h / 2, w / 2)."""
+    total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
+    bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
+    return (total + bias) >> 2
+
+
+def _upsampled(plane: torch.Tensor) -> torch.Tensor:
+    """Return a plane of twice the size, three parts of the nearest and one of the next, along both sides."""
+    before, after = _neighbours(plane, 1)
+    lines = torch.stack((3 * plane + before, 3 * plane + after), dim=2).flatten(1, 2)
+    before, after = _neighbours(lines, 2)
+    return torch.stack(((3 * lines + before + 8) >> 4, (3 * lines + after + 7) >> 4), dim=3).flatten(2, 3)
+
+
+def _neighbours(plane: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what stands before and after each place along a side; at an end it stands for itself."""
+    length = plane.shape[side]
+    places = torch.arange(length, device=plane.device)
+    before, after = (places - 1).clamp(min=0), (places + 1).clamp(max=length - 1)
+    return plane.index_select(side, before), plane.index_select(side, after)
+
+
+def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Return a plane of which each frequency of a block is a whole number of steps.
+
+    Args:
+        plane: Shape: (n, height, width), int64, 0 to 255.
+        steps: Shape: (n, 8, 8), float64.
+    """
+    num, height, width = plane.shape
+    blocks = plane.reshape(num, height // _SIDE, _SIDE, width // _SIDE, _SIDE).transpose(2, 3).to(torch.float64) - 128.0
+    cosines = torch.from_numpy(_cosines()).to(plane.device)
+    steps = steps[:, None, None]
+    kept = (cosines @ blocks @ cosines.T / (4.0**_BITS * steps)).round() * steps
+    back = ((cosines.T @ kept @ cosines) / 4.0**_BITS).round() + 128.0
+    return back.clamp(0, 255).to(torch.int64).transpose(2, 3).reshape(num, height, width)
+
+
+def _cosines() -> np.ndarray:
+    """Return the matrix of the cosine transform of 8 numbers, times 2**13, rounded. Shape: (8, 8)."""
+    frequency, place = np.arange(_SIDE)[:, None], np.arange(_SIDE)[None]
+    scale = np.where(frequency == 0, np.sqrt(1 / _SIDE), np.sqrt(2 / _SIDE))
+    return np.rint(2**_BITS * scale * np.cos((2 * place + 1) * frequency * np.pi / (2 * _SIDE)))
+
+
+# Add noise to a policy's actions, and delay to its observations.
+
+NOISE_STEPS = 64
+"""Control steps whose noise is drawn at once. That of whole episodes would be gigabytes for thousands of env slots."""
+
+
+class ActionNoise:
+    """Adds noise to actions, drawn from a stream of the episode's own, so that no other env slot can change it.
+
+    Noise is drawn for some control steps at a time, and a step takes as many operations for any number of env slots. An
+    env slot that rests goes on with its noise; on a GPU, where nobody waits to learn who rests, only with that of its
+    next episode.
+
+    Args:
+        spec: What an action looks like; elements without bounds have a range of 1.
+        num_envs: Number of env slots.
+        device: Where actions are.
+    """
+
+    def __init__(self, spec: ArraySpec, num_envs: int, *, device: torch.device) -> None:
+        size = spec.shape[0]
+        low = np.zeros(size) if spec.low is None else np.asarray(spec.low)
+        high = np.ones(size) if spec.high is None else np.asarray(spec.high)
+        self._range = np.where(np.isfinite(high - low), high - low, 1.0)
+        self._shape = (num_envs, NOISE_STEPS, size)
+        self._noise: torch.Tensor | None = None
+        self._is_noisy = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        self._num_steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
+        self._streams: dict[int, tuple[np.random.Generator, float]] = {}
+        self._draws = np.zeros(num_envs, bool)
+        self._num_used = np.zeros(num_envs, np.int64)
+
+    def begin(self, env_ids: Sequence[int], strengths: Sequence[float], seeds: Sequence[int]) -> None:
+        """Start the noise of env slots.
+
+        Args:
+            env_ids: The env slots.
+            strengths: Standard deviation in each of them, as a share of each element's range.
+            seeds: Seed of each one's stream.
+        """
+        are_noisy = [strength > 0 for strength in strengths]
+        if self._noise is None:
+            if not any(are_noisy):
+                return
+            self._noise = torch.zeros(self._shape, dtype=torch.float64, device=self._is_noisy.device)
+        begun = torch.tensor([*env_ids]), torch.tensor(are_noisy)
+        slots, is_noisy = on_device(begun, self._is_noisy.device)
+        self._num_steps[slots] = 0
+        self._is_noisy[slots] = is_noisy
+        self._num_used[[*env_ids]], self._draws[[*env_ids]] = 0, are_noisy
+        for env_id, strength, seed in zip(env_ids, strengths, seeds, strict=True):
+            self._streams[env_id] = np.random.default_rng(seed), strength
+        self._draw(self._noise, [env_id for env_id, is_noisy in zip(env_ids, are_noisy, strict=True) if is_noisy])
+
+    def added(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        """Return the actions with noise on those of running env slots.
+
+        Args:
+            action: Shape: (num_envs, action_dim).
+            running: Shape: (num_envs,), bool.
+        """
+        if self._noise is None:
+            return action
+        noise = self._noise[self._all_slots, self._num_steps % NOISE_STEPS].to(action)
+        self._num_steps += running
+        moved = running.numpy() if running.is_cpu else np.ones_like(self._draws)
+        self._num_used += moved
+        used_up = np.flatnonzero(self._draws & moved & (self._num_used % NOISE_STEPS == 0))
+        self._draw(self._noise, used_up.tolist())
+        return torch.where((running & self._is_noisy)[:, None], action + noise, action)
+
+    def _draw(self, noise: torch.Tensor, env_ids: Sequence[int]) -> None:
+        """Draw what the next control steps of env slots need."""
+        if not env_ids:
+            return
+        drawn = np.empty((len(env_ids), *self._shape[1:]))
+        for own, env_id in zip(drawn, env_ids, strict=True):
+            stream, strength = self._streams[env_id]
+            own[:] = stream.standard_normal(own.shape) * self._range * strength
+        slots, there = on_device((torch.tensor(env_ids), torch.from_numpy(drawn)), noise.device)
+        noise[slots] = there
+
+
+class ObservationDelay:
+    """Hands out what was observed some control steps ago; before that, the first observation of the episode.
+
+    Every env slot counts its own observations, so that neither the resets nor the steps of its neighbours count for it.
+    Nothing is remembered before an episode has a delay.
+
+    Args:
+        num_envs: Number of env slots.
+        device: Where observations are.
+    """
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        self._delay = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._latest = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
+        self._depth = 1
+        self._past: dict[tuple[str, str], torch.Tensor] = {}
+
+    @property
+    def is_none(self) -> bool:
+        """Whether policies see every env slot as it is now."""
+        return self._depth == 1
+
+    def begin(self, env_ids: torch.Tensor, delays: Sequence[int]) -> None:
+        """Start env slots with delays [control steps]; their next observation is their first.
+
+        Args:
+            env_ids: The env slots. Shape: (n,), int64.
+            delays: The delay in each of them.
+        """
+        depth = 1 + max(delays, default=0)
+        if depth > self._depth:
+            self._deepen(depth)
+        env_ids = env_ids.to(self._delay.device)
+        self._delay[env_ids] = torch.tensor(delays).to(env_ids.device, non_blocking=True)
+        self._latest[env_ids] = -1
+
+    def delayed(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return what policies see now.
+
+        Args:
+            observation: What is observed now, in all env slots.
+            moved: Env slots that began or made a step; the others are given what they were given last.
+                Shape: (num_envs,), bool.
+        """
+        if self.is_none:
+            return observation
+        moved = moved.to(self._delay.device)
+        self._latest += moved
+        kept_at = self._latest % self._depth
+        shown_at = (self._latest - self._delay).clamp(min=0) % self._depth
+        is_delayed = self._delay > 0
+
+        def shown(group: str, name: str, now: torch.Tensor) -> torch.Tensor:
+            if (group, name) not in self._past:
+                self._past[group, name] = now.new_zeros(self._depth, *now.shape)
+            past, slots, shape = self._past[group, name], self._all_slots, (-1, *(1,) * (now.dim() - 1))
+            past[kept_at, slots] = torch.where(moved.reshape(shape), now, past[kept_at, slots])
+            return torch.where(is_delayed.reshape(shape), past[shown_at, slots], now)
+
+        return {
+            group: {name: shown(group, name, now) for name, now in terms.items()}
+            for group, terms in observation.items()
+        }
+
+    def _deepen(self, depth: int) -> None:
+        """Remember more observations of every env slot, and keep those that are remembered."""
+        kept = self._latest - torch.arange(self._depth, device=self._latest.device)[:, None]
+        for term, past in self._past.items():
+            deeper = past.new_zeros(depth, *past.shape[1:])
+            deeper[kept % depth, self._all_slots] = past[kept % self._depth, self._all_slots]
+            self._past[term] = deeper
+        self._depth = depth
+
+
+# Disturb what policies observe: noise on numbers, and exposure, blur, noise and compression of pictures.
+#
+# Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in
+# turn. So it is the same whoever else looks, and a step takes as many operations for any number of env slots.
 
 _STATE = "policy"
 _RGB = "_rgb"

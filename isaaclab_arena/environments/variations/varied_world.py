@@ -23,15 +23,21 @@ from isaaclab_arena.environments.variations.catalogue import (
     PICTURE_NOISE_SEED,
     PICTURE_QUALITY,
     TABLE_HEIGHT,
+    Distractors,
     camera_assets,
+    drawn_patterns,
+    footprints,
     object_bodies,
+    surface_changes,
 )
-from isaaclab_arena.environments.variations.compression import NO_COMPRESSION
-from isaaclab_arena.environments.variations.distractors import Distractors, footprints
-from isaaclab_arena.environments.variations.disturbances import Disturbance, Disturbances
-from isaaclab_arena.environments.variations.imperfections import ActionNoise, ObservationDelay
-from isaaclab_arena.environments.variations.starts import with_moved_starts
-from isaaclab_arena.environments.variations.surfaces import drawn_patterns, surface_changes
+from isaaclab_arena.environments.variations.disturbances import (
+    NO_COMPRESSION,
+    ActionNoise,
+    Disturbance,
+    Disturbances,
+    ObservationDelay,
+)
+from isaaclab_arena.environments.variations.overrides import with_moved_starts
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
 from isaaclab_arena.interfaces.specs import ArraySpec

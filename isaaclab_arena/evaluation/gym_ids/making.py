@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.environments.gym.observation_forms import ObservationForm, default_form
-from isaaclab_arena.environments.gym.single_env import SingleEnv
-from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
+from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv, default_form
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
 from isaaclab_arena.interfaces.environment import Environment

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.single_env import SingleEnv
+from isaaclab_arena.environments.gym.vector_env import SingleEnv
 from isaaclab_arena.evaluation.gym_ids.making import make_single_env
 from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.storage.robomimic_file import flat_array

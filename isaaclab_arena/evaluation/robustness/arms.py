@@ -7,8 +7,7 @@ from typing import Any
 
 from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL, Robustness
 from isaaclab_arena.config.schema import JobConfig, name_problem
-from isaaclab_arena.environments.variations.axes import ALL_AXES, AXES, BENIGN, LANGUAGE, Axis
-from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation

@@ -1,8 +1,7 @@
 import numpy as np
 
 from benchmarks.artifacts import reference_motion
-from isaaclab_arena.environments.tasks.locomotion.humanoid import FEET, HUMANOID, KEYPOINTS
-from isaaclab_arena.environments.tasks.locomotion.reference_motion import read_motion
+from isaaclab_arena.environments.tasks.humanoid import FEET, HUMANOID, KEYPOINTS, read_motion
 
 
 def test_the_motion_that_comes_along_is_the_one_that_the_program_writes():

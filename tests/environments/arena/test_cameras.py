@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import VIEWPORT

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from tests.environments.building import build, hold_still, start, steps_of
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from isaaclab_arena.cli.commands.listing import catalog_text
-from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.policy.random_action import RandomActionPolicy

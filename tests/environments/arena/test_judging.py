@@ -6,10 +6,9 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
-from isaaclab_arena.environments.arena.judging import Judging
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment, Judging
 from isaaclab_arena.environments.mdp.task import Task, Verdict
-from isaaclab_arena.environments.tasks.locomotion.velocity_go1 import VelocityGo1
+from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.sim.replayed import Capture, capture_on
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from tests.environments.building import FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
 from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.environments.variations.varying import build_varied

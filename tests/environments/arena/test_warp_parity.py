@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 

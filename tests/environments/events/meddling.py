@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 

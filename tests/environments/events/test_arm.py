@@ -1,5 +1,4 @@
-from isaaclab_arena.environments.events.arm import arm_facts
-from isaaclab_arena.environments.events.moments import MomentRing
+from isaaclab_arena.environments.events import MomentRing, arm_facts
 from tests.environments.building import build, hold_still, start
 
 

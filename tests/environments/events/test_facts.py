@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.events.facts import approach, progress_of, strayed
+from isaaclab_arena.environments.events import approach, progress_of, strayed
 from tests.environments.events.told import told
 
 

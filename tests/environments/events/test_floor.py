@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.events.floor import (
+from isaaclab_arena.environments.events import (
     FloorFacts,
     ever,
     floor_events_of,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.environments.events.moments import MomentRing
+from isaaclab_arena.environments.events import MomentRing
 from tests.environments.building import build, build_on_the_floor, hold_still, start
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.environments.events.reading import HOVER_STEPS, STUCK_STEPS, events_of
+from isaaclab_arena.environments.events import HOVER_STEPS, STUCK_STEPS, events_of
 from isaaclab_arena.interfaces.episode import EVENTS
 from tests.environments.events.told import told
 

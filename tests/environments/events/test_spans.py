@@ -1,6 +1,6 @@
 import numpy as np
 
-from isaaclab_arena.environments.events.spans import ends, spans, visits
+from isaaclab_arena.environments.events import ends, spans, visits
 
 
 def holds(pattern: str) -> np.ndarray:

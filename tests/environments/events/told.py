@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.environments.events.arm import ArmFacts
-from isaaclab_arena.environments.events.facts import Facts
+from isaaclab_arena.environments.events import ArmFacts, Facts
 
 
 def told(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.gym.env_worker import WorkerSlots
 from isaaclab_arena.environments.gym.robosuite import RobosuiteConfig
-from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.workers.kept_workers import spare_workers_kept

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.single_env import SingleEnv
+from isaaclab_arena.environments.gym.vector_env import SingleEnv
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.gym_ids.making import make_single_env
 from isaaclab_arena.interfaces.episode import Episode

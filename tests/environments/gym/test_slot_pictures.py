@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
+from isaaclab_arena.environments.gym.environment import SlotPictures
 from isaaclab_arena.errors import UnannouncedPictureError
 from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec

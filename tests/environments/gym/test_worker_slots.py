@@ -15,7 +15,7 @@ from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.process import process_is_running
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import SlotMoves, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
+from isaaclab_arena.environments.gym.env_worker import WorkerSlots
 from isaaclab_arena.errors import EnvironmentBuildError, PolicyError
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Outcome

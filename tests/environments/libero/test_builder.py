@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.gym.worker_slots import WorkerSlots
+from isaaclab_arena.environments.gym.env_worker import WorkerSlots
 from isaaclab_arena.environments.libero.builder import LiberoConfig
 from isaaclab_arena.environments.libero.checkout import LiberoCheckout
 from isaaclab_arena.workers.kept_workers import spare_workers_kept

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots
-from isaaclab_arena.environments.gym.environment import GymTraits
-from isaaclab_arena.environments.gym.success import SuccessRule
-from isaaclab_arena.environments.libero.environment import LiberoEnvironment
-from isaaclab_arena.environments.libero.protocols import PROTOCOLS
+from isaaclab_arena.environments.gym.environment import GymTraits, SuccessRule
+from isaaclab_arena.environments.libero.builder import PROTOCOLS, LiberoEnvironment
 from isaaclab_arena.interfaces.episode import Episode
 
 TRAITS = GymTraits(

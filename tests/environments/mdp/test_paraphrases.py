@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.environments.mdp.paraphrases import check_paraphrases, word_distance
+from isaaclab_arena.environments.variations.catalogue import check_paraphrases, word_distance
 from isaaclab_arena.errors import ConfigError
 
 OWN = "pick up the cube and lift it"

@@ -9,12 +9,11 @@ import yaml
 from PIL import Image
 
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.environments.robots.arms import PANDA, SO101
 from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.lookup import find_embodiment
 from isaaclab_arena.environments.robots.motions import findings, measured_motions
-from isaaclab_arena.environments.robots.panda import PANDA
-from isaaclab_arena.environments.robots.so101 import SO101
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how_to" / "robots.md"
 SHOULDER = '<position name="shoulder" joint="shoulder"/>'

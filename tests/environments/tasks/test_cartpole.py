@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.environments.building import build_on_the_floor, play, refusal, solved, start

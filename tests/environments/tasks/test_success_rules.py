@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.objects import CUBE
-from isaaclab_arena.environments.robots.panda import PANDA
-from isaaclab_arena.environments.tasks.articulated.close_drawer import CloseDrawer
-from isaaclab_arena.environments.tasks.articulated.open_drawer import OpenDrawer
-from isaaclab_arena.environments.tasks.articulated.open_microwave import OpenMicrowave
-from isaaclab_arena.environments.tasks.articulated.press_button import PressButton
-from isaaclab_arena.environments.tasks.manipulation.lift_object import LiftObject
-from isaaclab_arena.environments.tasks.manipulation.pick_and_place import PickAndPlace
-from isaaclab_arena.environments.tasks.manipulation.pick_by_colour import PickByColour
-from isaaclab_arena.environments.tasks.manipulation.push_cube import PushCube
-from isaaclab_arena.environments.tasks.manipulation.push_to_goal import PushToGoal
-from isaaclab_arena.environments.tasks.manipulation.reach import Reach
-from isaaclab_arena.environments.tasks.manipulation.sort_two import SortTwo
-from isaaclab_arena.environments.tasks.manipulation.stack import Stack
+from isaaclab_arena.environments.robots.arms import PANDA
+from isaaclab_arena.environments.tasks.close_drawer import CloseDrawer
+from isaaclab_arena.environments.tasks.lift_object import LiftObject
+from isaaclab_arena.environments.tasks.open_drawer import OpenDrawer
+from isaaclab_arena.environments.tasks.open_microwave import OpenMicrowave
+from isaaclab_arena.environments.tasks.pick_and_place import PickAndPlace
+from isaaclab_arena.environments.tasks.pick_by_colour import PickByColour
+from isaaclab_arena.environments.tasks.press_button import PressButton
+from isaaclab_arena.environments.tasks.push_cube import PushCube
+from isaaclab_arena.environments.tasks.push_to_goal import PushToGoal
+from isaaclab_arena.environments.tasks.reach import Reach
+from isaaclab_arena.environments.tasks.sort_two import SortTwo
+from isaaclab_arena.environments.tasks.stack import Stack
 from tests.environments.stated_world import StatedWorld, begin, first_success, judged
 
 TCP = "robot/tcp"

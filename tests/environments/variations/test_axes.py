@@ -2,9 +2,7 @@ from fnmatch import fnmatch
 
 import pytest
 
-from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL
-from isaaclab_arena.environments.variations.overrides import enabled_variations
-from isaaclab_arena.environments.variations.starts import differs_only_by
+from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, differs_only_by, enabled_variations
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from tests.environments.variations.varying import build_varied, catalogue_of, conditions_of

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.variations.compression import compressed_pictures, quantisation_tables
 from isaaclab_arena.environments.variations.disturbances import (
     Disturbance,
     Disturbances,
     blurred_pictures,
+    compressed_pictures,
     exposure_table,
     noise_of,
+    quantisation_tables,
 )
 from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
 

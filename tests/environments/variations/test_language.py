@@ -7,9 +7,9 @@ import pytest
 
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, OBJECTS
-from isaaclab_arena.environments.mdp.paraphrases import word_distance
-from isaaclab_arena.environments.tasks.manipulation.pick_by_colour import PickByColour
-from isaaclab_arena.environments.variations.axes import AXES, EDGE_LEVEL
+from isaaclab_arena.environments.tasks.pick_by_colour import PickByColour
+from isaaclab_arena.environments.variations.catalogue import word_distance
+from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.policy.scripted.scripts import SCRIPTS
 from tests.environments.building import ALL_ENVIRONMENTS, build

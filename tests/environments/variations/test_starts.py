@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from isaaclab_arena.environments.variations.starts import differs_only_by, with_moved_starts
+from isaaclab_arena.environments.variations.overrides import differs_only_by, with_moved_starts
 
 BEFORE = {"cube.position": (0.5, 0.1, 0.02), "cube.yaw": 0.3, "robot.joint_position": (0.0, -0.4)}
 

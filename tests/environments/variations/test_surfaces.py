@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.variations.surfaces import NUM_PATTERNS, pattern_pixels
+from isaaclab_arena.environments.variations.catalogue import NUM_PATTERNS, pattern_pixels
 from tests.environments.building import hold_still, steps_of
 from tests.environments.variations.varying import build_varied, conditions_of, fixed
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.interfaces.episode import Conditions

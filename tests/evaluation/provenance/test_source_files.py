@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.environments.tasks.manipulation.reach import REACH
+from isaaclab_arena.environments.tasks.reach import REACH
 from isaaclab_arena.evaluation.provenance.source_files import (
     is_installed,
     modules_of_class,

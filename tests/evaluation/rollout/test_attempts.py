@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time, policy_lost
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer

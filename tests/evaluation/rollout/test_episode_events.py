@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
-from isaaclab_arena.environments.events.moments import Moments
-from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_JOINT
-from isaaclab_arena.environments.tasks.manipulation.push_to_goal import GOAL_BODY
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
+from isaaclab_arena.environments.events import Moments
+from isaaclab_arena.environments.tasks.grasping import OBJECT_JOINT
+from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
@@ -123,7 +123,7 @@ def test_episodes_begin_with_one_wait_whatever_varies(gpu, varies):
     gpu.waits.clear()
     starting.begin(next_starts(env, [0, 2], iter([episode(7), episode(8)])), num_steps=0)
     starting.finish(num_steps=0)
-    assert [wait.where.partition(":")[0] for wait in gpu.waits] == ["environments/arena/arena_environment.py"]
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == ["environments/arena/environment.py"]
 
 
 class Finishes(ZeroActionPolicy):

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.tasks.locomotion.humanoid import HUMANOID
+from isaaclab_arena.environments.tasks.humanoid import HUMANOID
 from isaaclab_arena.sim.scene.poses import FloorRobotPoses
 
 ROOT = np.array([0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0])

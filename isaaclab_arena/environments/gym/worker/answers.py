@@ -7,16 +7,10 @@ import gc
 import time
 import typing
 
-from . import (  # noqa: TID252  beside this file, whatever imports it
-    drawing,
-    env_slot,
-    own_generators,
-    render_contexts,
-    shared_arrays,
-    sources,
-    steps_ahead,
-    versions,
-)
+from . import env_slot, render_contexts, shared_arrays, sources, versions  # noqa: TID252  beside this file, whatever imports it
+from . import env_slot as drawing  # noqa: TID252  beside this file, whatever imports it
+from . import env_slot as own_generators  # noqa: TID252  beside this file, whatever imports it
+from . import shared_arrays as steps_ahead  # noqa: TID252  beside this file, whatever imports it
 
 _SLOW_RESET_S = 0.05
 """Resets that take longer make a scene anew [s]; beside them it takes little to look for what they left."""

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 
-from isaaclab_arena.environments.gym.worker.drawing import drawing_of
-from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, drawing_of
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment

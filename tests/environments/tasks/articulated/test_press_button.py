@@ -1,4 +1,4 @@
-from isaaclab_arena.environments.tasks.articulated.press_button import HOLD_STEPS, TRAVEL_M
+from isaaclab_arena.environments.tasks.press_button import HOLD_STEPS, TRAVEL_M
 from tests.environments.building import build, hold_still, start
 from tests.environments.moving import solve, turn_joint
 

@@ -3,9 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.tasks.locomotion.humanoid import HUMANOID, JOINTS, KEYPOINTS
-from isaaclab_arena.environments.tasks.locomotion.reference_motion import (
+from isaaclab_arena.environments.tasks.humanoid import (
     COLUMNS_OF_THE_ROOT,
+    HUMANOID,
+    JOINTS,
+    KEYPOINTS,
     ReferenceMotion,
     read_motion,
 )

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
-from isaaclab_arena.environments.tasks.locomotion.velocity_go1 import COMMAND, GO1, SETTLING_S, STANDING_SHARE
+from isaaclab_arena.environments.arena.environment import FloorEnvironment
+from isaaclab_arena.environments.tasks.velocity_go1 import COMMAND, GO1, SETTLING_S, STANDING_SHARE
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from tests.environments.building import build_on_the_floor, episode, solved

@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena.environments.tasks.manipulation.lift_object import HOLD_STEPS, LIFT_HEIGHT_M
+from isaaclab_arena.environments.tasks.lift_object import HOLD_STEPS, LIFT_HEIGHT_M
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, start, steps_of
 

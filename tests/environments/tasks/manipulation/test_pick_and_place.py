@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from isaaclab_arena.environments.tasks.manipulation.pick_and_place import HOLD_STEPS
+from isaaclab_arena.environments.tasks.pick_and_place import HOLD_STEPS
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, start
 

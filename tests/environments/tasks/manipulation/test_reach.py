@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.environments.tasks.manipulation.reach import HOLD_STEPS
+from isaaclab_arena.environments.tasks.reach import HOLD_STEPS
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, play, start
 

@@ -1,4 +1,4 @@
-from isaaclab_arena.environments.tasks.manipulation.sort_two import HOLD_STEPS
+from isaaclab_arena.environments.tasks.sort_two import HOLD_STEPS
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, play, start
 from tests.environments.moving import put

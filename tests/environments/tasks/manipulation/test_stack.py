@@ -1,4 +1,4 @@
-from isaaclab_arena.environments.tasks.manipulation.stack import HOLD_STEPS
+from isaaclab_arena.environments.tasks.stack import HOLD_STEPS
 from tests.environments.building import build, hold_still, start
 from tests.environments.moving import put, solve
 

@@ -1,28 +1,305 @@
-"""The tasks of LIBERO, from a checkout, each episode started as a benchmark's protocol says."""
+"""The tasks of LIBERO, from a checkout: initial states, resets, cameras."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import json
 import math
 import os
 import pathlib
+import pickletools
 import sys
 import tempfile
 import types
 import typing
+import zipfile
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
 
+# Reads LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
+
+MAX_BYTES = 1 << 28
+"""Larger files are refused; LIBERO's own have 45 kB."""
+
+_PICKLED = "data.pkl"
+_VALUES = frozenset(
+    {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "GLOBAL"}
+)
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+
+
+class InitStatesError(ValueError):
+    """A file does not hold one array of initial states."""
+
+
+def read_init_states(path: str) -> np.ndarray:
+    """Return the initial states of a task. Shape: (num_states, state_dim), float64.
+
+    The file is an archive of torch, or a bare pickle, that holds one array of numbers. It is read as a list of
+    instructions, of which only those that describe such an array are followed; no other is carried out.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InitStatesError: If it holds anything but an array of finite numbers in one or two dimensions.
+        OSError: If it cannot be read.
+    """
+    data = _pickled(path)
+    try:
+        found = _Description().read(data)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
+        message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
+        raise InitStatesError(message) from error
+    states = np.atleast_2d(found).astype(np.float64)
+    if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
+        raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")
+    return states
+
+
+def _pickled(path: str) -> bytes:
+    """Return the pickle in a file, which torch puts into an archive."""
+    if not zipfile.is_zipfile(path):
+        with pathlib.Path(path).open("rb") as stream:
+            return stream.read(MAX_BYTES)
+    with zipfile.ZipFile(path) as archive:
+        parts = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == _PICKLED]
+        if len(parts) != 1 or parts[0].file_size > MAX_BYTES:
+            raise InitStatesError(f"'{path}' is an archive without one {_PICKLED} of at most {MAX_BYTES} bytes")
+        return archive.read(parts[0])
+
+
+class _Call(typing.NamedTuple):
+    """What a pickle asks to be made, which is not made: a function by its name, and its arguments."""
+
+    name: str
+    arguments: tuple
+
+
+class _Description:
+    """Follows the instructions of a pickle as far as they describe one array of numbers."""
+
+    def __init__(self) -> None:
+        self._stack: list[typing.Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, typing.Any] = {}
+        self._states: dict[int, tuple] = {}
+        self._moves: dict[str, typing.Callable[[typing.Any], None]] = {
+            "BINPUT": self._keep,
+            "LONG_BINPUT": self._keep,
+            "MEMOIZE": lambda _: self._keep(len(self._memo)),
+            "BINGET": lambda number: self._stack.append(self._memo[number]),
+            "LONG_BINGET": lambda number: self._stack.append(self._memo[number]),
+            "MARK": lambda _: self._marks.append(len(self._stack)),
+            "TUPLE": lambda _: self._gather(len(self._stack) - self._marks.pop(), tuple),
+            "STACK_GLOBAL": lambda _: self._gather(2, " ".join),
+            "REDUCE": lambda _: self._gather(2, lambda parts: _Call(*parts)),
+            "BUILD": self._describe,
+        }
+
+    def read(self, data: bytes) -> np.ndarray:
+        for opcode, argument, _ in pickletools.genops(data):
+            self._follow(opcode.name, argument)
+        return self._array(self._stack.pop())
+
+    def _follow(self, name: str, argument: typing.Any) -> None:
+        if name in _VALUES:
+            self._stack.append(argument)
+        elif name in _CONSTANTS:
+            self._stack.append(_CONSTANTS[name])
+        elif name in _TUPLES:
+            self._gather(_TUPLES[name], tuple)
+        elif name in self._moves:
+            self._moves[name](argument)
+        elif name not in _IGNORED:
+            raise ValueError(f"it has a {name}, which no array of numbers needs")
+
+    def _keep(self, number: int) -> None:
+        self._memo[number] = self._stack[-1]
+
+    def _gather(self, count: int, make: typing.Callable[[list], typing.Any]) -> None:
+        """Put what is made of the last parts in their place."""
+        start = len(self._stack) - count
+        self._stack[start:] = [make(self._stack[start:])]
+
+    def _describe(self, _: typing.Any) -> None:
+        state = self._stack.pop()
+        self._states[id(self._stack[-1])] = state
+
+    def _array(self, call: typing.Any) -> np.ndarray:
+        name = _called(call)
+        if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
+            raise ValueError(f"it calls for {name}")
+        _, shape, number_type, in_fortran_order, values = self._states[id(call)]
+        dtype = self._number_type(number_type)
+        order: typing.Literal["F", "C"] = "F" if in_fortran_order else "C"
+        return np.frombuffer(self._bytes(values), dtype).reshape(shape, order=order)
+
+    def _number_type(self, call: typing.Any) -> np.dtype:
+        if _called(call) != "numpy dtype":
+            raise ValueError(f"its numbers are of type {_called(call)}")
+        dtype = np.dtype(str(call.arguments[0]))
+        if dtype.kind not in "fiu":
+            raise ValueError(f"it holds {dtype}, and no numbers")
+        return dtype.newbyteorder(">") if self._states[id(call)][1] == ">" else dtype
+
+    def _bytes(self, values: typing.Any) -> bytes:
+        # The second version of pickles has no bytes, and writes them as text.
+        if isinstance(values, _Call) and values.name == "_codecs encode" and values.arguments[1] == "latin1":
+            return values.arguments[0].encode("latin1")
+        if not isinstance(values, bytes):
+            raise TypeError(f"its values are {_called(values)}")
+        return values
+
+
+def _called(thing: typing.Any) -> str:
+    return thing.name if isinstance(thing, _Call) else f"a {type(thing).__name__}"
+
+
+# Plays LIBERO's resets so that each is the same whichever were played before.
+
+
+class _Start(typing.NamedTuple):
+    """What a reset of LIBERO starts from: the state of numpy's generator, and what draws the joints of fixtures."""
+
+    generator_state: typing.Any
+    drawn: list[typing.Any]
+
+
+class ResetSequence:
+    """The resets of one environment after it was made and seeded, each to be had at any time.
+
+    LIBERO draws where fixtures stand from numpy's global generator, and each reset adds to a list of what it draws.
+    So a reset depends on the seed and on how many resets came before; both are put back before it.
+
+    Args:
+        task: LIBERO's environment, which was just made.
+        seeds_every_reset: Whether the generator is seeded before every reset, or only before the first.
+    """
+
+    def __init__(self, task: typing.Any, *, seeds_every_reset: bool) -> None:
+        self._task = task
+        self._seeds_every_reset = seeds_every_reset
+        self._first: list[typing.Any] = list(task.env.object_property_initializers)
+        self._seed: int | None = None
+        self._starts: list[_Start] = []
+
+    def play(self, seed: int, index: int) -> None:
+        """Reset the environment as its reset number ``index`` after ``seed``."""
+        if self._seeds_every_reset:
+            self._reset(_Start(_seeded(seed), self._first * (index + 1)))
+            return
+        if seed != self._seed:
+            self._seed, self._starts = seed, [_Start(_seeded(seed), self._first)]
+        for number in range(len(self._starts) - 1, index):
+            self._play(number)
+        self._play(index)
+
+    def _play(self, number: int) -> None:
+        self._reset(self._starts[number])
+        if number == len(self._starts) - 1:
+            self._starts.append(_Start(np.random.get_state(), list(self._drawn)))
+
+    @property
+    def _drawn(self) -> list[typing.Any]:
+        return self._task.env.object_property_initializers
+
+    def _reset(self, start: _Start) -> None:
+        np.random.set_state(start.generator_state)
+        self._drawn[:] = start.drawn
+        self._task.reset()
+
+
+def _seeded(seed: int) -> typing.Any:
+    return np.random.RandomState(seed).get_state()
+
+
+# Draws LIBERO's pictures only where they are wanted, and turns them as a protocol says.
+
+
+class Cameras:
+    """The cameras of an environment of robosuite 1.4, whose sensors draw only where a picture is wanted.
+
+    robosuite reads a camera at one of the physics steps inside a control step, so a picture cannot be drawn afterwards.
+    Its observables and their clocks stay as they are, and only the sensors below them return the last picture again.
+    A reset makes new sensors, and tries each of them: so it is the making of sensors that is replaced here.
+
+    Args:
+        environment: The environment of robosuite.
+        names: The cameras.
+        size: Width and height that they draw [pixels].
+        shown_size: Width and height that pictures are shrunk to, None for none [pixels].
+
+    Attributes:
+        wanted: Whether the pictures that are read next are wanted.
+    """
+
+    def __init__(
+        self, environment: typing.Any, names: typing.Sequence[str], *, size: int, shown_size: int | None
+    ) -> None:
+        self.wanted = True
+        self._drawn: set[str] = set()
+        self._size = size
+        self._shown_size = shown_size
+        self._names = [f"{name}_image" for name in names]
+        self._make = environment._create_camera_sensors
+        environment._create_camera_sensors = self._make_on_demand
+
+    def forget(self) -> None:
+        """Forget which pictures were drawn, before they are to be drawn anew."""
+        self._drawn.clear()
+
+    def shown(self, observation: typing.Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the pictures of an observation if they were wanted, turned by half a turn as all policies see them.
+
+        Raises:
+            RuntimeError: If they were, and robosuite read a camera too early for it.
+        """
+        if not self.wanted:
+            return {}
+        missing = [name for name in self._names if name not in self._drawn]
+        if missing:
+            raise RuntimeError(f"robosuite did not read '{missing[0]}' in this step; --eager_pictures draws every one")
+        return {name: self._shrunk(observation[name][::-1, ::-1]) for name in self._names}
+
+    def _make_on_demand(self, *args: typing.Any, **kwargs: typing.Any) -> tuple[list, list[str]]:
+        sensors, names = self._make(*args, **kwargs)
+        return [self._on_demand(names[number], sensor) for number, sensor in enumerate(sensors)], names
+
+    def _on_demand(self, name: str, sensor: typing.Any) -> typing.Any:
+        last = np.zeros((self._size, self._size, 3), np.uint8)
+
+        @functools.wraps(sensor)
+        def draw_if_wanted(cache: dict) -> typing.Any:
+            nonlocal last
+            if self.wanted:
+                last = sensor(cache)
+                self._drawn.add(name)
+            return last
+
+        return draw_if_wanted
+
+    def _shrunk(self, picture: np.ndarray) -> np.ndarray:
+        if self._shown_size in (None, self._size):
+            return np.ascontiguousarray(picture)
+        # As openpi_client.image_tools.resize_with_pad does it; square pictures need no border.
+        image = importlib.import_module("PIL.Image")
+        whole = image.fromarray(np.ascontiguousarray(picture))
+        return np.asarray(whole.resize((self._shown_size, self._shown_size), resample=image.BILINEAR))
+
+
+# The tasks of LIBERO, from a checkout, each episode started as a benchmark's protocol says.
+
 # Beside this file, whatever package a worker or this program imports it as.
-from .libero_cameras import Cameras  # noqa: TID252
-from .libero_init_states import read_init_states  # noqa: TID252
-from .libero_resets import ResetSequence  # noqa: TID252
 
 ROBOSUITE = "1.4."
 """The versions of robosuite that LIBERO's code works with begin like this."""

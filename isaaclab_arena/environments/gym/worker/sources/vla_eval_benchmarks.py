@@ -1,4 +1,4 @@
-"""The benchmark classes of vla-eval: one task of one class, whose episodes are those of vla-eval's own loop."""
+"""The benchmark classes of vla-eval, and spaces for interpreters without Gymnasium."""
 
 from __future__ import annotations
 
@@ -12,7 +12,69 @@ import typing
 
 import numpy as np
 
-from ..plain import Box, Dict, PlainEnvironment, Spec  # noqa: TID252  above this file, whatever package imports it
+# Spaces and a base of environments for interpreters that have numpy, but not Gymnasium.
+
+
+class Box:
+    """Arrays of one shape and type, as Gymnasium's space of this name.
+
+    Args:
+        low: Lowest value of every element.
+        high: Highest value of every element.
+        shape: Their shape.
+        dtype: Their type.
+    """
+
+    def __init__(self, low: float, high: float, shape: tuple[int, ...], dtype: typing.Any = np.float32) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.low, self.high = np.full(shape, low, self.dtype), np.full(shape, high, self.dtype)
+
+
+class Dict:
+    """Named spaces, as Gymnasium's space of this name.
+
+    Args:
+        spaces: They, by name.
+    """
+
+    def __init__(self, spaces: typing.Mapping[str, typing.Any]) -> None:
+        self.spaces = dict(spaces)
+
+
+class Spec(typing.NamedTuple):
+    """What Gymnasium's registration says of an environment, as far as it is read here."""
+
+    max_episode_steps: int | None
+    nondeterministic: bool = False
+
+
+class PlainEnvironment:
+    """An environment with the interface of `gymnasium.Env`.
+
+    Attributes:
+        action_space: A space of this module.
+        observation_space: A space of this module.
+        made_by: The class whose package's version is told.
+        spec: How long an episode may take.
+    """
+
+    action_space: Box
+    observation_space: Dict
+    made_by: type
+    spec: Spec
+    metadata: typing.ClassVar[dict[str, typing.Any]] = {}
+    render_mode: str | None = None
+
+    @property
+    def unwrapped(self) -> PlainEnvironment:
+        """This environment: there are no wrappers."""
+        return self
+
+    def close(self) -> None:
+        """Close the environment; does nothing by default."""
+
+
+# The benchmark classes of vla-eval: one task of one class, whose episodes are those of vla-eval's own loop.
 
 DEFAULT_MAX_STEPS = 300
 """Control steps that vla-eval gives an episode of a class that does not say."""

@@ -1,1 +1,0 @@
-"""What happened in an episode, as pure functions of the states that it went through."""

@@ -1,1 +1,0 @@
-"""Tasks with doors, drawers and buttons."""

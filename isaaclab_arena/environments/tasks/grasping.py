@@ -1,0 +1,262 @@
+"""The common parts of tasks in which objects are grasped: bins, two cubes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec
+from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.objects import BLUE_CUBE, CUBE, ObjectAsset
+from isaaclab_arena.environments.robots.embodiment import Area, Embodiment
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.episode import ConditionValue
+from isaaclab_arena.sim.math.rotation import norm, rotate_inverse
+from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.scene.scene import ContactSensor
+
+# Define the common parts of tasks in which objects are grasped.
+
+OBJECT_BODY = "object/body"
+OBJECT_JOINT = "object/free"
+
+CARRIED_M = 0.02
+REACH_M = 0.08
+NEARLY = 0.8
+
+_REACH_OF_GRASP_M = 0.10
+_CLEARANCE_M = 0.008
+_AT_REST_M_S = 0.05
+
+
+def object_thing(
+    thing: ObjectAsset, *, prefix: str = "object", called: str = "", area: Area | None = None, observed_as: str = ""
+) -> SceneObject:
+    """Return an object as a thing of a task's scene, which stands on the table; see `SceneObject`."""
+    return SceneObject(
+        prefix=prefix,
+        asset=thing.asset,
+        position=(0.5, 0.0, thing.half_height),
+        called=called or thing.name,
+        area=area,
+        loose=True,
+        observed_as=observed_as or prefix,
+    )
+
+
+def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ContactSensor]:
+    """Return the sensors that tell whether each finger touches an object."""
+    left, right = robot.fingers
+    return (
+        ContactSensor(name=_touch("left", prefix), body=left, other=f"{prefix}/body"),
+        ContactSensor(name=_touch("right", prefix), body=right, other=f"{prefix}/body"),
+    )
+
+
+def touched(backend: NamedState, prefix: str = "object") -> torch.Tensor:
+    """Return whether any finger touches an object. Shape: (num_envs,), bool."""
+    return backend.touching(_touch("left", prefix)) | backend.touching(_touch("right", prefix))
+
+
+def grasped(
+    backend: NamedState, robot: Robot, prefix: str = "object", distance: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return whether both fingers touch an object and it is at the fingertips. Shape: (num_envs,), bool.
+
+    Args:
+        backend: The simulation.
+        robot: Whose fingers.
+        prefix: The object's.
+        distance: What `tool_distance` returns for it, where that is known already. Shape: (num_envs,).
+    """
+    both = backend.touching(_touch("left", prefix)) & backend.touching(_touch("right", prefix))
+    return both & ((tool_distance(backend, robot, prefix) if distance is None else distance) < _REACH_OF_GRASP_M)
+
+
+def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:
+    """Return the distance from the tool centre point to an object's centre [m]. Shape: (num_envs,)."""
+    return terms.distance(backend.site_position(robot.tcp_site), backend.body_position(f"{prefix}/body"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraspFacts:
+    """What the hand does with one object in each moment of an episode; see `Facts`.
+
+    Attributes:
+        position: Where its centre is [m]. Shape: (moments, 3).
+        height_m: How far it is above where it stands on the table [m]. Shape of this and all others: (moments,).
+        hand_m: How far the tool centre point is from its centre [m].
+        held: Whether it is between the fingers, bool.
+        carried: Whether it is held above the table, bool.
+        off_table: Whether it has left the table, bool.
+    """
+
+    position: torch.Tensor
+    height_m: torch.Tensor
+    hand_m: torch.Tensor
+    held: torch.Tensor
+    carried: torch.Tensor
+    off_table: torch.Tensor
+
+
+def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> GraspFacts:
+    """Return what the hand does with an object in an episode."""
+    position = moments.body_position(f"{prefix}/body")
+    height, held = position[:, 2] - thing.half_height, grasped(moments, robot, prefix)
+    return GraspFacts(
+        position=position,
+        height_m=height,
+        hand_m=tool_distance(moments, robot, prefix),
+        held=held,
+        carried=held & (height > CARRIED_M),
+        off_table=terms.off_the_table(position),
+    )
+
+
+def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
+    """Return whether an object moves more slowly than 5 cm/s. Shape: (num_envs,), bool."""
+    return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
+
+
+def refuse_without_gripper(robot: Robot) -> None:
+    """Refuse a robot that has no fingers.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    _ = robot.fingers
+
+
+def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
+    """Refuse an object that the gripper cannot take.
+
+    Raises:
+        ConfigError: If there is no gripper, or the object is wider than the open gripper, less what is needed to get
+            around it.
+    """
+    refuse_without_gripper(robot)
+    widest = robot.gripper_width - _CLEARANCE_M
+    if thing.grasp_width > widest:
+        raise ConfigError(
+            Problem(
+                f"object '{thing.name}' is {thing.grasp_width:.3f} m wide, but the gripper of '{robot.name}' takes at "
+                f"most {widest:.3f} m",
+                key="object",
+            )
+        )
+
+
+def _touch(finger: str, prefix: str) -> str:
+    return f"{finger}_finger_touches_{prefix}"
+
+
+# The bin of ``objects/bin.xml``, and what it means to lie in it.
+
+BIN_INSIDE_M = 0.09
+BIN_FLOOR_M = 0.008
+BIN_RIM_M = 0.07
+BIN_SIZES: Mapping[str, float] = {"bin_floor": BIN_FLOOR_M, "bin_rim": BIN_RIM_M}
+
+
+def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
+    """Return a bin that starts in an area of the table; the scene is compiled with it at ``y`` [m]."""
+    return SceneObject(
+        prefix=prefix, asset="objects/bin.xml", position=(0.5, y, 0.0), area=area, loose=True, observed_as=prefix
+    )
+
+
+def refuse_wider_than_bin(thing: ObjectAsset) -> None:
+    """Refuse an object that does not fit into the bin.
+
+    Raises:
+        ConfigError: If it is wider than the bin is inside.
+    """
+    if thing.footprint_radius > BIN_INSIDE_M:
+        raise ConfigError(
+            Problem(
+                f"object '{thing.name}' is {2 * thing.footprint_radius:.2f} m across and does not fit into the bin, "
+                f"which is {2 * BIN_INSIDE_M:.2f} m wide inside",
+                key="object",
+            )
+        )
+
+
+def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:
+    """Return whether a body lies in an upright bin, not higher than on its floor. Shape: (num_envs,), bool.
+
+    Args:
+        backend: The simulation.
+        body: The body.
+        bin_body: The bin's body.
+        half_height: From the body's centre to the surface it rests on [m].
+    """
+    orientation = backend.body_orientation(bin_body)
+    local = rotate_inverse(orientation, backend.body_position(body) - backend.body_position(bin_body))
+    highest = BIN_FLOOR_M + half_height + 0.02
+    in_bin = terms.inside_box(local, (-BIN_INSIDE_M, -BIN_INSIDE_M, 0.0), (BIN_INSIDE_M, BIN_INSIDE_M, highest))
+    return in_bin & terms.upright(orientation)
+
+
+# Define the common parts of tasks with a red cube beside a blue one.
+
+COLOURS = ("red", "blue")
+CUBES = tuple(
+    object_thing(cube, prefix=colour, called=f"{colour}_cube", observed_as=f"{colour}_cube")
+    for colour, cube in zip(COLOURS, (CUBE, BLUE_CUBE), strict=True)
+)
+
+_RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.10, -np.pi), (0.58, -0.07, np.pi)
+_LEFT_LOW, _LEFT_HIGH = (0.42, 0.07, -np.pi), (0.58, 0.10, np.pi)
+
+
+class TwoCubesTask(Task):
+    """A task with two cubes: ``red`` and ``blue``, called ``red_cube`` and ``blue_cube`` in conditions and recordings.
+
+    Args:
+        embodiment: The robot.
+        things: What else stands in the scene.
+        contact_sensors: Contacts that it wants to know of, besides those of the fingers with each cube.
+        sizes: Lengths that a scripted policy needs besides those of the cubes [m].
+        words_and_limits: Name, instruction, time limit and hold steps of the `TaskSpec`.
+
+    Raises:
+        ConfigError: If the gripper cannot take a cube.
+    """
+
+    def __init__(
+        self,
+        embodiment: Embodiment,
+        *,
+        things: tuple[SceneObject, ...] = (),
+        contact_sensors: tuple[ContactSensor, ...] = (),
+        sizes: Mapping[str, float] | None = None,
+        **words_and_limits: Any,
+    ) -> None:
+        refuse_too_wide(CUBE, embodiment.robot)
+        fingers = (sensor for colour in COLOURS for sensor in finger_sensors(embodiment.robot, colour))
+        super().__init__(
+            TaskSpec(
+                things=(*CUBES, *things),
+                contact_sensors=(*fingers, *contact_sensors),
+                sizes={**CUBE.sizes(), **(sizes or {})},
+                **words_and_limits,
+            )
+        )
+        self.robot = embodiment.robot
+        self.right = embodiment.workspace.on_table(_RIGHT_LOW, _RIGHT_HIGH)
+        self.left = embodiment.workspace.on_table(_LEFT_LOW, _LEFT_HIGH)
+
+    def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
+        """Draw where the cubes stand, either one on either side, and then everything else."""
+        places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
+        if generator.uniform() < 0.5:
+            places.reverse()
+        conditions: dict[str, ConditionValue] = {}
+        for cube, (x, y, yaw) in zip(CUBES, places, strict=True):
+            conditions |= cube.placed(x, y, yaw)
+        return {**conditions, **super().draw_conditions(generator)}

@@ -1,0 +1,264 @@
+"""The humanoid and its reference motions."""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
+from isaaclab_arena.environments.mdp.observations import ObservationTerm, sense_terms, vector_term
+from isaaclab_arena.environments.mdp.task import FloorTask
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.math.rotation import rotate
+from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
+from isaaclab_arena.sim.scene.poses import FloorRobotPoses
+from isaaclab_arena.sim.scene.scene import CameraPose
+
+# The humanoid: its names, how it stands, and what tasks read of it. All shapes begin with (num_envs, ...).
+
+STANDING_HEIGHT_M = 0.812
+PELVIS, ROOT = "robot/pelvis", "robot/root"
+FEET = ("robot/left_foot", "robot/right_foot")
+KEYPOINTS = ("robot/head", "robot/left_hand", "robot/right_hand", *FEET)
+
+# Joint, position in the default posture [rad], and how far an action of 1 moves its target [rad].
+_WAIST = (("waist_yaw", 0.0, 0.3), ("waist_roll", 0.0, 0.2), ("waist_pitch", 0.0, 0.3))
+_LEG = (
+    ("hip_yaw", 0.0, 0.3),
+    ("hip_roll", 0.0, 0.3),
+    ("hip_pitch", -0.22, 0.6),
+    ("knee", 0.50, 0.6),
+    ("ankle_pitch", -0.28, 0.5),
+    ("ankle_roll", 0.0, 0.3),
+)
+_ARM = (("shoulder_pitch", 0.10, 0.5), ("shoulder_roll", 0.12, 0.4), ("elbow", -0.40, 0.5))
+
+
+def _side(side: str, joints: tuple[tuple[str, float, float], ...]) -> tuple[tuple[str, float, float], ...]:
+    mirrored = -1.0 if side == "right" else 1.0
+    return tuple(
+        (f"{side}_{name}", default * (mirrored if name.endswith(("roll", "yaw")) else 1.0), scale)
+        for name, default, scale in joints
+    )
+
+
+_JOINTS = (*_WAIST, *_side("left", _LEG), *_side("right", _LEG), *_side("left", _ARM), *_side("right", _ARM))
+_NAMES = tuple(f"robot/{name}" for name, _, _ in _JOINTS)
+JOINTS = tuple(name for name, _, _ in _JOINTS)
+_DEFAULT = tuple(default for _, default, _ in _JOINTS)
+
+HUMANOID = FloorRobot(
+    name="humanoid",
+    asset="robots/humanoid.xml",
+    root_body=PELVIS,
+    free_joint=ROOT,
+    joints=_NAMES,
+    default_joint_position=_DEFAULT,
+    actuators=_NAMES,
+    default_control=_DEFAULT,
+    action_scale=tuple(scale for _, _, scale in _JOINTS),
+    action_bound=1.0,
+    viewport=CameraPose(
+        name="viewport", position=(2.3, -2.6, 1.5), target=(0.0, 0.0, 0.75), fovy_deg=38.0, follows=PELVIS
+    ),
+)
+
+
+class HumanoidTask(FloorTask):
+    """A task of the humanoid, which keeps the action before the last, for rewards of smooth motion."""
+
+    robot = HUMANOID
+    control_dt = 0.02
+
+    def attach(self, backend: Backend) -> None:
+        """Make room for what is remembered of each env slot."""
+        super().attach(backend)
+        num_joints = len(HUMANOID.joints)
+        self.previous_action = torch.zeros(
+            backend.num_envs, num_joints, dtype=backend.ctrl.dtype, device=backend.device
+        )
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        """Forget the past of env slots that were just reset. Shape: (n,), int64."""
+        super().begin(backend, env_ids)
+        self.previous_action[env_ids] = 0
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return what it feels of itself: how the pelvis moves and leans, its joints, and its last action."""
+        return {
+            **sense_terms(HUMANOID, lambda: self.senses),
+            "last_action": vector_term(JOINTS, "", self.last_action),
+        }
+
+    def last_action(self, backend: Backend) -> torch.Tensor:
+        """Return the action of which the controls are now the result. Shape: (num_envs, num_joints)."""
+        return self.actions.last(backend)
+
+    def jerkiness(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
+        """Return the mean square of the change between the last two actions; called once per step.
+
+        Args:
+            backend: The simulation.
+            running: Env slots that made the step. Shape: (num_envs,), bool.
+
+        Returns:
+            Shape: (num_envs,).
+        """
+        action = self.last_action(backend)
+        change = action - self.previous_action
+        self.previous_action = torch.where(running[:, None], action, self.previous_action)
+        return mean_square(change)
+
+
+def heading(backend: NamedState) -> torch.Tensor:
+    """Return the direction in which the pelvis looks, seen from above, as a unit vector. Shape: (num_envs, 2)."""
+    orientation = backend.body_orientation(PELVIS)
+    ahead = torch.zeros_like(orientation[:, :3])
+    ahead[:, 0].fill_(1.0)
+    x, y, _ = rotate(orientation, ahead).unbind(-1)
+    length = torch.sqrt(x * x + y * y).clamp(min=1e-6)
+    return torch.stack((x / length, y / length), dim=-1)
+
+
+# Reference motions: a robot's pose over time, read from a table of numbers.
+
+KEY = "motion_file"
+COLUMNS_OF_THE_ROOT = ("root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz")
+
+_TIME = "time_s"
+_UNIT_TOLERANCE = 0.01
+_LIMIT_TOLERANCE_RAD = 0.02
+_LONGEST_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceMotion:
+    """A motion at a control rate, one frame per control step.
+
+    Legend: f frames, k joints, p keypoints.
+
+    Attributes:
+        root_position: In the world [m]. Shape: (f, 3).
+        root_orientation: Unit quaternions, w x y z. Shape: (f, 4).
+        root_velocity: Linear in the world [m/s], then angular in its own frame [rad/s]. Shape: (f, 6).
+        joint_position: In the robot's order [rad]. Shape: (f, k).
+        joint_velocity: Likewise [rad/s]. Shape: (f, k).
+        keypoints: Where sites of the robot are [m]. Shape: (f, p, 3).
+    """
+
+    root_position: np.ndarray
+    root_orientation: np.ndarray
+    root_velocity: np.ndarray
+    joint_position: np.ndarray
+    joint_velocity: np.ndarray
+    keypoints: np.ndarray
+
+    @property
+    def num_frames(self) -> int:
+        """How many frames it has."""
+        return len(self.root_position)
+
+
+def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_dt: float) -> ReferenceMotion:
+    """Return the motion of a file.
+
+    The file is a table with a line of names, separated by commas: ``time_s``, the root's place ``root_x`` to
+    ``root_z`` [m] and orientation ``root_qw`` to ``root_qz``, and every joint of the robot, in any order [rad].
+
+    Args:
+        path: The file.
+        robot: Whose motion it is.
+        keypoints: Sites whose places are wanted.
+        frame_dt: Time between two frames; frames between those of the file are interpolated [s].
+
+    Raises:
+        ConfigError: If the file cannot be read or is not a motion of this robot, with ``key`` set to its option.
+    """
+    joints = tuple(name.rpartition("/")[2] for name in robot.joints)
+    table = _table(path, (_TIME, *COLUMNS_OF_THE_ROOT, *joints))
+    poses = FloorRobotPoses(robot)
+    _check(table, poses, joints, path)
+    table = _resampled(table, frame_dt)
+    root, joint_position = table[:, 1:8], table[:, 8:]
+    positions = np.array([poses.positions(*pose) for pose in zip(root, joint_position, strict=True)])
+    velocities = poses.velocities(positions, frame_dt)
+    return ReferenceMotion(
+        root_position=root[:, :3],
+        root_orientation=root[:, 3:],
+        root_velocity=velocities[:, poses.root_dofs],
+        joint_position=joint_position,
+        joint_velocity=velocities[:, poses.joint_dofs],
+        keypoints=poses.site_positions(positions, keypoints),
+    )
+
+
+def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
+    """Return the columns of a file in the order asked for. Shape: (num_lines, len(columns))."""
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise ConfigError(Problem(f"'{path}': {wrong}", key=KEY))
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            names, *lines = list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _problem(path, f"cannot be read: {error}") from error
+    names = [name.strip() for name in names]
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise _problem(path, f"has no column {', '.join(missing)}{did_you_mean(missing[0], names)}")
+    where = [names.index(name) for name in columns]
+    return np.array([_numbers(path, number, line, where) for number, line in enumerate(lines, start=2) if line])
+
+
+def _numbers(path: Path, number: int, line: Sequence[str], where: Sequence[int]) -> list[float]:
+    try:
+        values = [float(line[column]) for column in where]
+    except (ValueError, IndexError) as error:
+        raise _problem(path, f"line {number} is not a line of numbers: {error}") from error
+    if not all(math.isfinite(value) for value in values):
+        raise _problem(path, f"line {number} has a number that is not finite")
+    return values
+
+
+def _check(table: np.ndarray, poses: FloorRobotPoses, joints: Sequence[str], path: Path) -> None:
+    if len(table) < 2:
+        raise _problem(path, f"has {len(table)} frames; a motion has at least two")
+    times = table[:, 0]
+    if not (np.diff(times) > 0).all():
+        raise _problem(path, "has frames whose time_s is not later than that of the frame before")
+    if times[-1] - times[0] > _LONGEST_S:
+        raise _problem(path, f"lasts {times[-1] - times[0]:.0f} s; at most {_LONGEST_S:.0f} s are allowed")
+    lengths = np.linalg.norm(table[:, 4:8], axis=1)
+    if np.abs(lengths - 1).max() > _UNIT_TOLERANCE:
+        raise _problem(path, "has a frame whose root_qw, root_qx, root_qy, root_qz is no unit quaternion")
+    low, high = poses.joint_limits()
+    beyond = np.maximum(low - table[:, 8:], table[:, 8:] - high)
+    frame, joint = divmod(int(beyond.argmax()), len(joints))
+    if beyond[frame, joint] > _LIMIT_TOLERANCE_RAD:
+        span = f"{low[joint]:.2f} to {high[joint]:.2f} rad"
+        value, at = table[frame, 8 + joint], times[frame]
+        raise _problem(path, f"bends {joints[joint]} to {value:.2f} rad at {at:.2f} s, but it goes from {span}")
+
+
+def _resampled(table: np.ndarray, frame_dt: float) -> np.ndarray:
+    times = table[:, 0] - table[0, 0]
+    # The last frame stays the last even where the file's times are rounded.
+    num_frames = math.floor(times[-1] / frame_dt + 1e-6) + 1
+    wanted = np.arange(num_frames) * frame_dt
+    values = table.copy()
+    flips = np.cumprod(np.where((values[1:, 4:8] * values[:-1, 4:8]).sum(axis=1) < 0, -1.0, 1.0))
+    values[1:, 4:8] *= flips[:, None]
+    new = np.stack([wanted, *(np.interp(wanted, times, column) for column in values[:, 1:].T)], axis=1)
+    new[:, 4:8] /= np.linalg.norm(new[:, 4:8], axis=1, keepdims=True)
+    return new
+
+
+def _problem(path: Path, message: str) -> ConfigError:
+    return ConfigError(Problem(f"'{path}' {message}", key=KEY))

@@ -1,0 +1,107 @@
+"""Pick an object up from the table and hold it in the air."""
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
+from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
+from isaaclab_arena.environments.objects import ObjectAsset
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.grasping import (
+    NEARLY,
+    OBJECT_BODY,
+    REACH_M,
+    finger_sensors,
+    grasp_facts,
+    grasped,
+    object_thing,
+    refuse_too_wide,
+)
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
+
+LIFT_HEIGHT_M = 0.10
+HOLD_STEPS = 10
+
+_LOW = (0.40, -0.20, -np.pi)
+_HIGH = (0.60, 0.20, np.pi)
+
+
+class LiftObject(Task):
+    """Solved when the object is 0.1 m above its resting height, held between both fingers, for 0.5 s without a break.
+
+    Lost when the object falls off the table.
+    """
+
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
+        refuse_too_wide(thing, embodiment.robot)
+        super().__init__(
+            TaskSpec(
+                name="lift_object",
+                instruction=f"pick up the {thing.words} and lift it",
+                paraphrases=(
+                    f"please pick up the {thing.words} and lift it",
+                    f"pick the {thing.words} up and raise it",
+                    f"grab the {thing.words} and raise it above the table",
+                    f"get hold of the {thing.words} so that it is in the air",
+                    f"the {thing.words} should hang in your gripper, well above where it stands now",
+                ),
+                time_limit_s=8.0,
+                hold_steps=HOLD_STEPS,
+                things=(object_thing(thing, area=embodiment.workspace.on_table(_LOW, _HIGH)),),
+                contact_sensors=finger_sensors(embodiment.robot),
+                sizes=thing.sizes(),
+            )
+        )
+        self.robot = embodiment.robot
+        self.thing = thing
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        """Judge by the object's height and by what touches it."""
+        position = backend.body_position(OBJECT_BODY)
+        distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
+        height = position[:, 2] - self.thing.half_height
+        held = grasped(backend, self.robot, distance=distance)
+        success = self.held(held & (height >= LIFT_HEIGHT_M), running)
+        raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
+        return Verdict(
+            reward=0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success,
+            success=success,
+            lost=terms.off_the_table(position),
+            metrics={"final_height_m": height, "final_distance_m": distance},
+        )
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the object is held high enough."""
+        del env_ids
+        height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
+        return grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the object: come to it, hold it, lift it."""
+        del env_id
+        grasp, reach_m = grasp_facts(moments, self.robot, self.thing), self.thing.half_height + REACH_M
+        raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
+        return Facts(
+            stages=(approach(grasp.hand_m, reach_m), grasp.held, raised),
+            arm=arm_facts(moments, self.robot),
+            hand_m=grasp.hand_m,
+            reach_m=reach_m,
+            taken=grasp.held,
+            carried=grasp.carried,
+            strayed_m=strayed(grasp.position, grasp.held),
+            off_table=grasp.off_table,
+            met=grasp.held & (grasp.height_m >= LIFT_HEIGHT_M),
+            nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M),
+        )
+
+
+LIFT_OBJECT = TableTask(
+    config_class=ObjectOptions,
+    make_task=lambda options, embodiment: LiftObject(embodiment, OBJECTS.get(options.object)),
+)

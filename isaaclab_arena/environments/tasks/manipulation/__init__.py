@@ -1,1 +1,0 @@
-"""Tasks in which an arm moves loose objects."""

@@ -1,0 +1,169 @@
+"""Push a cube to a marked place in any direction, a task that is made to be learned from states."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.events import Facts
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.actions import ActionModeName
+from isaaclab_arena.environments.mdp.conditions import draw_uniform
+from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
+from isaaclab_arena.environments.mdp.observations import ObservationTerm, offset_term
+from isaaclab_arena.environments.mdp.task import Verdict
+from isaaclab_arena.environments.objects import CUBE
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT
+from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY, PushToGoal
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.math.rotation import norm
+from isaaclab_arena.sim.named_state import NamedState
+
+TOLERANCE_M = 0.04
+NEAREST_GOAL_M = 0.10
+FARTHEST_GOAL_M = 0.18
+
+_LOW = (0.50, -0.10, -np.pi)
+_HIGH = (0.58, 0.10, np.pi)
+_BEHIND_M = (0.03, 0.065)
+# A push above the middle of a cube that does not slide easily tips it over.
+_BELOW_M = 0.01
+_BESIDE_M = 0.02
+_RISE = 4.0
+_HIGHEST_M = 0.09
+_HAND_HALF_AT_M = (0.1, 0.025)
+_GOAL_HALF_AT_M = (0.1, 0.03)
+_TILT_HALF_AT = 0.1
+_FAST_M_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCubeOptions(TableOptions):
+    """Options of ``push_cube``, whose actions are small motions of the hand unless asked otherwise."""
+
+    action_mode: ActionModeName = "ee_delta"
+
+
+class PushCube(PushToGoal):
+    """Solved when the cube's centre stays within 4 cm of the disc's, seen from above, for 0.25 s.
+
+    Lost when the cube falls off the table.
+    """
+
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        super().__init__(embodiment, CUBE)
+        self.spec = replace(self.spec, name="push_cube", time_limit_s=8.0)
+        self.area = embodiment.workspace.on_table(_LOW, _HIGH)
+
+    def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
+        """Draw where the cube stands, and the disc 10 to 18 cm away from it in any direction."""
+        x, y, yaw = draw_uniform(generator, *self.area)
+        distance, direction = draw_uniform(generator, (NEAREST_GOAL_M, -np.pi), (FARTHEST_GOAL_M, np.pi))
+        return {
+            "cube.position": (x, y, self.thing.half_height),
+            "cube.yaw": yaw,
+            "goal.position": (x + distance * math.cos(direction), y + distance * math.sin(direction), 0.0),
+        }
+
+    def attach(self, backend: Backend) -> None:
+        """Make the counters, and look up the arm."""
+        super().attach(backend)
+        self._joints, _ = backend.joint_indices(self.robot.arm_joints)
+        self._held = backend.actuator_indices(self.robot.arm_actuators)
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return the cube's pose, the disc's place, and the ways from the hand behind the cube and on to the disc."""
+        return {
+            **super().observation_terms(),
+            "eef_to_push_point": offset_term(self._hand_to_push_point),
+            "object_to_goal": offset_term(
+                lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
+            ),
+        }
+
+    def _hand_to_push_point(self, backend: Backend) -> torch.Tensor:
+        """Return the way to where the cube has to be pushed from, over the cube and not through it [m].
+
+        The farther the hand is from above that point, the higher the way leads. Shape: (num_envs, 3).
+        """
+        hand, cube = backend.site_position(self.robot.tcp_site), backend.body_position(OBJECT_BODY)
+        point = terms.push_point(hand, cube, backend.body_position(GOAL_BODY), _BEHIND_M)
+        aside = (terms.horizontal_distance(hand, point) - _BESIDE_M).clamp(min=0.0)
+        height = (_RISE * aside).clamp(max=_HIGHEST_M) - _BELOW_M
+        zero = torch.zeros_like(height)
+        return point - hand + torch.stack((zero, zero, height), dim=-1)
+
+    def _advance(self, backend: Backend, position: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        """Return how fast the cube comes nearer to the disc, 1 for at least 5 cm/s. Shape: (num_envs,)."""
+        way, velocity = goal - position, backend.free_velocity(OBJECT_JOINT)
+        length = terms.horizontal_distance(goal, position).clamp(min=1e-6)
+        speed = (way[:, 0] * velocity[:, 0] + way[:, 1] * velocity[:, 1]) / length
+        return torch.where(length < TOLERANCE_M, 0.0, (speed / _FAST_M_S).clamp(-1, 1))
+
+    def _closed(self, backend: Backend) -> torch.Tensor:
+        """Return 1 for a gripper that is told to be closed, 0 for one that is to be open. Shape: (num_envs,)."""
+        robot = self.robot
+        if robot.gripper_actuator is None:
+            return torch.ones_like(backend.ctrl[:, 0])
+        control = backend.ctrl[:, backend.names.actuators[robot.gripper_actuator]]
+        return terms.progress(control, start=robot.gripper_open, goal=robot.gripper_closed)
+
+    def _strain(self, backend: Backend) -> torch.Tensor:
+        """Return how far the arm's joints are from where they are told to be [rad]. Shape: (num_envs, num_joints).
+
+        A hand that presses on the table or on the cube gets stuck there, and this is how it shows.
+        """
+        return backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        """Judge by the cube's way to the disc, and by the hand's to the side from which it has to push."""
+        position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
+        goal_distance = terms.horizontal_distance(position, goal)
+        on_goal = goal_distance < TOLERANCE_M
+        hand_distance = norm(self._hand_to_push_point(backend))
+        # Behind a cube that is where it should be there is no side to be on.
+        in_place = torch.where(on_goal, 1.0, _near(hand_distance, _HAND_HALF_AT_M))
+        tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
+        pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
+        success = self.held(on_goal, running)
+        return Verdict(
+            reward=0.1 * pointing_down
+            + 0.1 * self._closed(backend)
+            + 0.3 * in_place
+            + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
+            + 0.3 * self._advance(backend, position, goal)
+            + success
+            - 5.0 * mean_square(self._strain(backend)),
+            success=success,
+            lost=terms.off_the_table(position),
+            metrics={"final_goal_distance_m": goal_distance},
+        )
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the cube is on the disc."""
+        del env_ids
+        position, goal = state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY)
+        return terms.horizontal_distance(position, goal) < TOLERANCE_M
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the cube, which need not rest on the disc, and may lie on any of its sides."""
+        del env_id
+        any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
+        return self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=any_way, stands=any_way)
+
+
+def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
+    """Return the mean of a closeness that sees far and of one that sees well. Shape: (num_envs,) -> (num_envs,)."""
+    far, well = half_at
+    return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
+
+
+PUSH_CUBE = TableTask(
+    config_class=PushCubeOptions,
+    make_task=lambda _, embodiment: PushCube(embodiment),
+)

@@ -1,0 +1,131 @@
+"""Put one cube on top of another and let go of it."""
+
+import torch
+
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.task import Verdict
+from isaaclab_arena.environments.objects import CUBE
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.grasping import (
+    REACH_M,
+    TwoCubesTask,
+    at_rest,
+    grasp_facts,
+    grasped,
+    tool_distance,
+    touched,
+)
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.scene.scene import ContactSensor
+
+HOLD_STEPS = 10
+
+_CUBE_M = 2 * CUBE.half_height
+_BESIDE_M = 0.02
+_HEIGHT_TOLERANCE_M = 0.006
+_AWAY_M = 0.05
+_TOUCH = "red_touches_blue"
+
+
+class Stack(TwoCubesTask):
+    """Solved when the red cube stands on the blue one, both at rest and no finger on or near it, for 0.5 s.
+
+    Its centre is within 2 cm of straight above the other's. Lost when a cube falls off the table.
+    """
+
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        touch = ContactSensor(name=_TOUCH, body="red/body", other="blue/body")
+        super().__init__(
+            embodiment,
+            name="stack",
+            instruction="stack the red cube on the blue cube",
+            paraphrases=(
+                "please stack the red cube on the blue cube",
+                "put the red cube on the blue cube",
+                "place the red cube on top of the blue cube",
+                "build a tower with the blue cube below and the red cube above",
+                "build a tower, blue block below and red block above",
+            ),
+            time_limit_s=12.0,
+            hold_steps=HOLD_STEPS,
+            contact_sensors=(touch,),
+        )
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        """Judge by where the red cube is above the blue one, how both stand, their speeds, and the fingers."""
+        red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
+        beside = terms.horizontal_distance(red, blue)
+        above = red[:, 2] - blue[:, 2]
+        on_top = _on_top(backend)
+        tcp_distance = tool_distance(backend, self.robot, "red")
+        let_go = self._let_go(backend, tcp_distance)
+        stands = on_top & at_rest(backend, "red") & at_rest(backend, "blue")
+        success = self.held(stands & let_go, running)
+        held = grasped(backend, self.robot, "red", tcp_distance)
+        reward = (
+            0.2 * terms.closeness(tcp_distance, half_at=0.1)
+            + 0.2 * (held | on_top)
+            + 0.4 * (held | on_top) * terms.closeness(beside, half_at=0.1)
+            + 0.2 * (stands & let_go)
+            + success
+        )
+        return Verdict(
+            reward=reward,
+            success=success,
+            lost=terms.off_the_table(red) | terms.off_the_table(blue),
+            metrics={"final_beside_m": beside, "final_above_m": above},
+        )
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        """Return whether the red cube stands on the blue one, let go of."""
+        del env_ids
+        rests = at_rest(state, "red") & at_rest(state, "blue")
+        return _on_top(state) & rests & self._let_go(state, tool_distance(state, self.robot, "red"))
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        """Return what the hand did with the red cube: come to it, hold it, bring it over the blue one, put it there."""
+        del env_id
+        red, blue = (grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
+        reach_m = CUBE.half_height + REACH_M
+        beside, above = terms.horizontal_distance(red.position, blue.position), red.height_m - blue.height_m
+        on_top = _on_top(moments)
+        rests = at_rest(moments, "red") & at_rest(moments, "blue")
+        return Facts(
+            stages=(approach(red.hand_m, reach_m), red.held, red.carried * approach(beside, _BESIDE_M), on_top),
+            arm=arm_facts(moments, self.robot),
+            hand_m=red.hand_m,
+            reach_m=reach_m,
+            taken=red.held,
+            carried=red.carried,
+            delivered=on_top,
+            strayed_m=strayed(red.position, red.held | on_top),
+            wrong_object=blue.carried,
+            other_m=blue.hand_m,
+            wrong_order=(beside < _BESIDE_M) & (above < -_CUBE_M + _HEIGHT_TOLERANCE_M) & moments.touching(_TOUCH),
+            off_table=red.off_table | blue.off_table,
+            met=on_top & rests & self._let_go(moments, red.hand_m),
+            nearly=_on_top(moments, tolerance=2.0),
+        )
+
+    def _let_go(self, state: NamedState, tcp_distance: torch.Tensor) -> torch.Tensor:
+        """Return whether no finger is on or near the cubes. Shape: (num_envs,), bool."""
+        return ~touched(state, "red") & ~touched(state, "blue") & (tcp_distance > _AWAY_M)
+
+
+def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
+    """Return whether the red cube stands on the blue one, within its tolerances times a factor. Shape: (num_envs,)."""
+    red, blue = state.body_position("red/body"), state.body_position("blue/body")
+    is_above = terms.horizontal_distance(red, blue) < tolerance * _BESIDE_M
+    is_above &= (red[:, 2] - blue[:, 2] - _CUBE_M).abs() < tolerance * _HEIGHT_TOLERANCE_M
+    return is_above & state.touching(_TOUCH) & terms.upright(state.body_orientation("blue/body"))
+
+
+STACK = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: Stack(embodiment),
+)

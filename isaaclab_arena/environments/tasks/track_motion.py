@@ -1,0 +1,272 @@
+"""Follow a reference motion with the whole body."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.arena.cameras import ViewportOptions
+from isaaclab_arena.environments.events import FloorFacts, ever
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
+from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
+from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term, vector_term
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
+from isaaclab_arena.environments.tasks.humanoid import (
+    HUMANOID,
+    JOINTS,
+    KEYPOINTS,
+    PELVIS,
+    ROOT,
+    HumanoidTask,
+    ReferenceMotion,
+    read_motion,
+)
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.math.rotation import dot, norm, rotate_inverse, rotation_error
+from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.scene.scene import ASSETS
+
+Start = Literal["beginning", "anywhere"]
+
+LARGEST_KEYPOINT_ERROR_M = 0.08
+FARTHEST_HEIGHT_M = 0.2
+FARTHEST_TURN_RAD = 0.7
+
+_DEFAULT_MOTION = ASSETS / "motions" / "squat_and_wave.csv"
+_LATEST_START = 0.9
+_NOISE_RAD = 0.03
+_XYZ = ("x", "y", "z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackMotionConfig(ViewportOptions):
+    """Options of ``track_motion``.
+
+    Attributes:
+        motion_file: Table of the motion, relative to the working directory; None for the motion that comes along.
+        start: Whether episodes begin with the motion, or anywhere in it, which is how it is learned.
+    """
+
+    motion_file: str | None = None
+    start: Start = "beginning"
+
+
+class TrackMotion(HumanoidTask):
+    """Solved when the motion has been followed to its end, with the keypoints within 8 cm of its own on average.
+
+    The keypoints are head, hands and feet; the average is over them and over all steps of the episode. Lost when the
+    pelvis is more than 20 cm higher or lower than in the motion, or turned away from it by more than 0.7 rad, and when
+    an episode that began later than the motion reaches its end without having followed it.
+    """
+
+    moment_fields = ("qpos", "site_xpos")
+    capturable = True
+
+    def __init__(self, motion: ReferenceMotion, start: Start) -> None:
+        self._motion = motion
+        self._starts_anywhere = start == "anywhere"
+        self._last_frame = motion.num_frames - 1
+        duration_s = self._last_frame * self.control_dt
+        super().__init__(TaskSpec(name="track_motion", instruction="follow the motion", time_limit_s=duration_s))
+
+    def attach(self, backend: Backend) -> None:
+        """Put the motion beside the simulation, and make room for where in it each env slot is."""
+        super().attach(backend)
+
+        def beside(values: np.ndarray) -> torch.Tensor:
+            return torch.tensor(values, dtype=backend.qpos.dtype, device=backend.device)
+
+        self._root_position = beside(self._motion.root_position)
+        self._root_orientation = beside(self._motion.root_orientation)
+        self._joint_position = beside(self._motion.joint_position)
+        self._joint_offset = beside(self._motion.joint_position - np.array(HUMANOID.default_joint_position))
+        self._joint_velocity = beside(self._motion.joint_velocity)
+        self._keypoints = beside(self._motion.keypoints)
+        self._frame = torch.zeros_like(self.held_steps)
+        self._length = torch.zeros_like(self.held_steps)
+        self._keypoint_errors = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
+        self._joint_errors = torch.zeros_like(self._keypoint_errors)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+        """Draw how it stands, and where in the motion it starts."""
+        offset = draw_uniform(generator, (-_NOISE_RAD,) * len(JOINTS), (_NOISE_RAD,) * len(JOINTS))
+        (share,) = draw_uniform(generator, (0.0,), (_LATEST_START,))
+        frame = int(share * self._last_frame) if self._starts_anywhere else 0
+        return {"motion.start_s": round(frame * self.control_dt, 6), "robot.joint_offset": offset}
+
+    def start_state(self, conditions: Conditions) -> StartState:
+        """Return it as the motion has it there, moving likewise, its joints a little off."""
+        motion, frame = self._motion, self._frame_at(conditions)
+        root = (*motion.root_position[frame].tolist(), *motion.root_orientation[frame].tolist())
+        joints = motion.joint_position[frame] + np.array(point(conditions["robot.joint_offset"]))
+        return StartState(
+            joint_positions={
+                ROOT: root,
+                **{joint: (value,) for joint, value in zip(HUMANOID.joints, joints.tolist(), strict=True)},
+            },
+            joint_velocities={
+                ROOT: motion.root_velocity[frame].tolist(),
+                **{
+                    joint: (value,)
+                    for joint, value in zip(HUMANOID.joints, motion.joint_velocity[frame].tolist(), strict=True)
+                },
+            },
+            controls=dict(zip(HUMANOID.actuators, motion.joint_position[frame].tolist(), strict=True)),
+        )
+
+    def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Remember where in the motion env slots that were just reset are. Shape: (n,), int64."""
+        self._frame[env_ids] = self._frame.new_tensor([self._frame_at(each) for each in conditions])
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        """Forget the errors of env slots that were just reset. Shape: (n,), int64."""
+        super().begin(backend, env_ids)
+        self._length[env_ids] = 0
+        self._keypoint_errors[env_ids] = 0
+        self._joint_errors[env_ids] = 0
+
+    def centre(self) -> torch.Tensor:
+        """Return the joint targets of a zero action: the motion's next frame. Shape: (num_envs, num_joints)."""
+        return self._joint_position[self._next_frame()]
+
+    def last_action(self, backend: Backend) -> torch.Tensor:
+        """Return the action of which the controls are now the result. Shape: (num_envs, num_joints)."""
+        return self.actions.last(backend, self._joint_position[self._frame])
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return what it feels of itself, and the motion's next frame: its joints, and its root from its own."""
+        return {
+            **super().observation_terms(),
+            "motion_phase": number_term("share", "1", lambda _: (self._frame / self._last_frame)[:, None]),
+            "reference_joint_pos": vector_term(JOINTS, "rad", lambda _: self._joint_offset[self._next_frame()]),
+            "reference_joint_vel": vector_term(JOINTS, "rad/s", lambda _: self._joint_velocity[self._next_frame()]),
+            "reference_root_pos": vector_term(_XYZ, "m", self._root_offset),
+            "reference_root_rot": vector_term(_XYZ, "rad", self._root_turn),
+        }
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        """Judge by how far joints, pelvis and keypoints are from the motion."""
+        self._length = self._length + running
+        self._frame = torch.where(running, self._next_frame(), self._frame)
+        missed = self.senses.joint_position() - self._joint_offset[self._frame]
+        joint_error = torch.sqrt(mean_square(missed))
+        keypoint_error = _keypoint_error(backend, self._keypoints[self._frame])
+        self._keypoint_errors = self._keypoint_errors + torch.where(running, keypoint_error, 0.0)
+        self._joint_errors = self._joint_errors + torch.where(running, joint_error, 0.0)
+        steps = self._length.clamp(min=1)
+        mean_error = self._keypoint_errors / steps
+        off = _off_course(backend, self._root_position[self._frame], self._root_orientation[self._frame])
+        height, turn, astray = off.rise.abs(), norm(off.turn), off.astray()
+        at_the_end = self._frame >= self._last_frame
+        success = at_the_end & ~astray & (mean_error < LARGEST_KEYPOINT_ERROR_M)
+        late = self._length < self._last_frame
+        velocity = self.senses.joint_velocity() - self._joint_velocity[self._frame]
+        reward = (
+            1.0 * terms.closeness(joint_error, half_at=0.2)
+            + 1.5 * terms.closeness(keypoint_error, half_at=0.08)
+            + 0.5 * terms.closeness(turn, half_at=0.2)
+            + 0.5 * terms.closeness(height, half_at=0.05)
+            + 0.3 * terms.closeness(torch.sqrt(mean_square(velocity)), half_at=2.0)
+            - 0.5 * self.jerkiness(backend, running)
+        )
+        return Verdict(
+            reward=self.control_dt * reward,
+            success=success,
+            lost=astray | (at_the_end & late & ~success),
+            metrics={"mpkpe_m": mean_error, "joint_error_rad": self._joint_errors / steps},
+        )
+
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        """Return for how long the motion was followed."""
+        last = int(self._frame[env_id])
+        first = last + 1 - len(moments.qpos)
+
+        def of_frames(values: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
+
+        motion = self._motion
+        off = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
+        errors = _keypoint_error(moments, of_frames(motion.keypoints)).numpy()
+        due = self._last_frame - first
+        # The start is not judged. From where the errors make up for all that is due, no later step makes up for them.
+        mean_error = (errors.cumsum() - errors[0]) / due
+        too_far = off.astray()
+        astray = ever(too_far.numpy())
+        lost = astray | (mean_error >= LARGEST_KEYPOINT_ERROR_M)
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=np.arange(len(errors)) / due,
+            lost=lost,
+            fallen=ever((too_far & off.sunk_or_tipped()).numpy()),
+            nearly=lost & ~astray[-1] & (mean_error[-1] < 2 * LARGEST_KEYPOINT_ERROR_M),
+            strayed=lost,
+        )
+
+    def _root_offset(self, backend: Backend) -> torch.Tensor:
+        """Return the way from the pelvis to where the motion has it next, in its own frame. Shape: (num_envs, 3)."""
+        way = self._root_position[self._next_frame()] - backend.body_position(PELVIS)
+        return rotate_inverse(backend.body_orientation(PELVIS), way)
+
+    def _root_turn(self, backend: Backend) -> torch.Tensor:
+        """Return the turn from the pelvis to how the motion has it next, in its own frame. Shape: (num_envs, 3)."""
+        orientation = backend.body_orientation(PELVIS)
+        return rotate_inverse(orientation, rotation_error(self._root_orientation[self._next_frame()], orientation))
+
+    def _next_frame(self) -> torch.Tensor:
+        return (self._frame + 1).clamp(max=self._last_frame)
+
+    def _frame_at(self, conditions: Conditions) -> int:
+        return min(round(number(conditions["motion.start_s"]) / self.control_dt), self._last_frame - 1)
+
+
+@dataclass(frozen=True)
+class _OffCourse:
+    """How far the pelvis is from where the motion has it.
+
+    Attributes:
+        rise: By how much it is too high [m]. Shape: (n,).
+        turn: Rotation from it to the motion [rad]; see `rotation_error`. Shape: (n, 3).
+    """
+
+    rise: torch.Tensor
+    turn: torch.Tensor
+
+    def astray(self) -> torch.Tensor:
+        """Return whether that is too far. Shape: (n,), bool."""
+        return (self.rise.abs() > FARTHEST_HEIGHT_M) | (norm(self.turn) > FARTHEST_TURN_RAD)
+
+    def sunk_or_tipped(self) -> torch.Tensor:
+        """Return whether it is too low, or tips more than it is turned: the robot falls. Shape: (n,), bool."""
+        about_the_vertical = self.turn[:, 2]
+        tips = dot(self.turn, self.turn) > 2 * about_the_vertical * about_the_vertical
+        return (self.rise < -FARTHEST_HEIGHT_M) | tips
+
+
+def _off_course(state: NamedState, position: torch.Tensor, orientation: torch.Tensor) -> _OffCourse:
+    """Return how far the pelvis is from where the motion has it. Shapes: (n, 3), (n, 4)."""
+    rise = (state.body_position(PELVIS) - position)[:, 2]
+    return _OffCourse(rise, rotation_error(orientation, state.body_orientation(PELVIS)))
+
+
+def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
+    """Return the mean distance of the keypoints from where the motion has them [m]. Shape: (n, p, 3) -> (n,)."""
+    points = torch.stack([state.site_position(site) for site in KEYPOINTS], dim=1)
+    return total(norm(points - keypoints)) / len(KEYPOINTS)
+
+
+def _make_task(config: TrackMotionConfig) -> TrackMotion:
+    if config.start not in get_args(Start):
+        message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
+        raise ConfigError(Problem(message, key="start"))
+    path = _DEFAULT_MOTION if config.motion_file is None else Path(config.motion_file)
+    return TrackMotion(read_motion(path, HUMANOID, KEYPOINTS, HumanoidTask.control_dt), config.start)
+
+
+TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=_make_task)

@@ -1,0 +1,289 @@
+"""Walk with a commanded velocity, on four legs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.arena.cameras import ViewportOptions
+from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
+from isaaclab_arena.environments.mdp import locomotion_terms as terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
+from isaaclab_arena.environments.mdp.locomotion_terms import total_square
+from isaaclab_arena.environments.mdp.observations import (
+    FloorSenses,
+    ObservationTerm,
+    last_action_term,
+    sense_terms,
+    vector_term,
+)
+from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
+from isaaclab_arena.sim.scene.scene import CameraPose, ContactSensor
+
+COMMAND = "command.velocity"
+COMMAND_LOW = (-0.6, -0.4, -0.7)
+COMMAND_HIGH = (1.0, 0.4, 0.7)
+STANDING_SHARE = 0.1
+
+SPEED_BOUND_M_S = 0.25
+TURN_BOUND_RAD_S = 0.3
+SETTLING_S = 1.5
+FILTER_S = 0.25
+
+_LEGS = ("FR", "FL", "RR", "RL")
+_TRUNK_TOUCH = "trunk_touches_floor"
+_START_HEIGHT_M = 0.335
+_STANDING_HEIGHT_M = 0.31
+_JOINT_NOISE_RAD = 0.1
+_GAIT_STEPS = 20
+_SWING_HEIGHT_M = 0.07
+_FOOT_RADIUS_M = 0.022
+_TILTED = -0.5
+
+GO1 = FloorRobot(
+    name="go1",
+    asset="robots/go1.xml",
+    root_body="robot/trunk",
+    free_joint="robot/free",
+    joints=tuple(f"robot/{leg}_{part}_joint" for leg in _LEGS for part in ("hip", "thigh", "calf")),
+    default_joint_position=(0.0, 0.8, -1.5) * 4,
+    actuators=tuple(f"robot/{leg}_{part}" for leg in _LEGS for part in ("hip", "thigh", "calf")),
+    # Knees that are told to be straighter than they are to be carry the robot's weight.
+    default_control=(0.0, 0.8, -1.38) * 4,
+    action_scale=(0.25,) * 12,
+    action_bound=4.0,
+    viewport=CameraPose(
+        name="viewport", position=(1.0, -1.5, 0.75), target=(0.0, 0.0, 0.22), fovy_deg=40.0, follows="robot/trunk"
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VelocityGo1Config(ViewportOptions):
+    """Options of ``velocity_go1``: those of the viewport."""
+
+
+class VelocityGo1(FloorTask):
+    """Solved when the time is up, and after its first 1.5 s the robot has always moved as it was told.
+
+    That is to say that the velocity in its own frame, smoothed over about half a second because a gait sways, was
+    within 0.25 m/s and 0.3 rad/s of the command in every step. Lost when the trunk touches the floor or tilts by 60
+    degrees.
+    """
+
+    robot = GO1
+    control_dt = 0.02
+    moment_fields = ("qpos", "qvel", "sensordata")
+    capturable = True
+
+    def __init__(self) -> None:
+        feet = (
+            ContactSensor(name=f"{leg}_touches_floor", body=f"robot/{leg}_foot", other="floor", other_is_geom=True)
+            for leg in _LEGS
+        )
+        trunk = ContactSensor(name=_TRUNK_TOUCH, body="robot/shell", other="floor", other_is_geom=True)
+        super().__init__(
+            TaskSpec(
+                name="velocity_go1",
+                instruction="walk with the commanded velocity",
+                time_limit_s=10.0,
+                contact_sensors=(*feet, trunk),
+            )
+        )
+
+    def attach(self, backend: Backend) -> None:
+        """Make room for what is remembered of each env slot."""
+        super().attach(backend)
+        like = {"dtype": backend.qpos.dtype, "device": backend.device}
+        num_envs = backend.num_envs
+        self._length = torch.zeros(num_envs, dtype=torch.int64, device=backend.device)
+        self._broke_bounds = torch.zeros(num_envs, dtype=torch.bool, device=backend.device)
+        self._command = torch.zeros(num_envs, 3, **like)
+        self._velocity = torch.zeros(num_envs, 3, **like)
+        self._action = torch.zeros(num_envs, len(GO1.actuators), **like)
+        self._feet = torch.zeros(num_envs, len(_LEGS), 3, **like)
+        self._error_sums = torch.zeros(num_envs, 2, **like)
+        self._worst_errors = torch.zeros(num_envs, 2, **like)
+        phases = [2 * math.pi * step / _GAIT_STEPS for step in range(_GAIT_STEPS)]
+        self._clock = torch.tensor([(math.cos(phase), math.sin(phase)) for phase in phases], **like)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+        """Draw how the robot stands and the velocity that it is told: forward, to the left [m/s], turn [rad/s]."""
+        noise = (_JOINT_NOISE_RAD,) * len(GO1.joints)
+        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
+        joints = tuple(home + shift for home, shift in zip(GO1.default_joint_position, offset, strict=True))
+        (yaw,) = draw_uniform(generator, (-np.pi,), (np.pi,))
+        command = draw_uniform(generator, COMMAND_LOW, COMMAND_HIGH)
+        stands = generator.random() < STANDING_SHARE
+        return {"robot.joint_position": joints, "robot.yaw": yaw, COMMAND: (0.0,) * 3 if stands else command}
+
+    def start_state(self, conditions: Conditions) -> StartState:
+        """Return the robot on its feet."""
+        joints = zip(GO1.joints, point(conditions["robot.joint_position"]), strict=True)
+        pose = upright_pose((0.0, 0.0, _START_HEIGHT_M), number(conditions["robot.yaw"]))
+        return StartState(joint_positions={"robot/free": pose, **{name: (value,) for name, value in joints}})
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return what the robot feels of itself, its last action, a clock of its gait, and what it is told."""
+        return {
+            **sense_terms(GO1, lambda: self.senses),
+            "last_action": last_action_term(GO1, lambda: self.actions),
+            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._gait_clock()),
+            "velocity_command": vector_term(("vx", "vy", "turn"), "m/s, rad/s", lambda _: self._command),
+        }
+
+    def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Remember what the robots are told. Shape of ``env_ids``: (n,), int64."""
+        commands = [point(condition[COMMAND]) for condition in conditions]
+        self._command[env_ids] = self._command.new_tensor(commands).reshape(-1, 3)
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        """Forget the episode before. Shape: (n,), int64."""
+        super().begin(backend, env_ids)
+        for kept in (self._length, self._velocity, self._action, self._error_sums, self._worst_errors):
+            kept[env_ids] = 0
+        self._broke_bounds[env_ids] = False
+        self._feet[env_ids] = self._feet_positions(backend)[env_ids]
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        """Judge by velocity, posture, and how the feet are set."""
+        reward = self._reward(backend)
+        self._remember_step(backend, running)
+        ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
+        judged = (self._length - _settling_steps()).clamp(min=1)
+        return Verdict(
+            reward=self.control_dt * reward,
+            success=ended & ~self._broke_bounds,
+            lost=_fallen(backend, self.senses),
+            metrics={
+                "mean_speed_error_m_s": self._error_sums[:, 0] / judged,
+                "mean_turn_error_rad_s": self._error_sums[:, 1] / judged,
+                "worst_speed_error_m_s": self._worst_errors[:, 0],
+                "worst_turn_error_rad_s": self._worst_errors[:, 1],
+            },
+        )
+
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        """Return for how long it moved as it was told."""
+        senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
+        errors = _errors(_smoothed(_planar_velocity(senses)), command)
+        steps = torch.arange(len(errors))
+        judged = steps > _settling_steps()
+        strayed, fallen = (ever(holds.numpy()) for holds in (judged & _beyond_bounds(errors), _fallen(moments, senses)))
+        pose = moments.joint_position("robot/free").numpy()
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=steps.numpy() / round(self.spec.time_limit_s / self.control_dt),
+            lost=strayed | fallen,
+            fallen=fallen,
+            nearly=strayed & ~(judged & _beyond_bounds(errors, times=2.0)).any().numpy(),
+            strayed=strayed,
+            moved=moved_from_start(pose) if bool(command.any()) else None,
+        )
+
+    def _remember_step(self, backend: Backend, running: torch.Tensor) -> None:
+        slots = running[:, None]
+        velocity = terms.low_passed(self._velocity, _planar_velocity(self.senses), self.control_dt, FILTER_S)
+        self._velocity = torch.where(slots, velocity, self._velocity)
+        self._action = torch.where(slots, self.actions.last(backend), self._action)
+        self._feet = torch.where(slots[:, None], self._feet_positions(backend), self._feet)
+        self._length = self._length + running
+        errors = _errors(self._velocity, self._command) * (slots & (self._length > _settling_steps())[:, None])
+        self._error_sums = self._error_sums + errors
+        self._worst_errors = torch.maximum(self._worst_errors, errors)
+        self._broke_bounds = self._broke_bounds | _beyond_bounds(errors)
+
+    def _gait_clock(self) -> torch.Tensor:
+        """Return where in its stride a robot is to be, as cosine and sine. Shape: (num_envs, 2)."""
+        return self._clock[self._length % _GAIT_STEPS]
+
+    def _wanted_clearance(self, *, told_to_move: torch.Tensor) -> torch.Tensor:
+        """Return how high feet are to be in a trot, in which diagonal pairs take turns [m]. Shape: (num_envs, 4)."""
+        lift = _SWING_HEIGHT_M * told_to_move * self._gait_clock()[:, 1]
+        one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
+        return torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
+
+    def _touching(self, backend: Backend) -> torch.Tensor:
+        return torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
+
+    def _feet_positions(self, backend: Backend) -> torch.Tensor:
+        return torch.stack([backend.site_position(f"robot/{leg}_foot") for leg in _LEGS], dim=1)
+
+    def _reward(self, backend: Backend) -> torch.Tensor:
+        """Return what a second like this step is worth."""
+        senses, action = self.senses, self.actions.last(backend)
+        linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
+        touching, feet = self._touching(backend), self._feet_positions(backend)
+        error, command = _planar_velocity(self.senses) - self._command, self._command
+        speed_error = torch.sqrt(total_square(error[:, :2]))
+        height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
+        joints = senses.joint_position()
+        wanted = self._wanted_clearance(told_to_move=total_square(command) > 0)
+        return (
+            1.0 * terms.tracking(speed_error * speed_error, width=0.25)
+            + 1.5 * terms.relative_tracking(speed_error, torch.sqrt(total_square(command[:, :2])), slack=0.2)
+            + 0.5 * terms.tracking(error[:, 2] * error[:, 2], width=0.3)
+            + 0.75 * terms.relative_tracking(error[:, 2].abs(), command[:, 2].abs(), slack=0.3)
+            + 1.5 * terms.clearance_tracking(feet[:, :, 2] - _FOOT_RADIUS_M, wanted, width=0.04)
+            - 1.0 * linear[:, 2] * linear[:, 2]
+            - 0.05 * total_square(angular[:, :2])
+            - 2.0 * total_square(gravity[:, :2])
+            - 20.0 * height * height
+            - 0.01 * total_square(action - self._action)
+            - 0.0005 * total_square(senses.joint_velocity())
+            - 0.05 * total_square(joints)
+            - 0.3 * total_square(joints[:, ::3])
+            - 0.1 * terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
+        )
+
+
+def _settling_steps() -> int:
+    return round(SETTLING_S / VelocityGo1.control_dt)
+
+
+def _planar_velocity(senses: FloorSenses) -> torch.Tensor:
+    """Return forward and sideward velocity [m/s] and turn [rad/s]. Shape: (n, 3)."""
+    return torch.cat((senses.linear_velocity()[:, :2], senses.angular_velocity()[:, 2:]), dim=-1)
+
+
+def _errors(velocity: torch.Tensor, command: torch.Tensor) -> torch.Tensor:
+    """Return by how much velocities miss a command [m/s, rad/s]. Shapes: (n, 3), (n, 3) or (3,) -> (n, 2)."""
+    difference = velocity - command
+    return torch.stack((torch.sqrt(total_square(difference[:, :2])), difference[:, 2].abs()), dim=-1)
+
+
+def _beyond_bounds(errors: torch.Tensor, times: float = 1.0) -> torch.Tensor:
+    """Return whether errors are larger than so many times what is allowed. Shape: (n, 2) -> (n,), bool."""
+    return (errors[:, 0] > times * SPEED_BOUND_M_S) | (errors[:, 1] > times * TURN_BOUND_RAD_S)
+
+
+def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
+    """Return whether the trunk lies on the floor or tilts too far. Shape: (n,), bool."""
+    return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > _TILTED)
+
+
+def _smoothed(velocity: torch.Tensor) -> torch.Tensor:
+    """Return what is judged of the velocities of an episode, from its start on. Shape: (moments, 3)."""
+
+    def step(so_far: float, value: float) -> float:
+        return terms.low_passed(so_far, value, VelocityGo1.control_dt, FILTER_S)
+
+    # Plain numbers: a tensor of one moment costs as much to filter as a hundred of these.
+    columns = [list(accumulate(each.tolist(), step, initial=0.0)) for each in velocity[1:].T]
+    return velocity.new_tensor(columns).T
+
+
+def _make_task(config: ViewportOptions) -> VelocityGo1:
+    del config
+    return VelocityGo1()
+
+
+VELOCITY_GO1 = FloorEnvironmentBuilder(config_class=VelocityGo1Config, make_task=_make_task)

@@ -1,0 +1,250 @@
+"""Walk forward on two legs at the speed that the episode asks for."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.arena.cameras import ViewportOptions
+from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
+from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
+from isaaclab_arena.environments.mdp.observations import FloorSenses, ObservationTerm, number_term, vector_term
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
+from isaaclab_arena.environments.tasks.humanoid import (
+    FEET,
+    HUMANOID,
+    PELVIS,
+    ROOT,
+    STANDING_HEIGHT_M,
+    HumanoidTask,
+    heading,
+)
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.scene.scene import ContactSensor
+
+SHARE_OF_THE_WAY = 0.7
+LOWEST_M = 0.5
+GAIT_PERIOD_S = 0.8
+
+_SLOWEST_M_S, _FASTEST_M_S = 0.6, 1.0
+_TIME_LIMIT_S = 10.0
+_MOST_TILTED = -0.5
+_STANCE = 0.55
+_NEARLY = 0.8
+_SEEN_WAY_M = 0.5
+_SWING_HEIGHT_M = 0.09
+_CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in FEET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WalkHumanoidConfig(ViewportOptions):
+    """Options of ``walk_humanoid``."""
+
+
+class WalkHumanoid(HumanoidTask):
+    """Solved when it has not fallen after 10 s and has come 70 % of the way that the asked speed makes, straight ahead.
+
+    The speed is 0.6 to 1.0 m/s, and ahead is where the pelvis looked at the start. Lost when it falls: when the
+    pelvis is lower than 0.5 m or leans by more than 60 degrees.
+    """
+
+    moment_fields = ("qpos", "qvel")
+    capturable = True
+
+    def __init__(self) -> None:
+        feet = (
+            ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
+            for name, foot in zip(_CONTACTS, FEET, strict=True)
+        )
+        super().__init__(
+            TaskSpec(
+                name="walk_humanoid",
+                instruction="walk straight ahead",
+                time_limit_s=_TIME_LIMIT_S,
+                contact_sensors=tuple(feet),
+            )
+        )
+        self._episode_length = round(_TIME_LIMIT_S / self.control_dt)
+        self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
+
+    def attach(self, backend: Backend) -> None:
+        """Make the tensors for command, start and length of each episode, and the table of the gait clock."""
+        super().attach(backend)
+        zeros = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
+        self._speed = zeros.clone()
+        self._start = zeros[:, None].repeat(1, 2)
+        self._ahead = zeros[:, None].repeat(1, 2)
+        self._length = torch.zeros_like(self.held_steps)
+        self._feet = zeros[:, None, None].repeat(1, len(FEET), 3)
+        turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
+        hands = [(math.cos(turn), math.sin(turn)) for turn in turns]
+        self._clock = torch.tensor(hands, dtype=zeros.dtype, device=zeros.device)
+        self._aside = torch.tensor(_ASIDE, device=zeros.device)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+        """Draw the asked speed, where it looks at the start, and how it stands."""
+        speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
+        noise = (0.03,) * len(HUMANOID.joints)
+        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
+        joints = tuple(default + shift for default, shift in zip(HUMANOID.default_joint_position, offset, strict=True))
+        return {"command.speed": speed, "robot.yaw": yaw, "robot.joint_position": joints}
+
+    def start_state(self, conditions: Conditions) -> StartState:
+        """Return it standing at the origin."""
+        joints = zip(HUMANOID.joints, point(conditions["robot.joint_position"]), strict=True)
+        return StartState(
+            joint_positions={
+                ROOT: upright_pose((0.0, 0.0, STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"]),
+                **{joint: (value,) for joint, value in joints},
+            }
+        )
+
+    def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Remember what is asked of env slots that were just reset. Shape: (n,), int64."""
+        self._speed[env_ids] = self._speed.new_tensor([number(each["command.speed"]) for each in conditions])
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        """Remember where env slots that were just reset begin. Shape: (n,), int64."""
+        super().begin(backend, env_ids)
+        self._length[env_ids] = 0
+        self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
+        self._ahead[env_ids] = heading(backend)[env_ids]
+        self._feet[env_ids] = _feet(backend)[env_ids]
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return what it feels of itself, what is asked, where it looks, and the clock that it walks by."""
+        return {
+            **super().observation_terms(),
+            "speed_command": number_term("x", "m/s", lambda _: self._speed[:, None]),
+            "heading_error": vector_term(("cos", "sin"), "", self._heading_error),
+            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._clock[self._gait_step()]),
+        }
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        """Judge by the way that it has come and by how it stands."""
+        self._length = self._length + running
+        distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
+        fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
+        reward = self._reward(backend, running)
+        self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
+        return Verdict(
+            reward=self.control_dt * reward,
+            success=(self._length >= self._episode_length) & ~fallen & (distance >= asked),
+            lost=fallen,
+            metrics={"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed},
+        )
+
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        """Return how far it came, and whether it fell."""
+        place = moments.body_position(PELVIS)[:, :2]
+        way, ahead = place - place[:1], heading(moments)[:1]
+        distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
+        made = distance / _asked_m(self._speed[env_id].cpu()).numpy()
+        fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)).numpy())
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=np.minimum(made, np.arange(len(made)) / self._episode_length),
+            lost=fallen,
+            fallen=fallen,
+            nearly=made >= _NEARLY,
+            # It walks aside or back, and has come far enough for that to be seen.
+            strayed=(distance < aside) & (aside * aside + distance * distance > _SEEN_WAY_M * _SEEN_WAY_M),
+            moved=moved_from_start(moments.joint_position(ROOT).numpy()),
+        )
+
+    def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
+        """Return the reward per second: speed, direction, bearing, a gait by the clock, less what is rough."""
+        velocity = backend.joint_velocity(ROOT)[:, :2]
+        forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
+        miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
+        cosine = self._heading_error(backend)[:, 0]
+        tilt = 1 + self.senses.gravity()[:, 2]
+        height = backend.body_position(PELVIS)[:, 2] - STANDING_HEIGHT_M
+        spin = self.senses.angular_velocity()
+        smooth = (
+            0.5 * self.jerkiness(backend, running)
+            + 0.002 * mean_square(self.senses.joint_velocity())
+            + 0.05 * mean_square(spin[:, :2])
+            + 0.2 * mean_square(self.senses.joint_position()[:, self._aside])
+        )
+        return (
+            3.0 * terms.closeness(miss, half_at=0.25)
+            + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
+            + 0.5 * terms.closeness(tilt, half_at=0.03)
+            + 0.5 * terms.closeness(height, half_at=0.06)
+            + 2.0 * self._gait(backend)
+            - 0.3 * self._slip(backend)
+            - smooth
+        )
+
+    def _gait(self, backend: Backend) -> torch.Tensor:
+        """Return up to 1 for feet that stand and swing when the clock says so, and swing high enough."""
+        reward = torch.zeros_like(self._speed)
+        for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
+            step = (self._gait_step() + index * self._gait_steps // 2) % self._gait_steps
+            stands = step < _STANCE * self._gait_steps
+            clearance = backend.site_position(foot)[:, 2]
+            lifted = (clearance / _SWING_HEIGHT_M).clamp(0, 1)
+            touches = backend.touching(contact)
+            reward = reward + 0.5 * torch.where(stands, touches.to(reward.dtype), torch.where(touches, 0.0, lifted))
+        return reward
+
+    def _slip(self, backend: Backend) -> torch.Tensor:
+        """Return the squared speed of the feet over the floor that they touch [m²/s²]. Shape: (num_envs,)."""
+        velocity = (_feet(backend) - self._feet)[:, :, :2] / self.control_dt
+        touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
+        return slip(velocity, touching)
+
+    def _gait_step(self) -> torch.Tensor:
+        return self._length % self._gait_steps
+
+    def _heading_error(self, backend: Backend) -> torch.Tensor:
+        now = heading(backend)
+        return torch.stack((_along(now, self._ahead), _across(now, self._ahead)), dim=-1)
+
+
+_ASIDE = [
+    index
+    for index, joint in enumerate(HUMANOID.joints)
+    if joint.endswith(("hip_yaw", "hip_roll", "waist_yaw", "waist_roll", "waist_pitch", "shoulder_roll", "elbow"))
+]
+
+
+def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
+    """Return whether the pelvis is low or leans, which is to have fallen. Shape: (n,), bool."""
+    return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > _MOST_TILTED)
+
+
+def _asked_m(speed: torch.Tensor) -> torch.Tensor:
+    """Return how far it has to come [m], of the speed that is asked for [m/s]. Shape: (n,)."""
+    return SHARE_OF_THE_WAY * _TIME_LIMIT_S * speed
+
+
+def _feet(backend: Backend) -> torch.Tensor:
+    """Return where the soles are [m]. Shape: (num_envs, 2, 3)."""
+    return torch.stack([backend.site_position(foot) for foot in FEET], dim=1)
+
+
+def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    """Return the part of horizontal vectors along a direction. Shapes: (num_envs, 2), (num_envs, 2) -> (num_envs,)."""
+    return vector[:, 0] * direction[:, 0] + vector[:, 1] * direction[:, 1]
+
+
+def _across(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    """Return the part of horizontal vectors to the left of a direction. Shapes: as `_along`."""
+    return vector[:, 1] * direction[:, 0] - vector[:, 0] * direction[:, 1]
+
+
+def _make_task(config: WalkHumanoidConfig) -> WalkHumanoid:
+    del config
+    return WalkHumanoid()
+
+
+WALK_HUMANOID = FloorEnvironmentBuilder(config_class=WalkHumanoidConfig, make_task=_make_task)
