@@ -20,7 +20,7 @@ from benchmarks.harness.evaluations import evaluate
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table, spread
 from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase

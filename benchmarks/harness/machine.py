@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from isaaclab_arena.evaluation.provenance import provenance
+from isaaclab_arena.evaluation import provenance
 
 
 def processor() -> str:

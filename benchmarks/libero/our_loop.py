@@ -11,7 +11,7 @@ from benchmarks.harness.environments import Tally, build
 from benchmarks.harness.processes import cpu_of_all_s
 from benchmarks.harness.workers import serve
 from benchmarks.libero.interpreter import HOLD
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.policy import PolicyBase

@@ -28,7 +28,7 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import in_turn, values
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.storage.atomic import flush_to_disk, write_bytes, written_in_place
 from isaaclab_arena.storage.hdf5.compressed_image import compressed_episode_file

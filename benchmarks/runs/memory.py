@@ -18,8 +18,8 @@ import torch
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.evaluation.job.job_runner import JobRunner, RankSettings
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.job_run import JobRunner, RankSettings
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 

@@ -22,9 +22,10 @@ from benchmarks.harness.tables import Table
 from benchmarks.scheduling.claim_names import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
-from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.claims import Measured, divided_jobs
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.keeper.pace import pace_of, rest_of
+from isaaclab_arena.evaluation.cluster.keeper import pace_of, rest_of
 from isaaclab_arena.evaluation.cluster.messages import (
     ClaimAnswer,
     ClaimQuestion,
@@ -34,14 +35,10 @@ from isaaclab_arena.evaluation.cluster.messages import (
     Life,
     RunOrders,
 )
-from isaaclab_arena.evaluation.cluster.node_check import request_of
-from isaaclab_arena.evaluation.cluster.ray_actors import KEEPER_OPTIONS, KeeperActor, RemoteKeeper
-from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
-from isaaclab_arena.evaluation.cluster.result_sender import ResultSender
+from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender, request_of
+from isaaclab_arena.evaluation.cluster.ray_engine import KEEPER_OPTIONS, KeeperActor, RemoteKeeper
 from isaaclab_arena.evaluation.eval_runner import asked_for
-from isaaclab_arena.evaluation.scheduling.cost import Measured
-from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
-from isaaclab_arena.evaluation.startup.start_up import start_run_alone
+from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text
 from isaaclab_arena.storage.layout import job_directory

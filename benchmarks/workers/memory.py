@@ -10,8 +10,8 @@ from benchmarks.harness.environments import build, episodes, make_policy
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.workers.throughput import children, memory_bytes
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 

@@ -20,7 +20,7 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import in_turn, median, ratios
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart

@@ -15,9 +15,9 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.workers.plain_loop import EPISODE_STEPS
 from isaaclab_arena.distributed.devices import choose_opengl
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes, pipelined_rollout
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes, pipelined_rollout
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 

@@ -26,12 +26,11 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions, refuse_unknown
-from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.output_directory import make_output_directory
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy, resolved_block
-from isaaclab_arena.evaluation.process.interruption import watch_as_guest
-from isaaclab_arena.evaluation.process.left_alone import left_alone
+from isaaclab_arena.evaluation.process import left_alone, watch_as_guest
 from isaaclab_arena.evaluation.run import RunConduct, execute_among
-from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork

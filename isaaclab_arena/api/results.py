@@ -15,7 +15,7 @@ from rich.console import Console
 from isaaclab_arena.analysis.comparison import ComparisonReport, JobComparison, Question, Verdict, compare_directories
 from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.results.columns import (
     ACTION_COLUMNS,

@@ -25,16 +25,15 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions, check_cluster
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, check_cluster
 from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
+from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown, split_overrides
-from isaaclab_arena.evaluation.plan.condition_sets import agreed_hash
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.plan.variation_listing import show_variations
-from isaaclab_arena.evaluation.robustness.arms import robustness_arms
+from isaaclab_arena.evaluation.planning import RunRequest, show_variations
+from isaaclab_arena.evaluation.robustness import robustness_arms
 from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.evaluation.validation import resolve_jobs
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 

@@ -32,14 +32,13 @@ from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, shortened
+from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.plan.condition_sets import agreed_hash
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.plan.variation_listing import show_variations
+from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
 from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 from isaaclab_arena.policy.catalog import resolve_policy_class

@@ -14,9 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankStatus
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankReport
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus, StatusPublisher
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition

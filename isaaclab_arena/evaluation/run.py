@@ -1,52 +1,298 @@
 """One rank's part of a run: start up, run its jobs, and on one rank merge the results."""
 
 import logging
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from isaaclab_arena.config.schema import PolicyServerConfig
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, is_a_rank
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.launch_options import leave_last_words
-from isaaclab_arena.distributed.process import die_with_parent, limit_threads
+from isaaclab_arena.distributed.launch_options import leave_last_words, without_launch_options
+from isaaclab_arena.distributed.process import command_of_parent, die_with_parent, limit_threads
 from isaaclab_arena.distributed.ranks import Ranks, initialise
-from isaaclab_arena.errors import ArenaError, DiskUnusableError
-from isaaclab_arena.evaluation.finish import Ending, consolidate_what_ranks_left, merge_and_show, write_live_report
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
-from isaaclab_arena.evaluation.heartbeat.rank_watch import (
+from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
+from isaaclab_arena.evaluation.builds import rank_settings
+from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
+from isaaclab_arena.evaluation.console import as_text, show_results
+from isaaclab_arena.evaluation.heartbeat import (
     RankFate,
     RankReport,
+    RankState,
+    RankStatus,
     RankWatch,
+    StatusPublisher,
     lowest_live_rank,
     wait_for_ranks,
 )
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
-from isaaclab_arena.evaluation.job.rank_settings import rank_settings
-from isaaclab_arena.evaluation.plan.condition_sets import check_saved_earlier, save_conditions
-from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.job_run import RankJobs
+from isaaclab_arena.evaluation.options import is_run
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
-from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.progress import ProgressDisplay
-from isaaclab_arena.evaluation.rank_jobs import RankJobs
-from isaaclab_arena.evaluation.resume_command import how_to_go_on
-from isaaclab_arena.evaluation.scheduling.rank_work import work_of_rank
-from isaaclab_arena.evaluation.startup.measured_latency import with_settled_latencies
-from isaaclab_arena.evaluation.startup.policy_servers import running_policy_servers
-from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
-from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
+from isaaclab_arena.evaluation.queues import work_of_rank
+from isaaclab_arena.evaluation.settled import running_policy_servers, with_settled_backends, with_settled_latencies
+from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.live import LiveReport
 from isaaclab_arena.results.freshness import tables_are_current
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.recovery.leftovers import Leftovers, consolidate_leftovers
 from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, failed_report, read_job_reports, write_job_report
 from isaaclab_arena.tracking.trackers import check_trackers
 
+if TYPE_CHECKING:
+    from isaaclab_arena.results.merge import MergedResults
+
+
+# Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.
+
+_SCRIPT = "isaaclab-arena"
+
+
+def how_to_go_on(request: RunRequest, context: DistributedContext, output_directory: Path) -> str:
+    """Return one line for a person: the exact command that goes on with a run, or which option does.
+
+    Call it before any policy may have changed the working directory, in which the command was typed.
+
+    Args:
+        request: What the run was to do.
+        context: Who this process is.
+        output_directory: The run's directory.
+    """
+    directory = _shown(output_directory, Path.cwd())
+    if not request.command_line:
+        return f"go on with --resume {shlex.quote(directory)}"
+    program, *arguments = request.command_line
+    parent = command_of_parent() if is_a_rank() else None
+    typed = typed_command(arguments, own=sys.orig_argv, parent=parent)
+    command = (
+        command_by_directory(parent or sys.orig_argv, directory)
+        if typed is None
+        else resuming_command(typed, directory)
+    )
+    if command is None and is_a_rank():
+        return f"go on with the same command and --resume {shlex.quote(directory)}"
+    command = command or resuming_command(["python", "-m", program, *arguments], directory)
+    several = context.world_size > context.local_world_size
+    return f"go on with{', on each machine its own line like' if several else ''}: {shlex.join(command)}"
+
+
+def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Sequence[str] | None) -> list[str] | None:
+    """Return the whole command line that somebody has typed, None if nobody knows.
+
+    Args:
+        arguments: What this process was given after the program's name.
+        own: The command line of this process.
+        parent: That of the process that started this one as a rank, None for a process that is none.
+    """
+    if parent is None:
+        found = list(own)
+        is_it = found[-len(arguments) :] == list(arguments)
+    else:
+        found = list(parent)
+        # A launcher of ours keeps its own options from the ranks; torchrun's stand before the program's name.
+        is_it = without_launch_options(found)[-len(arguments) :] == list(arguments)
+    return _without_interpreter(found) if is_it else None
+
+
+def command_by_directory(typed: Sequence[str], directory: str) -> list[str] | None:
+    """Return the command that needs no more than a run's directory, None if another program was typed.
+
+    ``isaaclab-arena quickstart`` and ``isaaclab-arena resume`` give the runner a command line that nobody has typed.
+
+    Args:
+        typed: The command line of the process that began the run.
+        directory: The run's directory.
+    """
+    program, *words = _without_interpreter(list(typed))
+    if program != _SCRIPT:
+        return None
+    options = words[2:] if words[:1] == ["resume"] else []
+    return [_SCRIPT, "resume", directory, *options]
+
+
+def resuming_command(command: Sequence[str], directory: str) -> list[str]:
+    """Return a command with ``--resume DIRECTORY`` at its end, in place of any ``--resume`` that it has.
+
+    Args:
+        command: A whole command line.
+        directory: The run's directory, from where the command is typed.
+    """
+    kept: list[str] = []
+    is_value = False
+    for position, word in enumerate(command):
+        following = command[position + 1] if position + 1 < len(command) else "-"
+        if is_value:
+            is_value = False
+        elif word == "--resume":
+            is_value = is_run(following)
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    # A directory without a slash is taken for a run only while its plan can be seen.
+    return [*kept, "--resume", directory if "/" in directory else f"./{directory}"]
+
+
+def _without_interpreter(command: list[str]) -> list[str]:
+    """Return the command of a script that pip has installed as it is typed: without Python's own name."""
+    is_script = len(command) > 1 and Path(command[1]).name == _SCRIPT
+    return [_SCRIPT, *command[2:]] if is_script else command
+
+
+def _shown(directory: Path, working_directory: Path) -> str:
+    return str(directory.relative_to(working_directory) if directory.is_relative_to(working_directory) else directory)
+
+
+# Finish a run: build its tables from the files on disk, and show them.
+
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What the end of a run does besides writing the tables.
+
+    Attributes:
+        before_showing: Called once the tables are what they should be.
+        how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
+            the run is only a part of what the program does.
+        shows: Whether the tables are shown at all.
+        writes_report: Whether the page of the run is written too, and its path shown last.
+        ranks_at_work: Other ranks that have not ended; the last of them writes and shows what they have finished since.
+    """
+
+    before_showing: Callable[[], None] = lambda: None
+    how_to_go_on: str | None = None
+    shows: bool = True
+    writes_report: bool = False
+    ranks_at_work: Sequence[int] = ()
+
+
+def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool = False) -> int:
+    """Write the tables and show them.
+
+    Args:
+        output_directory: The run's directory.
+        ending: What is done besides.
+        is_finished: Whether the run had nothing left to do: then tables are written anew only where they are missing,
+            old or changed.
+
+    Returns:
+        The exit code: 0 if the run is complete, otherwise 1.
+    """
+    # The first step of a run should not wait for pandas.
+    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas loads for half a second
+    from isaaclab_arena.results.result_files import stale_tables, write_tables  # noqa: PLC0415  pandas
+    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415  pandas
+
+    if is_finished:
+        _LOG.info("%s is complete; there is nothing to do", output_directory)
+    merged = merge_results(output_directory)
+    stale = stale_tables(output_directory, merged) if is_finished else ()
+    if stale:
+        names = ", ".join(path.name for path in stale)
+        _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
+    if stale or not is_finished:
+        write_tables(output_directory, merged)
+    ending.before_showing()
+    page = _written_report(output_directory, merged) if ending.writes_report else None
+    last_line = "" if merged.complete else ending.how_to_go_on or ""
+
+    def show(console: Console) -> None:
+        print_summary(merged, output_directory, console, report=page, last_line=last_line)
+
+    if ending.shows:
+        show_results(show)
+    if last_line:
+        # Below whatever a launcher prints of a rank that ends with a failure, and so below the tables of later ranks.
+        leave_last_words(f"{_not_the_last(ending)}\n{last_line}" if ending.ranks_at_work else as_text(show))
+    return 0 if merged.complete else 1
+
+
+def _not_the_last(ending: Ending) -> str:
+    ranks = ", ".join(map(str, ending.ranks_at_work))
+    return f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
+
+
+def _written_report(output_directory: Path, merged: "MergedResults") -> Path | None:
+    """Write the page of a run. That it cannot be written is no failure of the run: the tables hold the results."""
+    writing = _writing()
+    try:
+        return writing.write_page([writing.ReportedRun(directory=output_directory, merged=merged)])
+    except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        _LOG.warning("there is no page of this run: %s", error)
+        return None
+
+
+def write_live_report(output_directory: Path) -> None:
+    """Write the page of a run that goes on, with paths of its films: they would have to be read anew every time.
+
+    Raises:
+        ArenaError: If a file of the run cannot be read, or the page cannot be written.
+    """
+    _writing().write_report([output_directory], embed_mb=0.0, running=True)
+
+
+def _writing() -> ModuleType:
+    from isaaclab_arena.report import writing  # noqa: PLC0415  pandas, see merge_and_show
+
+    return writing
+
+
+def consolidate_what_ranks_left(
+    attempt: Attempt, output_directory: Path, *, rank: int = 0, is_all: bool = False
+) -> None:
+    """Put episodes that ranks have left into the datasets that they belong to; all ranks have ended.
+
+    A job of which recordings are lost, or whose dataset cannot be made, has failed, whatever its ranks have said.
+
+    Args:
+        attempt: What there was to do.
+        output_directory: The run's directory.
+        rank: The rank that does it.
+        is_all: Whether ranks never make datasets, because they are on other nodes.
+
+    Raises:
+        DiskUnusableError: If the disk is full.
+    """
+    for job in (work.job for work in attempt.jobs):
+        directory = job_directory(output_directory, job)
+        try:
+            done = consolidate_leftovers(directory, job, is_all=is_all)
+        except DiskUnusableError:
+            raise
+        except StorageError as error:
+            done = Leftovers(loss=str(error))
+        for note in done.notes:
+            _LOG.log(logging.DEBUG if is_all else logging.WARNING, "%s", note)
+        if done.loss is None or _has_failed(directory, job, attempt):
+            continue
+        _LOG.error("job '%s' has failed: %s", job, done.loss)
+        device = attempt.devices[rank]
+        report = failed_report(job, done.loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+        write_job_report(directory, report)
+
+
+def _has_failed(directory: Path, job: str, attempt: Attempt) -> bool:
+    reports, _ = read_job_reports(directory, job, attempt.run)
+    return any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports)
+
+
+# One rank's part of a run: start up, run its jobs, and on one rank merge the results.
+
 _POLL_INTERVAL_S = 0.2
 _LIVE_TRACKING = "isaaclab_arena.tracking.live:LiveTracking"
 """As text, because it loads pandas, which takes half a second."""

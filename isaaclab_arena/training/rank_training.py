@@ -8,7 +8,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.collectives import between_neighbours
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.evaluation.startup.start_up import agree_on_versions
+from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.storage.content_hash import content_hash
 from isaaclab_arena.storage.run.run_lock import RunLock

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from isaaclab_arena.distributed.collectives import highest_of_ranks
-from isaaclab_arena.evaluation.process.interruption import Interruption
+from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.progress import Progress
 

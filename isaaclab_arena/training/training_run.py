@@ -6,7 +6,7 @@ from typing import Any
 
 from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
+from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.run_directory import model_path
 from isaaclab_arena.training.checkpoints.best_checkpoint import keep_best, score_of

@@ -13,9 +13,10 @@ from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServe
 from gr00t.policy.wire.messages import WireLimits
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.serving.hosted_policy import BegunEpisode, SlotAnswer
-from isaaclab_arena.evaluation.serving.observations import (
+from isaaclab_arena.evaluation.serving import (
+    BegunEpisode,
     ObservationRefusedError,
+    SlotAnswer,
     SlotObservation,
     checked_observation,
 )

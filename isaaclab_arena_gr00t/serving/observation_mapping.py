@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
+from isaaclab_arena.evaluation.serving import ObservationRefusedError
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.nested import value_at
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words

@@ -9,8 +9,7 @@ from typing import Any
 from websockets.sync.server import ServerConnection
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
-from isaaclab_arena.evaluation.serving.policy_host import HostSession
+from isaaclab_arena.evaluation.serving import HostSession, ObservationRefusedError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack

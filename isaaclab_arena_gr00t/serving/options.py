@@ -13,9 +13,9 @@ from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
+from isaaclab_arena.evaluation.validation import resolve_jobs
 
 _JOB_FILES = (".json", ".yaml", ".yml")
 _PORTS = {"vla_eval": 8000, "openpi": 8000, "gr00t": 5555}

@@ -11,10 +11,9 @@ import tyro
 from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.console import exit_code_of
-from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
-from isaaclab_arena.evaluation.serving.policy_host import PolicyHost
-from isaaclab_arena.evaluation.startup.contents import ContentReader
+from isaaclab_arena.evaluation.contents import ContentReader
+from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.remote.wire.messages import WireLimits

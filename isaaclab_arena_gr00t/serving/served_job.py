@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
-from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
+from isaaclab_arena.evaluation.serving import HostedPolicy, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.remote.wire.messages import in_words
 from isaaclab_arena_gr00t.serving.observation_mapping import ObservationMapping

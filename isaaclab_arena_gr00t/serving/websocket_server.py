@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from isaaclab_arena.evaluation.serving.policy_host import HostFullError, HostSession, PolicyHost
+from isaaclab_arena.evaluation.serving import HostFullError, HostSession, PolicyHost
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.serving.health import PATHS, Health
 from isaaclab_arena_gr00t.serving.listening import ListenOptions

@@ -14,8 +14,8 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
-from isaaclab_arena.evaluation.startup.start_up import agree_on_versions
+from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
 from isaaclab_arena.training.checkpoints.checkpoints import agreed_checkpoint

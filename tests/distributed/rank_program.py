@@ -24,7 +24,7 @@ from isaaclab_arena.distributed.process import die_with_parent
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of
-from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
+from isaaclab_arena.evaluation.process import watch_for_interruption
 
 PROGRAM = "tests.distributed.rank_program"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.evaluation.job.rank_settings import RankSettings
-from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.builds import RankSettings
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import RecordingOptions
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy

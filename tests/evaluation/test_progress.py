@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, read_rank_status
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankReport, RankWatch
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
-from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
+from isaaclab_arena.evaluation.builds import StartUpClock, StartUpPart
+from isaaclab_arena.evaluation.heartbeat import (
+    RankFate,
+    RankReport,
+    RankState,
+    RankStatus,
+    RankWatch,
+    StatusPublisher,
+    read_rank_status,
+)
 from isaaclab_arena.evaluation.progress import (
     ProgressDisplay,
     ProgressObserver,
@@ -20,7 +26,7 @@ from isaaclab_arena.evaluation.progress import (
     progress_table,
     time_left_s,
 )
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import LongWork, heard_by
 from isaaclab_arena.storage.hdf5.consolidation import consolidate

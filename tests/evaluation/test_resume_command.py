@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, main
 from isaaclab_arena.evaluation.options import read_command_line
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions
-from isaaclab_arena.evaluation.resume_command import command_by_directory, resuming_command, typed_command
+from isaaclab_arena.evaluation.run import command_by_directory, resuming_command, typed_command
 from tests.end_to_end.launching import write_jobs
 
 ARGUMENTS = ["--eval_jobs_config", "my jobs.json"]

@@ -9,10 +9,10 @@ import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.heartbeat.rank_status import read_rank_status
+from isaaclab_arena.evaluation.heartbeat import read_rank_status
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import told

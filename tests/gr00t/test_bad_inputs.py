@@ -11,7 +11,7 @@ import pytest
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
-from isaaclab_arena.evaluation.policy_server.batching import Batcher
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 from tests.fakes_network import Desk

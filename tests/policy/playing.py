@@ -2,7 +2,7 @@
 
 import torch
 
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.fakes import Notebook

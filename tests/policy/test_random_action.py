@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.catalog import resolve_policy_class

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.random_action import RandomActionPolicy

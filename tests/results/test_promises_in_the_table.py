@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import write_attempt

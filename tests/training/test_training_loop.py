@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.process.interruption import Interruption
+from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.progress import Progress
 from isaaclab_arena.training.training_loop import Schedule, TrainingLoop

@@ -13,10 +13,16 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.filming.choosing import Choice, chosen_jobs, discordant_episodes, episodes_by_outcome
-from isaaclab_arena.evaluation.filming.filming import FilmedEpisode, film_episodes
+from isaaclab_arena.evaluation.filming import (
+    Choice,
+    FilmedEpisode,
+    chosen_jobs,
+    discordant_episodes,
+    episodes_by_outcome,
+    film_episodes,
+)
 from isaaclab_arena.evaluation.options import MAX_FPS
-from isaaclab_arena.evaluation.verify.replaying import ReplaySettings
+from isaaclab_arena.evaluation.replaying import ReplaySettings
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads

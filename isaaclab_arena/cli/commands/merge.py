@@ -7,8 +7,8 @@ from pathlib import Path
 import tyro
 
 from isaaclab_arena.cli.json_output import stdout_for_json
+from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.console import results_console
-from isaaclab_arena.evaluation.plan.condition_sets import save_conditions
 from isaaclab_arena.results.freshness import TABLE
 from isaaclab_arena.results.grouping import group_by, groups_table, write_groups
 from isaaclab_arena.results.merge import merge_results

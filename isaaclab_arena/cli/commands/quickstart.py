@@ -12,7 +12,7 @@ from isaaclab_arena.cli.command_table import MAINS
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import write_text
 

@@ -9,7 +9,7 @@ import tyro
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_entries
+from isaaclab_arena.evaluation.planning import RunRequest, plan_entries
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery.plan_recovery import recorded_config_hashes, recover_plan

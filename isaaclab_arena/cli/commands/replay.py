@@ -11,7 +11,7 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.verify.replaying import ReplayedEpisode, ReplaySettings, replay
+from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, demo_name

@@ -12,7 +12,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launch_options import without_launch_options, without_options
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.resume_command import resuming_command
+from isaaclab_arena.evaluation.run import resuming_command
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run.run_plan import plan_copy_path, read_run_plan
 from isaaclab_arena.training.settings.run_directory import SETTINGS, settings_of

@@ -15,7 +15,7 @@ from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVE
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.console import results_console
-from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.logs import plain_text
 
 PROGRAM = "isaaclab-arena robustness"

@@ -15,9 +15,9 @@ from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.robustness.arms import robustness_arms
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.robustness import robustness_arms
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.tracking.trackers import check_trackers
 

@@ -14,17 +14,17 @@ from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.verify.directory_check import check_directory
-from isaaclab_arena.evaluation.verify.sample import draw_sample
-from isaaclab_arena.evaluation.verify.verification import (
+from isaaclab_arena.evaluation.verification import (
     Sample,
     VerifiedEpisode,
+    check_directory,
     compare_runs,
     episodes_to_draw_from,
     jobs_of_one_program,
     prepare_sample,
     run_sample,
 )
+from isaaclab_arena.evaluation.verification_worker import draw_sample
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.merge import MergedResults, merge_results

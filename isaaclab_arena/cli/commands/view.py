@@ -19,8 +19,8 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.robots.lookup import known_embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition

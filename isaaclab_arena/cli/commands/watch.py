@@ -14,8 +14,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.watching.evaluator import Evaluator
-from isaaclab_arena.evaluation.watching.job_document import robustness_problems
+from isaaclab_arena.evaluation.watching.evaluator import Evaluator, robustness_problems
 from isaaclab_arena.evaluation.watching.watch import WatchSettings, evaluators, watch
 from isaaclab_arena.evaluation.watching.watcher import Watched
 from isaaclab_arena.logs import set_up_console_logging

@@ -8,25 +8,25 @@ from typing import Protocol
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, DiskUnusableError, Problem
-from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
-from isaaclab_arena.evaluation.cluster.crew import Crew, Engine
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions, Crew, Engine
 from isaaclab_arena.evaluation.cluster.messages import NodeNeeds, RunOrders
-from isaaclab_arena.evaluation.finish import consolidate_what_ranks_left, merge_and_show
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
-from isaaclab_arena.evaluation.provenance.provenance import versions
-from isaaclab_arena.evaluation.resume_command import how_to_go_on
+from isaaclab_arena.evaluation.contents import contents_of_jobs
+from isaaclab_arena.evaluation.heartbeat import RankWatch
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.run import (
     RunConduct,
+    consolidate_what_ranks_left,
     ending_of,
     finished_run,
+    how_to_go_on,
     live_tracking,
+    merge_and_show,
     saving_conditions,
     shown_while_it_runs,
 )
-from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
-from isaaclab_arena.evaluation.startup.start_up import StartedRun, named_contents, start_run_alone
+from isaaclab_arena.evaluation.start_up import StartedRun, named_contents, start_run_alone
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from isaaclab_arena.episode_ranges import EpisodeRanges
-from isaaclab_arena.evaluation.scheduling.cost import Measured
+from isaaclab_arena.evaluation.claims import Measured
 from isaaclab_arena.storage.run.attempts import Attempt
 
 

@@ -1,59 +1,550 @@
-"""One rank of a run on a cluster: checks its node, and runs the jobs that it claims from the keeper."""
+"""One rank of a run on a cluster: its node's check, its claims, and the sender of its results."""
 
+import json
 import logging
 import os
 import re
 import shutil
 import socket
 import tempfile
+import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.process import (
-    limit_threads,
-    machine_identity,
-    process_is_running,
-    process_start_ticks,
-)
+from isaaclab_arena.distributed.process import limit_threads, machine_identity, process_is_running, process_start_ticks
+from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.evaluation.builds import RankSettings, rank_settings
+from isaaclab_arena.evaluation.claims import Claim, DividedJob, Measured, divided_jobs, is_taken_over
 from isaaclab_arena.evaluation.cluster.messages import (
     BegunEpisodes,
     ClaimAnswer,
     ClaimQuestion,
     Delivery,
     DeliveryAnswer,
+    FinishedPiece,
+    GivenPiece,
     Life,
+    NodeNeeds,
+    Pace,
     RankEnd,
     RunOrders,
+    SentEpisode,
+    SentFile,
 )
-from isaaclab_arena.evaluation.cluster.node_check import checked_request
-from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
-from isaaclab_arena.evaluation.cluster.result_sender import ResultSender
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
-from isaaclab_arena.evaluation.job.rank_settings import RankSettings, rank_settings
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.process.interruption import Interruption
-from isaaclab_arena.evaluation.rank_jobs import RankJobs
-from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
-from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
-from isaaclab_arena.evaluation.scheduling.rank_work import RankWork, claims_directory
-from isaaclab_arena.evaluation.startup.measured_latency import with_settled_latencies
-from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
+from isaaclab_arena.evaluation.contents import contents_of_jobs
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPublisher, status_path
+from isaaclab_arena.evaluation.job_run import RankJobs
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.process import Interruption
+from isaaclab_arena.evaluation.provenance import versions
+from isaaclab_arena.evaluation.queues import DynamicQueue, RankWork, claims_directory
+from isaaclab_arena.evaluation.settled import with_settled_backends, with_settled_latencies
+from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.registry import imported
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.contents import changes, shown
+from isaaclab_arena.storage.layout import (
+    COMMIT_FILE_PATTERN,
+    CONTACT_SHEET_FILE,
+    JOB_BEGUN_PATTERN,
+    JOB_REPORT_PATTERN,
+    SETTLED_FILE,
+    VIDEOS_DIRECTORY,
+    job_directory,
+)
+from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import Attempt, read_attempt
 
+# Checks that a node of a cluster can have ranks of a run: the same packages, job file, checkpoints and classes.
+
+WAY_OUT = "install and copy the same on every node, or bring it along: ray job submit --working-dir"
+
+
+def checked_request(needs: NodeNeeds) -> RunRequest:
+    """Return what the run is to do, as this node reads it, once it is known to be the same as where it was planned.
+
+    Raises:
+        ConfigError: If the node lacks something, or has something else; the message names it.
+    """
+    here, there = Provenance(facts=needs.versions), Provenance(facts=versions())
+    told = [_instead(each.name, each.now or "absent", each.before or "absent") for each in here.differences(there)]
+    if told:
+        raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {WAY_OUT}"))
+    request = request_of(needs)
+    if request.config_hash != needs.jobs_hash:
+        raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
+    found = named_contents(contents_of_jobs(request.jobs))
+    told = [
+        _instead(name, *(shown(each.get(name, "not there")) for each in (found, needs.contents)))
+        for name, _ in changes(needs.contents, found)
+    ]
+    if told:
+        raise ConfigError(Problem(f"has other files: {'; '.join(told)}; {WAY_OUT}"))
+    return request
+
+
+def request_of(needs: NodeNeeds) -> RunRequest:
+    """Return what the run is to do, as this node reads it; the process goes to where the command was typed.
+
+    Raises:
+        ConfigError: If the directory or the job file is not there, or the job file is wrong.
+    """
+    if needs.working_directory is not None:
+        if not Path(needs.working_directory).is_dir():
+            raise ConfigError(Problem(f"has no directory {needs.working_directory}; {WAY_OUT}"))
+        os.chdir(needs.working_directory)
+    return imported(f"{needs.program}:asked_for")(needs.arguments, may_import=True)
+
+
+def problem_of_node(needs: NodeNeeds) -> str | None:
+    """Return why this node cannot take part, with its name and where it looked; None if it can."""
+    try:
+        checked_request(needs)
+    except ArenaError as error:
+        told = str(error)
+        way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
+        return f"node {socket.gethostname()}, in {Path.cwd()}: {told}{way_out}"
+    return None
+
+
+def _instead(name: str, there: str, here: str) -> str:
+    return f"{name} is {there} instead of {here}"
+
+
+# Brings home what a rank writes on its node: finished episodes, then everything else, by a thread of its own.
+
 _LOG = logging.getLogger(__name__)
+_MAX_BYTES = 16_000_000
+_MAX_EPISODES = 2_000
+_WHOLE_FILES = (
+    SETTLED_FILE,
+    JOB_BEGUN_PATTERN,
+    f"{VIDEOS_DIRECTORY}/*",
+    CONTACT_SHEET_FILE,
+    "traceback_*.txt",
+    JOB_REPORT_PATTERN,
+)
+"""What a rank writes about a job besides commits; the report comes last, as it says that the rest is there."""
+
+
+@dataclass(kw_only=True)
+class _Parcel:
+    """A delivery as it is put together.
+
+    Attributes:
+        episodes: Its episodes.
+        files: Its other files.
+        contents: Their bytes, episodes first.
+        size: Length of these [bytes].
+        read_to: How far each growing file has been read with it [bytes].
+        sent: Files to remove once it has arrived.
+        kept: Files that it holds whole, and which stay.
+    """
+
+    episodes: list[SentEpisode] = field(default_factory=list)
+    files: list[SentFile] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
+    size: int = 0
+    read_to: dict[Path, int] = field(default_factory=dict)
+    sent: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= _MAX_BYTES or len(self.episodes) >= _MAX_EPISODES
+
+    def add(self, content: bytes) -> int:
+        self.contents.append(content)
+        self.size += len(content)
+        return len(content)
+
+
+class ResultSender:
+    """Delivers to the keeper of the run what a rank has done, as soon as there is something. A context manager.
+
+    The rank writes files as ever, and never waits. A file that has arrived is removed here. Each delivery is a
+    heartbeat too, and where there is nothing to deliver there is a heartbeat once in a while; the keeper says how
+    often. On leaving, everything is delivered that was written until then.
+
+    Args:
+        life: This rank.
+        directory: Where it writes.
+        deliver: Delivers to the keeper.
+        stop: Is told the signal that asks this rank to stop.
+        sends_files: Whether the rank writes elsewhere than in the run's directory.
+        look_s: Time between two looks for something to deliver [s].
+        clock: Monotonic time [s].
+
+    Attributes:
+        is_gone: Whether this rank was taken for dead, and has to end.
+        jobs_over: Names of the jobs of which no further episode is needed.
+        failure: What ended the deliveries, None if nothing did.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        directory: Path,
+        deliver: Callable[[Delivery, bytes], DeliveryAnswer],
+        *,
+        stop: Callable[[int], None] = lambda _: None,
+        sends_files: bool = True,
+        look_s: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_gone = False
+        self.jobs_over: frozenset[str] = frozenset()
+        self.failure: Exception | None = None
+        self._life = life
+        self._machine = machine_identity()
+        self._directory = directory
+        self._deliver = deliver
+        self._stop = stop
+        self._sends_files = sends_files
+        self._look_s = look_s
+        self._clock = clock
+        self._pace = Pace()
+        self._sent_at: float | None = None
+        self._jobs: list[str] = []
+        self._finished: list[FinishedPiece] = []
+        self._failed: list[int] = []
+        self._read_to: dict[Path, int] = {}
+        self._kept: set[Path] = set()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._send_until_closed, name="result-sender", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closing.set()
+        self._thread.join()
+        if self.failure is not None and exception[0] is None:
+            raise self.failure
+        self.send()
+
+    def follow(self, job: str) -> None:
+        """From now on deliver what the rank writes about a job."""
+        if job not in self._jobs:
+            self._jobs.append(job)
+
+    def finish_piece(self, piece: FinishedPiece) -> None:
+        """Say that a piece is finished, after the episodes that are committed until now."""
+        self._finished.append(piece)
+
+    def give_up(self, job_index: int) -> None:
+        """Say that a job has failed."""
+        self._failed.append(job_index)
+
+    def leave(self) -> None:
+        """Take note that this rank was taken for dead: nothing more is delivered."""
+        self.is_gone = True
+
+    def send(self) -> None:
+        """Deliver all that was written until now."""
+        while not self.is_gone and self._send_once():
+            pass
+
+    def is_due(self) -> bool:
+        """Whether to deliver now: there is something, or nothing was said for long."""
+        if self._sent_at is None:
+            return True
+        since_s = self._clock() - self._sent_at
+        return since_s >= self._pace.beat_s or (since_s >= self._pace.delivery_s and self._has_something())
+
+    def _has_something(self) -> bool:
+        if self._finished or self._failed:
+            return True
+        return self._sends_files and any(
+            path.stat().st_size > self._read_to.get(path, 0) for job in tuple(self._jobs) for path in self._commits(job)
+        )
+
+    def _commits(self, job: str) -> list[Path]:
+        return sorted(job_directory(self._directory, job).glob(COMMIT_FILE_PATTERN))
+
+    def _send_until_closed(self) -> None:
+        try:
+            while not (self.is_gone or self._closing.wait(self._look_s)):
+                if self.is_due():
+                    self.send()
+        except Exception as error:  # noqa: BLE001  whatever it is, the rank has to end, and says why
+            self.failure = error
+            self.leave()
+
+    def _send_once(self) -> bool:
+        """Make one delivery; return whether there is more."""
+        # Taken first: the episodes of a piece that is finished now are on the disk already.
+        finished, failed = tuple(self._finished), tuple(self._failed)
+        parcel = _Parcel()
+        if self._sends_files:
+            self._put_in(parcel)
+        if parcel.is_full:
+            finished = failed = ()
+        delivery = Delivery(
+            life=self._life,
+            machine=self._machine,
+            status=self._status() if self._sends_files else None,
+            episodes=tuple(parcel.episodes),
+            files=tuple(parcel.files),
+            finished=finished,
+            failed=failed,
+        )
+        self._sent_at = self._clock()
+        answer = self._deliver(delivery, b"".join(parcel.contents))
+        if answer.is_gone:
+            self.leave()
+            return False
+        del self._finished[: len(finished)], self._failed[: len(failed)]
+        self._read_to |= parcel.read_to
+        self._kept.update(parcel.kept)
+        for path in parcel.sent:
+            path.unlink(missing_ok=True)
+        self._pace = answer.pace
+        self.jobs_over = frozenset(answer.jobs_over)
+        if answer.stop_signal is not None:
+            self._stop(answer.stop_signal)
+        return parcel.is_full
+
+    def _status(self) -> str | None:
+        try:
+            return status_path(self._directory, self._life.rank).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _put_in(self, parcel: _Parcel) -> None:
+        jobs = tuple(self._jobs)
+        for job in jobs:
+            for path in self._commits(job):
+                self._put_in_episodes(parcel, job, path)
+        if parcel.is_full:
+            return
+        for job in jobs:
+            self._put_in_whole_files(parcel, job_directory(self._directory, job))
+        self._put_in_growth(parcel, self._directory / "logs" / f"rank{self._life.rank}.log")
+
+    def _put_in_episodes(self, parcel: _Parcel, job: str, path: Path) -> None:
+        for line, end in _whole_lines(path, self._read_to.get(path, 0)):
+            if parcel.is_full:
+                return
+            name, size = json.loads(line).get("episode_file"), 0
+            if name is not None:
+                file = path.parent / name
+                size = parcel.add(file.read_bytes())
+                parcel.sent.append(file)
+            parcel.episodes.append(SentEpisode(job=job, line=line, size=size))
+            parcel.read_to[path] = end
+
+    def _put_in_whole_files(self, parcel: _Parcel, directory: Path) -> None:
+        for pattern in _WHOLE_FILES:
+            for path in sorted(directory.glob(pattern)):
+                if parcel.is_full:
+                    return
+                if path in self._kept or path.name.startswith("."):
+                    continue
+                try:
+                    content = path.read_bytes()
+                except FileNotFoundError:
+                    # The report has just taken the place of what the rank wrote when it began.
+                    continue
+                size = parcel.add(content)
+                parcel.files.append(SentFile(path=str(path.relative_to(self._directory)), size=size))
+                (parcel.sent if path.parent.name == VIDEOS_DIRECTORY else parcel.kept).append(path)
+
+    def _put_in_growth(self, parcel: _Parcel, path: Path) -> None:
+        offset = self._read_to.get(path, 0)
+        try:
+            with path.open("rb") as stream:
+                stream.seek(offset)
+                content = stream.read(_MAX_BYTES)
+        except FileNotFoundError:
+            return
+        if content:
+            size = parcel.add(content)
+            parcel.files.append(SentFile(path=str(path.relative_to(self._directory)), size=size, offset=offset))
+            parcel.read_to[path] = offset + size
+
+
+def _whole_lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
+    """Yield the lines of a file from an offset on, without their newlines, each with the offset of its end."""
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        for line in stream:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            yield line[:-1].decode("utf-8"), offset
+
+
+# The claims of a run on a cluster as one rank sees them: it asks the keeper, and remembers what it said last.
+
+_REFRESH_INTERVAL_S = 1.0
+_NAP_S = 0.5
+
+
+class RemoteClaims:
+    """The claims of all ranks; see `Claims`, whose methods these are.
+
+    Args:
+        jobs: The jobs of the attempt.
+        life: This rank.
+        ask: Asks the keeper.
+        tell_begun: Tells the keeper which episodes begin; returns whether this rank was taken for dead.
+        sender: Brings home what the rank has done; a finished piece is told after its episodes.
+        output_directory: Where this rank writes.
+        claims_directory: Where the claims of the attempt lie, if this rank sees them; otherwise None.
+        clock: Monotonic time [s].
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[DividedJob],
+        life: Life,
+        ask: Callable[[ClaimQuestion], ClaimAnswer],
+        tell_begun: Callable[[BegunEpisodes], bool],
+        sender: ResultSender,
+        *,
+        output_directory: Path,
+        claims_directory: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._jobs: Mapping[int, DividedJob] = {divided.index: divided for divided in jobs}
+        self._life = life
+        self._ask = ask
+        self._tell_begun = tell_begun
+        self._sender = sender
+        self._output_directory = output_directory
+        self._claims_directory = claims_directory
+        self._clock = clock
+        self._current: int | None = None
+        self._open: set[int] = set()
+        self._said = ClaimAnswer()
+        self._refreshed_at: float | None = None
+        self._was_refused = self._refusal_stands = False
+
+    def refresh(self, *, now: bool = False) -> None:
+        """Ask which pieces of the current job are open; unless asked for now, at most once a second.
+
+        Where the keeper has just said that nothing is free, that is how things are now.
+        """
+        self._refusal_stands = now and self._was_refused
+        is_fresh = self._refreshed_at is not None and self._clock() - self._refreshed_at < _REFRESH_INTERVAL_S
+        if self._current is not None and (now or not is_fresh):
+            self._hear(self._current, ClaimQuestion(life=self._life, job_index=self._current))
+
+    def claim_next(self, built_environment: str | None) -> Claim | None:
+        """Claim a piece of the job that comes next; None if nothing is free, or this rank has to end."""
+        if self._refusal_stands:
+            self._refusal_stands = self._was_refused = False
+            return None
+        answer = self._hear(None, ClaimQuestion(life=self._life, built_environment=built_environment))
+        self._was_refused = answer.given is None
+        if answer.given is None:
+            return None
+        divided = self._jobs[answer.given.job_index]
+        if answer.settled is not None and self._claims_directory is None:
+            path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE
+            write_text(path, answer.settled, overwrite=True)
+        return self._claim(answer.given)
+
+    def claim(self, job_index: int, piece: int) -> Claim | None:
+        """Claim a piece; None if it is not open as far as this rank knows, or as the keeper knows."""
+        if job_index != self._current or piece not in self._open:
+            return None
+        answer = self._hear(job_index, ClaimQuestion(life=self._life, job_index=job_index, piece=piece))
+        self._open.discard(piece)
+        return None if answer.given is None else self._claim(answer.given)
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether nobody has taken the piece over.
+
+        A rank that sees no other rank's files need not know: the keeper commits nothing of a rank taken for dead.
+        """
+        if self._sender.is_gone:
+            return False
+        return self._claims_directory is None or not is_taken_over(self._claims_directory, claim)
+
+    def begin(self, claim: Claim, first: int, last: int) -> None:
+        """Say which episodes of a piece may be under way from now on; they are suspected if this rank dies.
+
+        The rank waits until the keeper knows, because it may die of them at once.
+        """
+        begun = BegunEpisodes(life=self._life, job_index=claim.divided.index, piece=claim.piece, first=first, last=last)
+        if self._tell_begun(begun):
+            self._sender.leave()
+
+    def finish(self, claim: Claim, measured: Measured) -> None:
+        """Say that a piece is finished, once its episodes are committed."""
+        self._sender.finish_piece(
+            FinishedPiece(
+                job_index=claim.divided.index, piece=claim.piece, generation=claim.generation, measured=measured
+            )
+        )
+
+    def give_up(self, job_index: int) -> None:
+        """Say that a job has failed."""
+        self._sender.give_up(job_index)
+
+    def open_episodes(self, job_index: int) -> int:
+        """Return how many episodes of the current job are in pieces that nobody works on, 0 for another job."""
+        if job_index != self._current:
+            return 0
+        return sum(self._jobs[job_index].num_episodes[piece] for piece in self._open)
+
+    def num_unfinished_jobs(self) -> int:
+        """Return how many jobs have pieces that are free or under way."""
+        return self._said.num_unfinished_jobs
+
+    def pieces_of_others(self) -> int:
+        """Return how many pieces other ranks work on; none for a rank that has to end."""
+        return 0 if self._sender.is_gone else self._said.pieces_of_others
+
+    def rest(self, must_end: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> None:
+        """Wait, after nothing was free, as long as the keeper wants; not longer than a moment once this rank must end.
+
+        Args:
+            must_end: Whether it must.
+            pause: Waits for a number of seconds.
+        """
+        left_s = self._said.rest_s
+        while left_s > 0 and not must_end():
+            pause(min(left_s, _NAP_S))
+            left_s -= _NAP_S
+
+    def _hear(self, job_index: int | None, question: ClaimQuestion) -> ClaimAnswer:
+        self._said = answer = self._ask(question)
+        if answer.is_gone:
+            self._sender.leave()
+        self._current = answer.given.job_index if answer.given is not None else job_index
+        self._open = set(of_ranges(answer.open_pieces))
+        self._refreshed_at = self._clock()
+        return answer
+
+    def _claim(self, given: GivenPiece) -> Claim:
+        return Claim(
+            divided=self._jobs[given.job_index],
+            piece=given.piece,
+            generation=given.generation,
+            taken_from=given.taken_from,
+            committed=of_ranges(given.committed),
+            suspects=of_ranges(given.suspects),
+        )
+
+
+# One rank of a run on a cluster: checks its node, and runs the jobs that it claims from the keeper.
+
 _OWN_DIRECTORY = "isaaclab_arena_rank"
 _OWNER = re.compile(rf"{_OWN_DIRECTORY}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
 

@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv, default_form
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
+from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.paths import expanded
 from isaaclab_arena.sim.threads import default_num_threads

@@ -13,9 +13,9 @@ import torch
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.policy_server.orders import NetworkOrder, ServerOrders
 from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
-from isaaclab_arena.evaluation.process.left_alone import Settings, put_back
+from isaaclab_arena.evaluation.policy_server.wire import NetworkOrder, ServerOrders
+from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.interfaces.policy_traits import AsksNetwork, Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.storage.json_values import adapter, json_line

@@ -11,7 +11,7 @@ from typing import Any
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.evaluation.policy_server import wire
-from isaaclab_arena.evaluation.policy_server.batching import Batcher, Calls
+from isaaclab_arena.evaluation.policy_server.wire import Batcher, Calls
 from isaaclab_arena.interfaces.policy_traits import Network
 from isaaclab_arena.workers.program.frames import FrameError
 

@@ -1,16 +1,60 @@
-"""Messages between a policy server and the ranks that ask it: frames over a Unix socket, or TCP with a token."""
+"""Messages between a policy server and the ranks that ask it, and the calls that share a batch."""
 
 import socket
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError
-from isaaclab_arena.interfaces.policy_traits import Entries
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, first_line
+from isaaclab_arena.interfaces.policy_traits import Entries, Network
+from isaaclab_arena.storage.run.job_reports import ServerUsage
 from isaaclab_arena.workers.program import frames
+
+# What a policy server is told when it is started: where to listen, and which networks there are.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOrder:
+    """A policy whose network the server is to have.
+
+    Attributes:
+        policy_type: Registered name or dotted path of the policy.
+        options: What its ``from_dict`` takes.
+    """
+
+    policy_type: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOrders:
+    """What a server is to do.
+
+    Attributes:
+        networks: What may be asked for, by key; loaded when it is.
+        max_batch: Entries that are answered together at most.
+        max_wait_ms: How long a query waits for others [ms].
+        listening: File descriptor of the listening socket.
+        token: What an asker has to know.
+        torch_threads: Torch threads; as many as ranks have, because the last digits of an answer may depend on it.
+        deterministic: Whether torch is to calculate deterministically.
+    """
+
+    networks: Mapping[str, NetworkOrder]
+    max_batch: int
+    max_wait_ms: float
+    listening: int = -1
+    token: str = ""
+    torch_threads: int = 1
+    deterministic: bool = False
+
+
+# Messages between a policy server and the ranks that ask it: frames over a Unix socket, or TCP with a token.
 
 VERSION = 1
 """Of these messages. Server and ranks are of one program, so another one is a mistake."""
@@ -114,3 +158,267 @@ def split(entries: Entries) -> tuple[dict[str, list[str]], dict[str, np.ndarray]
     """Return the texts and the arrays of entries, which travel apart."""
     arrays = {name: values for name, values in entries.items() if isinstance(values, np.ndarray)}
     return {name: list(values) for name, values in entries.items() if name not in arrays}, arrays
+
+
+# Gather what several askers ask a network into calls of one fixed size, and share out the answers.
+#
+# A call is cut from a queue of entries, and filled up with copies of one. So no answer depends on who else asked.
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoFar:
+    """What a server has done for everybody, at the end of a call.
+
+    Attributes:
+        at_s: When that was, on the server's clock [s].
+        busy_s: Time of all calls [s].
+        entries: Batch entries that were answered.
+    """
+
+    at_s: float
+    busy_s: float = 0.0
+    entries: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The answer to a query.
+
+    Attributes:
+        answers: By name. First dimension: entries.
+        usage: What it took.
+        so_far: What the server has done since it began.
+    """
+
+    answers: dict[str, np.ndarray]
+    usage: ServerUsage
+    so_far: SoFar
+
+
+class Calls:
+    """The calls of all networks of a server, of which there is one at a time.
+
+    Args:
+        now_s: Tells the time [s].
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self.now_s = now_s
+        self._lock = threading.Lock()
+        self._so_far = SoFar(at_s=now_s())
+
+    def made(self, call: Callable[[], T], *, entries: int) -> tuple[T, float, SoFar]:
+        """Make a call, and return what it returns, when it began [s], and what the server has done so far.
+
+        Args:
+            call: The call.
+            entries: Batch entries that it answers.
+        """
+        with self._lock:
+            began_s = self.now_s()
+            try:
+                returned = call()
+            finally:
+                at_s, before = self.now_s(), self._so_far
+                self._so_far = SoFar(at_s=at_s, busy_s=before.busy_s + at_s - began_s, entries=before.entries + entries)
+            return returned, began_s, self._so_far
+
+
+@dataclass(kw_only=True)
+class _Query:
+    entries: Entries
+    number: int
+    slots_per_call: int
+    arrived_s: float
+    answer: "Future[Answered]" = field(default_factory=Future)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for queries whose entries can be part of the same call."""
+        shapes = [(name, *_form(values)) for name, values in sorted(self.entries.items())]
+        return (self.slots_per_call, *shapes)
+
+
+class Batcher:
+    """Answers the queries of several askers, in a thread of its own.
+
+    It waits for further queries until a batch is full, every asker has asked, or a query has waited long enough.
+
+    Args:
+        network: What is asked.
+        max_batch: Entries that are answered together at most, in one or several calls.
+        max_wait_s: How long a query waits for others [s].
+        calls: Makes the calls; networks that share it never calculate at the same time.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        max_batch: int,
+        max_wait_s: float,
+        calls: Calls | None = None,
+    ) -> None:
+        self._network, self._max_batch, self._max_wait_s = network, max_batch, max_wait_s
+        self._calls = calls or Calls()
+        self._changed = threading.Condition()
+        self._waiting: list[_Query] = []
+        self._num_askers = 0
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="policy server", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_askers(self) -> int:
+        """Number of askers that have come and not gone."""
+        return self._num_askers
+
+    def come(self) -> None:
+        """Count one asker more, who asks one query at a time."""
+        with self._changed:
+            self._num_askers += 1
+
+    def go(self) -> None:
+        """Count one asker less."""
+        with self._changed:
+            self._num_askers -= 1
+            self._changed.notify()
+
+    def ask(self, entries: Entries, *, slots_per_call: int) -> Answered:
+        """Return the answer to a query; see `NetworkElsewhere.ask`.
+
+        Raises:
+            PolicyError: If the entries are not of one number, or the network raises or answers something else.
+            PolicyLostError: If the network says that it is lost.
+        """
+        number = _number_of(entries)
+        if slots_per_call < 1:
+            raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
+        query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, arrived_s=self._calls.now_s())
+        with self._changed:
+            if self._is_closed:
+                raise PolicyError("the policy server has ended")
+            self._waiting.append(query)
+            self._changed.notify()
+        return query.answer.result()
+
+    def close(self) -> None:
+        """End the thread once the queries at hand are answered."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while queries := self._gathered():
+            self._answer(queries)
+
+    def _gathered(self) -> list[_Query]:
+        """Wait for a batch and take it from the queue: queries of one kind, in order. None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if not self._waiting:
+                return []
+            left_s = self._waiting[0].arrived_s + self._max_wait_s - self._calls.now_s()
+            self._changed.wait_for(self._is_ready, timeout=max(0.0, left_s))
+            taken = _first_batch(self._waiting, self._max_batch)
+            self._waiting = [each for each in self._waiting if not any(each is other for other in taken)]
+            return taken
+
+    def _is_ready(self) -> bool:
+        are_all = len(self._waiting) >= self._num_askers
+        return are_all or self._is_closed or sum(each.number for each in self._waiting) >= self._max_batch
+
+    def _answer(self, queries: Sequence[_Query]) -> None:
+        try:
+            answers, spent, so_far = self._called(queries)
+        except Exception as error:  # noqa: BLE001  whatever a network raises, its askers are told, and others go on
+            if len(queries) > 1:
+                # One of them may have asked what the network does not take, and the others are not to blame.
+                for each in queries:
+                    self._answer([each])
+                return
+            queries[0].answer.set_exception(_as_error_of_a_policy(error))
+            return
+        first = 0
+        for each, usage in zip(queries, spent, strict=True):
+            part = {name: values[first : first + each.number] for name, values in answers.items()}
+            each.answer.set_result(Answered(answers=part, usage=usage, so_far=so_far))
+            first += each.number
+
+    def _called(self, queries: Sequence[_Query]) -> tuple[dict[str, np.ndarray], list[ServerUsage], SoFar]:
+        """Return the answers to all entries of some queries, what each query took, and what was done so far."""
+        size, number = queries[0].slots_per_call, sum(each.number for each in queries)
+        together = _joined([each.entries for each in queries])
+        parts, began_s, so_far = self._calls.made(lambda: self._parts(together, number, size), entries=number)
+        busy_s, calls = so_far.at_s - began_s, -(-number // size)
+        answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        wrong = [name for name, values in answers.items() if len(values) != number]
+        if wrong:
+            raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' to {number} entries")
+        usages = [
+            ServerUsage(
+                queries=1,
+                entries=each.number,
+                calls=calls * each.number / number,
+                call_entries=calls * size * each.number / number,
+                queue_s=began_s - each.arrived_s,
+                busy_s=busy_s * each.number / number,
+            )
+            for each in queries
+        ]
+        return answers, usages, so_far
+
+    def _parts(self, together: Entries, number: int, size: int) -> list[dict[str, np.ndarray]]:
+        """Return the answers to some entries, call by call."""
+        parts: list[dict[str, np.ndarray]] = []
+        for first in range(0, number, size):
+            places = [*range(first, min(first + size, number))]
+            filled = places + places[:1] * (size - len(places))
+            answered = self._network.answer({name: _taken(values, filled) for name, values in together.items()})
+            parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
+        return parts
+
+
+def _first_batch(waiting: Sequence[_Query], max_batch: int) -> list[_Query]:
+    """Return the queries, from the first one on, that can be answered together."""
+    taken, number = [], 0
+    for each in waiting:
+        if taken and (each.kind != taken[0].kind or number + each.number > max_batch):
+            continue
+        taken.append(each)
+        number += each.number
+    return taken
+
+
+def _number_of(entries: Entries) -> int:
+    numbers = {name: len(values) for name, values in entries.items()}
+    if len(set(numbers.values())) != 1 or min(numbers.values()) < 1:
+        raise PolicyError(f"the parts of a query have to be about the same entries, they have {numbers}")
+    return next(iter(numbers.values()))
+
+
+def _form(values: np.ndarray | Sequence[str]) -> tuple[object, ...]:
+    return (values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else ("text",)
+
+
+def _joined(entries: Sequence[Entries]) -> Entries:
+    joined: dict[str, np.ndarray | Sequence[str]] = {}
+    for name in entries[0]:
+        parts = [each[name] for each in entries]
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        joined[name] = np.concatenate(arrays) if arrays else [text for part in parts for text in part]
+    return joined
+
+
+def _taken(values: np.ndarray | Sequence[str], places: Sequence[int]) -> np.ndarray | Sequence[str]:
+    # In new memory in any case: an operation may calculate otherwise on another layout.
+    return values[list(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
+
+
+def _as_error_of_a_policy(error: Exception) -> ArenaError:
+    if isinstance(error, (PolicyError, PolicyLostError)):
+        return error
+    return PolicyError(f"{type(error).__name__}: {first_line(error)}")

@@ -1,21 +1,223 @@
-"""Evaluate one checkpoint by the runner of job files, in a process of its own."""
+"""The evaluation of one checkpoint in a process of its own, and the fresh score of the best."""
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
-from isaaclab_arena.evaluation.watching.ledger import runner_directory
-from isaaclab_arena.evaluation.watching.other_episodes import take_unused_conditions, with_shifted_seed
-from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict
+from isaaclab_arena.config.expansion.checkpoints import KEY, OPTIONS, STEP
+from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
+from isaaclab_arena.config.loading import job_over_defaults, modernised
+from isaaclab_arena.config.options import shown
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
+from isaaclab_arena.evaluation.watching.curve import Score, points_of, scores_of
+from isaaclab_arena.evaluation.watching.watcher import Evaluate, Ledger, Outcome, Verdict, runner_directory
+from isaaclab_arena.nested import set_at, value_at
+from isaaclab_arena.results.merge import keys_in, merge_results, records
+from isaaclab_arena.results.stored import stored_results
+from isaaclab_arena.results.swept import PREFIX
+from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run.run_lock import RunLock
+
+# Let a watch's jobs play episodes by which nothing was chosen, and count those that begin alike all the same.
+
+OTHER_SEED = 1_000_003
+"""What is added to the seeds of jobs that score the best checkpoint on episodes by which nothing was chosen."""
+
+CONDITIONS = "conditions"
+_SEEDS = ("seed", "arena_env_args.placement_seed")
+_PLACEMENT_SEED = ("--placement_seed", "--placement-seed")
+
+
+def shift_seeds(document: dict[str, Any], offset: int) -> None:
+    """Add a number to every seed of a job file, those of initial conditions and of sweeps too.
+
+    Args:
+        document: The job file, with ``defaults`` and ``jobs`` in today's spelling; it is changed.
+        offset: The number.
+    """
+    for block in (document, document["defaults"], *document["jobs"]):
+        for key in _SEEDS:
+            change(block, key, lambda seed: _shifted(seed, offset))
+    for job in document["jobs"]:
+        if job.get("seed", offset) is None:
+            del job["seed"]
+    if document["defaults"].get("seed") is None:
+        document["defaults"]["seed"] = offset
+
+
+def with_shifted_seed(options: Sequence[str], offset: int) -> tuple[str, ...]:
+    """Return options of a command line with a number added to the seed of the initial conditions."""
+    words = list(options)
+    for position, word in enumerate(words):
+        name, is_joined, value = word.partition("=")
+        if name in _PLACEMENT_SEED and is_joined and value.isdecimal():
+            words[position] = f"{name}={_shifted(int(value), offset)}"
+        elif name in _PLACEMENT_SEED and words[position + 1 : position + 2] and words[position + 1].isdecimal():
+            words[position + 1] = str(_shifted(int(words[position + 1]), offset))
+    return tuple(words)
+
+
+def change(block: dict[str, Any], key: str, changed: Callable[[Any], Any]) -> None:
+    """Change what a block of job keys says of a key, itself and in its sweep.
+
+    Args:
+        block: The block.
+        key: The key, with dots.
+        changed: Returns what stands there instead of a value.
+    """
+    path = key.split(".")
+    if value_at(block, path) is not None:
+        set_at(block, path, changed(value_at(block, path)))
+    swept = value_at(block, ("sweep", key))
+    if isinstance(swept, list):
+        block["sweep"][key] = [changed(value) for value in swept]
+
+
+def take_unused_conditions(document: Mapping[str, Any], directory: Path) -> None:
+    """Let jobs with saved conditions begin from those that they have not begun from yet, where there are enough.
+
+    Args:
+        document: The job file; its jobs are changed.
+        directory: Where the conditions that they get instead are written.
+
+    Raises:
+        ConfigError: If a file of conditions cannot be read.
+        StorageError: If one cannot be written.
+    """
+    for number, job in enumerate(document["jobs"]):
+        whole = job_over_defaults(document["defaults"], job)
+        reference, played = whole.get(CONDITIONS), whole.get("num_episodes")
+        if not isinstance(reference, str) or type(played) is not int:
+            continue
+        sets = [
+            replace(each, episodes=each.episodes[played : 2 * played])
+            for each in load_conditions(reference, Path())
+            if len(each.episodes) >= 2 * played
+        ]
+        if sets:
+            file = directory / f"conditions_{number}.json"
+            write_text(file, json_text(ConditionFile(sets=sets)), overwrite=True)
+            job[CONDITIONS] = str(file.absolute())
+
+
+def count_alike(run: Path, other: Path) -> int:
+    """Return how many episodes of a run began from initial conditions from which the same job began in another run."""
+    before = set(_starts(other))
+    return sum(start in before for start in _starts(run))
+
+
+def _starts(run: Path) -> Iterator[tuple[str, str]]:
+    """Yield the job of each episode of a checkpoint and what it began from."""
+    results = stored_results(run) or merge_results(run)
+    jobs = {line["name"] for line in records(results.jobs) if line.get(PREFIX + STEP) is not None}
+    for job, key in zip(results.episodes["job"], keys_in(results.episodes), strict=True):
+        if job in jobs:
+            yield job, key
+
+
+def _shifted(seed: Any, offset: int) -> Any:
+    """Return another seed; what is no number yet, such as an interpolation, stays."""
+    return (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed
+
+
+# Make the job file of one checkpoint from the job file of a watch.
+
+
+def option_of(checkpoint: Checkpoint) -> str:
+    """Return the option in which policies take a checkpoint of that kind, where no job says."""
+    if checkpoint.path.is_file():
+        return "checkpoint_path"
+    return "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
+
+
+def robustness_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """Return why jobs that ask for their robustness are none for a watch; empty where none does.
+
+    Args:
+        document: The job file of the watch.
+    """
+    jobs = document.get("jobs")
+    blocks = {"defaults": document.get("defaults"), **{f"jobs[{n}]": job for n, job in enumerate(jobs or ())}}
+    return [
+        Problem(
+            "would let changed episodes choose the best checkpoint, and curves be of arms; "
+            "watch without it, then run isaaclab-arena robustness with the best",
+            key=f"{where}.{ROBUSTNESS}",
+        )
+        for where, block in blocks.items()
+        if isinstance(block, dict) and block.get(ROBUSTNESS) is not None
+    ]
+
+
+def jobs_of_checkpoint(
+    document: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    *,
+    training: Path,
+    pattern: str | None = None,
+    seed_offset: int = 0,
+    directory: Path = Path(),
+) -> dict[str, Any]:
+    """Return the jobs of a watch for one checkpoint; a job that says ``checkpoints: null`` stays as it is.
+
+    Args:
+        document: The job file of the watch.
+        checkpoint: The checkpoint, below the directory of its training.
+        training: That directory.
+        pattern: Glob by which the checkpoint was found, None for the usual names.
+        seed_offset: What is added to every seed.
+        directory: What relative paths of saved conditions start from.
+
+    Raises:
+        ConfigError: If the document lists no jobs, or a job's options are no mapping.
+    """
+    listed = document.get("jobs")
+    if not isinstance(listed, list) or not all(isinstance(job, dict) for job in listed):
+        raise ConfigError(Problem(f"{shown(listed)} is no list of jobs", key="jobs"))
+    defaults = _modern(document.get("defaults") or {})
+    jobs = [_modern(job) for job in listed]
+    for job in jobs:
+        if KEY in job and job[KEY] is None:
+            continue
+        options = job.setdefault("policy_config_dict", {})
+        known = [name for name in OPTIONS if name in options or name in (defaults.get("policy_config_dict") or {})]
+        options[known[0] if known else option_of(checkpoint)] = str(training)
+        job[KEY] = {"steps": [checkpoint.step], "pattern": pattern}
+    made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
+    for block in (made, defaults, *jobs):
+        change(block, CONDITIONS, lambda reference: _rooted(reference, directory))
+    if seed_offset:
+        shift_seeds(made, seed_offset)
+    return made
+
+
+def _rooted(reference: Any, directory: Path) -> Any:
+    """Return where saved conditions lie, from wherever they are looked for; an interpolation says it itself."""
+    is_path = isinstance(reference, str) and "${" not in reference
+    return str(directory.absolute() / reference) if is_path else reference
+
+
+def _modern(block: Any) -> dict[str, Any]:
+    if not isinstance(block, dict):
+        raise ConfigError(Problem(f"{shown(block)} is not a mapping", key="defaults"))
+    modern, problems = modernised(deepcopy(block))
+    if problems:
+        raise ConfigError(problems)
+    if not isinstance(modern.get("policy_config_dict", {}), dict):
+        raise ConfigError(Problem(f"{shown(modern['policy_config_dict'])} is no mapping", key="policy_config_dict"))
+    return modern
+
+
+# Evaluate one checkpoint by the runner of job files, in a process of its own.
 
 _RUNNER = "isaaclab_arena.evaluation.eval_runner"
 _INTERRUPTED = (-2, -15, 130, 143)
@@ -98,3 +300,93 @@ class Evaluator:
             *place,
             *with_shifted_seed(self.options, self.seed_offset),
         ]
+
+
+# Score the best checkpoint of a watch again, in episodes by which it was not chosen, and remember both scores.
+
+_BEST = "best.json"
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best checkpoint of a watch, and how good it is.
+
+    Attributes:
+        chosen: Its score in the episodes that it was chosen by, in which the best of many looks too good.
+        fresh: Its score in other episodes.
+        alike: How many of these began from initial conditions by which it was chosen, because they come from a file or
+            a benchmark's fixed list.
+        schema_version: Version of the format.
+    """
+
+    chosen: Score
+    fresh: Score
+    alike: int = 0
+    schema_version: int = _SCHEMA_VERSION
+
+    @property
+    def in_words(self) -> str:
+        """In which episodes it was scored again."""
+        if self.alike == 0:
+            return "in other episodes"
+        if self.alike >= self.fresh.scored:
+            return "once more, from the same initial conditions"
+        return f"in other episodes, {self.alike} of them from the same initial conditions"
+
+
+def fresh_run(directory: Path, step: int) -> Path:
+    """Return the directory of the run of the best checkpoint's other episodes, below that of the watch."""
+    return directory / f"best_step_{step}"
+
+
+def best_of_watch(directory: Path, chosen: Score) -> Best | None:
+    """Return both scores of the best checkpoint, None as long as it has no other one than that by which it was chosen.
+
+    Args:
+        directory: Directory of the watch.
+        chosen: The score of the checkpoint that is the best now; it may have been another one when one was scored.
+
+    Raises:
+        ConfigError: If ``best.json`` is damaged or of a newer version.
+    """
+    path = directory / _BEST
+    found = read_versioned(path, Best, _SCHEMA_VERSION) if path.is_file() else None
+    return found if found is not None and found.chosen == chosen else None
+
+
+def score_again(
+    ledger: Ledger, chosen: Score, checkpoint: Checkpoint, evaluate_again: Evaluate, *, wait: Callable[[], None]
+) -> Outcome:
+    """Score the best checkpoint again and write ``best.json``, unless that was done.
+
+    Args:
+        ledger: Where the watch lies.
+        chosen: Its score so far.
+        checkpoint: The checkpoint.
+        evaluate_again: Evaluates it in episodes by which it was not chosen.
+        wait: Waits a while, as long as another watcher scores it, or a run goes on whose watcher has died.
+    """
+    directory = fresh_run(ledger.directory, chosen.step)
+    while best_of_watch(ledger.directory, chosen) is None:
+        if not checkpoint.path.exists():
+            return Outcome(verdict=Verdict.FAILED, reason=f"{checkpoint.path} is gone")
+        with ledger.held(directory.name) as is_mine:
+            if is_mine:
+                return _scored(ledger, chosen, checkpoint, directory, evaluate_again)
+        wait()
+    return Outcome(verdict=Verdict.DONE)
+
+
+def _scored(
+    ledger: Ledger, chosen: Score, checkpoint: Checkpoint, directory: Path, evaluate_again: Evaluate
+) -> Outcome:
+    outcome = evaluate_again(checkpoint, directory)
+    if outcome.verdict is not Verdict.DONE:
+        return outcome
+    fresh = scores_of(points_of(directory, chosen.step)).get(chosen.step)
+    if fresh is None:
+        return Outcome(verdict=Verdict.FAILED, reason="of no episode is known whether it succeeded")
+    alike = count_alike(directory, ledger.run_directory(chosen.step))
+    write_text(ledger.directory / _BEST, json_text(Best(chosen=chosen, fresh=fresh, alike=alike)), overwrite=True)
+    return outcome

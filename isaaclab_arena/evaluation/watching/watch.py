@@ -7,17 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.evaluation.watching.best import Score, best_of, scores_of
-from isaaclab_arena.evaluation.watching.curve.learning_curve import points_of, write_curve
-from isaaclab_arena.evaluation.watching.curve.point import Point
-from isaaclab_arena.evaluation.watching.evaluator import Evaluator
-from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, score_again
-from isaaclab_arena.evaluation.watching.ledger import Ledger
-from isaaclab_arena.evaluation.watching.other_episodes import OTHER_SEED
-from isaaclab_arena.evaluation.watching.page import write_watch_page
-from isaaclab_arena.evaluation.watching.promotion import promote
-from isaaclab_arena.evaluation.watching.tracked_curve import TrackedCurve
-from isaaclab_arena.evaluation.watching.watcher import Evaluate, Pass, Verdict, Watched, Watcher
+from isaaclab_arena.evaluation.watching.curve import Point, Score, best_of, points_of, scores_of, write_curve
+from isaaclab_arena.evaluation.watching.evaluator import OTHER_SEED, Evaluator, best_of_watch, score_again
+from isaaclab_arena.evaluation.watching.page import TrackedCurve, write_watch_page
+from isaaclab_arena.evaluation.watching.watcher import Evaluate, Ledger, Pass, Verdict, Watched, Watcher, promote
 from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.storage.atomic import write_text
 

@@ -13,13 +13,13 @@ import torch
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
-from isaaclab_arena.evaluation.plan.condition_sets import agreed_hash
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.process.left_alone import generators_put_back, put_back
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.process import generators_put_back, put_back
 from isaaclab_arena.evaluation.run import execute_among
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 

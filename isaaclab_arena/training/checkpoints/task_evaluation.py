@@ -9,9 +9,9 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.plan.job import OPEN_BACKEND, Job
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.startup.settled_backends import Machinery, settle_backends
+from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
+from isaaclab_arena.evaluation.settled import Machinery, settle_backends
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
 from isaaclab_arena.training.settings.config import TrainingConfig
 

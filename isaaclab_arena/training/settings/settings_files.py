@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from isaaclab_arena.evaluation.provenance.provenance import versions
+from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.training.settings.config import TrainingConfig

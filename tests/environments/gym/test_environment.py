@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.environments.gym.builder import MetaWorldConfig
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, UnannouncedPictureError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer

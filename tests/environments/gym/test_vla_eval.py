@@ -14,7 +14,7 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.errors import ArenaError, ConfigError
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.environments.gym.gym_running import build, run

@@ -7,14 +7,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.batching.fixed_batch import (
-    FixedBatchPolicy,
-    WideView,
-    check_policy_batch,
-    on_fixed_batch,
-    padded,
-)
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.batching import FixedBatchPolicy, WideView, check_policy_batch, on_fixed_batch, padded
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.privileged import Simulated

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from isaaclab_arena.evaluation.batching.policy_probe import made_up, probe_policy
+from isaaclab_arena.evaluation.batching import made_up, probe_policy
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec

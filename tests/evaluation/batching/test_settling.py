@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.batching.settling import filled_up
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.batching import filled_up
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible
 from tests.evaluation.jobs import coin_job, settings

@@ -3,12 +3,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.batching.slot_probe import (
-    MAX_CALLS,
-    answers_follow_from_examples,
-    arrangements,
-    num_examples,
-)
+from isaaclab_arena.evaluation.batching import MAX_CALLS, answers_follow_from_examples, arrangements, num_examples
 
 
 class Answering:

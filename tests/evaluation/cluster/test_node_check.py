@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import needs_of
 from isaaclab_arena.evaluation.cluster.messages import NodeNeeds
-from isaaclab_arena.evaluation.cluster.node_check import problem_of_node
+from isaaclab_arena.evaluation.cluster.rank_process import problem_of_node
 from isaaclab_arena.evaluation.eval_runner import asked_for
-from isaaclab_arena.evaluation.provenance.provenance import DISTRIBUTION
+from isaaclab_arena.evaluation.provenance import DISTRIBUTION
 from tests.end_to_end.launching import ROOT, command, run, write_jobs
 from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, add_node, cluster_of, with_patience
 from tests.evaluation.cluster.driving import NUM_EPISODES, committed, driven, ranks_at_work, write_mortal_jobs

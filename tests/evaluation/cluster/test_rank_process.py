@@ -12,9 +12,9 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
 from isaaclab_arena.evaluation.cluster.driver import needs_of
-from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
+from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.messages import (
     BegunEpisodes,
     ClaimAnswer,
@@ -31,8 +31,8 @@ from isaaclab_arena.evaluation.cluster.rank_process import (
     run_rank,
 )
 from isaaclab_arena.evaluation.eval_runner import asked_for
-from isaaclab_arena.evaluation.finish import consolidate_what_ranks_left
-from isaaclab_arena.evaluation.startup.start_up import start_run_alone
+from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
+from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.json_values import adapter, json_line

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.cluster.cluster_options import ClusterOptions
+from isaaclab_arena.evaluation.cluster.crew import ClusterOptions
 from isaaclab_arena.evaluation.cluster.messages import Life
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from tests.evaluation.cluster.keeper.test_claim_keeper import ATTEMPT
@@ -13,7 +13,7 @@ from tests.evaluation.cluster.test_crew import ORDERS
 ray_engine = pytest.importorskip(
     "isaaclab_arena.evaluation.cluster.ray_engine", reason="needs ray", exc_type=ImportError
 )
-ray_actors = pytest.importorskip("isaaclab_arena.evaluation.cluster.ray_actors", exc_type=ImportError)
+ray_actors = pytest.importorskip("isaaclab_arena.evaluation.cluster.ray_engine", exc_type=ImportError)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@ import time
 
 import pytest
 
-from isaaclab_arena.evaluation.heartbeat.rank_status import (
+from isaaclab_arena.evaluation.heartbeat import (
     RankState,
     RankStatus,
+    StatusPublisher,
     read_rank_status,
     status_path,
     write_rank_status,
 )
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
 from isaaclab_arena.logs import LongWork
 from tests.end_to_end.launching import wait_until
 

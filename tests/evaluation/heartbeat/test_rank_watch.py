@@ -9,15 +9,22 @@ import time
 import pytest
 
 from isaaclab_arena.distributed.process import machine_identity, process_start_ticks
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, write_rank_status
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankWatch, lowest_live_rank, wait_for_ranks
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.evaluation.heartbeat import (
+    RankFate,
+    RankState,
+    RankStatus,
+    RankWatch,
+    StatusPublisher,
+    lowest_live_rank,
+    wait_for_ranks,
+    write_rank_status,
+)
 
 PUBLISHING_PROCESS = """
 import sys, time
 from pathlib import Path
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankStatus, RankState
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.evaluation.heartbeat import RankStatus, RankState
+from isaaclab_arena.evaluation.heartbeat import StatusPublisher
 with StatusPublisher(Path(sys.argv[1]), RankStatus.of_this_process(rank=1, run_id="run"), interval_s=0.1) as publisher:
     publisher.start_job("lift")
     print("running", flush=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
-from isaaclab_arena.evaluation.plan.episode_supply import FixedShare
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.job import FixedShare
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from isaaclab_arena.evaluation.job.build_cache import BuildCache
+from isaaclab_arena.evaluation.builds import BuildCache
 
 
 class Thing:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.job.consolidations import Consolidations
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.job_run import Consolidations, JobRunner
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.logs import told
 from isaaclab_arena.recording.recorder import RecordingOptions

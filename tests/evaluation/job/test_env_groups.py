@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from isaaclab_arena.config.schema import LatencyConfig, Meanwhile
-from isaaclab_arena.evaluation.job.group_building import GroupBuilder
-from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
-from isaaclab_arena.evaluation.latency.delays import in_steps
-from isaaclab_arena.evaluation.latency.job_latency import JobLatency
+from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
+from isaaclab_arena.evaluation.latency import JobLatency, in_steps
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from tests.evaluation.jobs import coin_job, settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.function_policy import function_policy_class
 from isaaclab_arena.policy.random_action import RandomActionPolicy

@@ -10,7 +10,7 @@ import torch
 
 from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ArenaError, PolicyError
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.commits import read_commits

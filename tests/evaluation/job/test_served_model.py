@@ -3,7 +3,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.job.served_model import settle_served_model
+from isaaclab_arena.evaluation.builds import settle_served_model
 from isaaclab_arena.storage.contents import UNKNOWN
 from tests.fakes import ShrugPolicy
 from tests.outsiders.test_another_model_behind_the_server import FIRST, OTHER, Served

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart, described
+from isaaclab_arena.evaluation.builds import StartUpClock, StartUpPart, described
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.sim.warp.kernel_times import KernelTimes
 from isaaclab_arena.storage.run.job_reports import StartUp

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from isaaclab_arena.evaluation.latency.continuing import bound, continuation, soft_mask
+from isaaclab_arena.evaluation.latency import bound, continuation, soft_mask
 
 
 def test_the_mask_is_that_of_the_paper():

@@ -3,7 +3,7 @@ import pytest
 
 from isaaclab_arena.config.schema import LatencyConfig
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.latency.delays import in_steps, in_time, latencies_of
+from isaaclab_arena.evaluation.latency import in_steps, in_time, latencies_of
 
 
 def test_times_are_rounded_up_to_control_steps():

@@ -5,12 +5,9 @@ import pytest
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.latency.delays import in_steps
-from isaaclab_arena.evaluation.latency.job_latency import JobLatency, late_groups
-from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
-from isaaclab_arena.evaluation.latency.query_times import QueryTimes
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup
+from isaaclab_arena.evaluation.latency import JobLatency, LatePolicy, QueryTimes, in_steps, late_groups
+from isaaclab_arena.evaluation.pipelined import EnvGroup
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import SampleBuilder
 from tests.evaluation.latency.plants import ConstantChunks, NoisyChunks, Proportional, UnstablePlant
 from tests.fakes_environment import ScriptedEnvironment

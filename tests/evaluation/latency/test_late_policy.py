@@ -5,11 +5,9 @@ import pytest
 import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
-from isaaclab_arena.evaluation.latency.late_policy import LatePolicy, held
-from isaaclab_arena.evaluation.latency.query_times import QueryTimes
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.evaluation.rollout.starts import StartingEpisodes, next_starts
+from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes, held
+from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout import StartingEpisodes, next_starts, rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.evaluation.latency.plants import (
     GAIN,

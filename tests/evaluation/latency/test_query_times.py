@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from isaaclab_arena.evaluation.latency.query_times import QueryTimes
+from isaaclab_arena.evaluation.latency import QueryTimes
 from isaaclab_arena.storage.run.job_reports import MAX_QUERY_TIMES
 
 

@@ -12,8 +12,8 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy

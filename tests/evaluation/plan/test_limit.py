@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, settings

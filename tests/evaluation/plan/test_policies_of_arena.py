@@ -3,7 +3,7 @@
 import pytest
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from tests.machine import show_gpus
 from tests.outsiders.test_policies_written_for_arena import block
 

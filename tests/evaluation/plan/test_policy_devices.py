@@ -9,8 +9,8 @@ import torch
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.end_to_end.launching import write_jobs
 from tests.machine import be_a_rank

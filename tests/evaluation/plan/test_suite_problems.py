@@ -2,7 +2,7 @@
 
 from isaaclab_arena.config.schema import JobConfig, SuiteMember
 from isaaclab_arena.errors import Problem
-from isaaclab_arena.evaluation.plan.suite_problems import told_once
+from isaaclab_arena.evaluation.validation import told_once
 
 
 def task(name: str, *, entry: str = "mine") -> JobConfig:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.policy_server.batching import Batcher
+from isaaclab_arena.evaluation.policy_server.wire import Batcher
 from tests.fakes_network import RandomNetwork
 
 SLOTS = 8

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.policy_server.orders import ServerOrders
-from isaaclab_arena.evaluation.policy_server.owner import PolicyServer
+from isaaclab_arena.evaluation.policy_server.client import PolicyServer
+from isaaclab_arena.evaluation.policy_server.wire import ServerOrders
 
 ORDERS = ServerOrders(networks={}, max_batch=4, max_wait_ms=1.0)
 SAYS_ITS_NUMBER = """

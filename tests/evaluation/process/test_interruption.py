@@ -7,16 +7,11 @@ import time
 
 import pytest
 
-from isaaclab_arena.evaluation.process.interruption import (
-    Interruption,
-    signals_held_back,
-    watch_as_guest,
-    watch_for_interruption,
-)
+from isaaclab_arena.evaluation.process import Interruption, signals_held_back, watch_as_guest, watch_for_interruption
 
 STUBBORN_LOOP = """
 import sys, time
-from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
+from isaaclab_arena.evaluation.process import watch_for_interruption
 with watch_for_interruption() as interruption:
     print("looping", flush=True)
     while not interruption.stop_requested():

@@ -25,10 +25,10 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.policy_server.__main__ import _SET_BY_NETWORKS, AskedNetwork
-from isaaclab_arena.evaluation.process.left_alone import left_alone, put_back
+from isaaclab_arena.evaluation.process import left_alone, put_back
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.evaluation.jobs import coin_job, settings

@@ -12,10 +12,10 @@ import json, os, signal, sys, time
 from pathlib import Path
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import initialise
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch, lowest_live_rank, wait_for_ranks
-from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus
+from isaaclab_arena.evaluation.heartbeat import StatusPublisher
+from isaaclab_arena.evaluation.heartbeat import RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.evaluation.process import watch_for_interruption
 
 directory, victim = Path(sys.argv[1]), int(sys.argv[2])
 context = DistributedContext.from_environment(device="cpu")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.process.watchdog import Watchdog, allowed_silence_s
+from isaaclab_arena.evaluation.process import Watchdog, allowed_silence_s
 
 ROOT = Path(__file__).parents[3]
 HANGING = """
 import ctypes, sys, time
 from pathlib import Path
-from isaaclab_arena.evaluation.process.watchdog import Watchdog
+from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.logs import set_up_console_logging
 
 def hold_the_interpreter():
@@ -34,7 +34,7 @@ with watchdog.watch("lift", silence_s=0.5):
 GOING_ON = """
 import sys, time
 from pathlib import Path
-from isaaclab_arena.evaluation.process.watchdog import Watchdog
+from isaaclab_arena.evaluation.process import Watchdog
 
 watchdog = Watchdog(Path(sys.argv[1]))
 with watchdog.watch("lift", silence_s=2.0):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from isaaclab_arena.environments import Sampler
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
-from isaaclab_arena.evaluation.plan.variation_listing import described
+from isaaclab_arena.evaluation.planning import described
 from tests.end_to_end.launching import ROOT
 from tests.environments.variations.varying import catalogue_of
 

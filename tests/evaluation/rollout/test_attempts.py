@@ -11,10 +11,9 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout import attempt_of, made_again, rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer, Transition

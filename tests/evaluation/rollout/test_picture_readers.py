@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureError
-from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
-from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.evaluation.rollout.starts import next_starts
-from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
+from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.policy_answers import Stopwatch
+from isaaclab_arena.evaluation.rollout import PictureReaders, next_starts, rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase

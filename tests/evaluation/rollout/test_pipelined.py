@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes, pipelined_rollout
-from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
+from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes, pipelined_rollout
+from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer

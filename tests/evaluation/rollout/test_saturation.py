@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
-from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
-from isaaclab_arena.evaluation.latency.query_times import QueryTimes
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
+from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec

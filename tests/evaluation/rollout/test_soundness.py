@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.evaluation.rollout.soundness import unsound_slots
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import unsound_slots
 from isaaclab_arena.interfaces.environment import Observation, SideBySide, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.policy import PolicyBase

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import EnvironmentWrapper, Observation
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer

@@ -9,10 +9,9 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
-from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
-from isaaclab_arena.evaluation.rollout.starts import StartingEpisodes, next_starts
-from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
+from isaaclab_arena.evaluation.policy_answers import Stopwatch
+from isaaclab_arena.evaluation.rollout import EpisodeLoop, StartingEpisodes, next_starts
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
@@ -23,7 +22,7 @@ from tests.pretend_backend import pretended_environments, simulate_with_warp, th
 from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS = 3
-WHICH_ENDED = "evaluation/rollout/running_episodes.py"
+WHICH_ENDED = "evaluation/running_episodes.py"
 
 POLICIES: list[Callable[[], PolicyBase]] = [ZeroActionPolicy, RandomActionPolicy, ScriptedPolicy]
 

@@ -9,12 +9,8 @@ import pytest
 
 from isaaclab_arena.distributed.process import process_start_ticks
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, write_rank_status
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
-from isaaclab_arena.evaluation.scheduling.claim import Claim
-from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
-from isaaclab_arena.evaluation.scheduling.cost import Measured
-from isaaclab_arena.evaluation.scheduling.divided_jobs import DividedJob
+from isaaclab_arena.evaluation.claims import Claim, ClaimTable, DividedJob, Measured
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from tests.evaluation.jobs import coin_job
 
 MEASURED = Measured(episodes=3, env_steps=300, seconds=1.5)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from isaaclab_arena.evaluation.scheduling.cost import (
+from isaaclab_arena.evaluation.claims import (
     Measured,
     Measurements,
     OpenWork,

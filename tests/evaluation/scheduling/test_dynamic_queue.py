@@ -8,13 +8,10 @@ from itertools import islice
 
 import pytest
 
-from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, write_rank_status
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
-from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
-from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
-from isaaclab_arena.evaluation.scheduling.dynamic_queue import ClaimedEpisodes, DynamicQueue
-from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
+from isaaclab_arena.evaluation.claims import ClaimTable, divided_jobs
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.queues import AssignedJob, ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from isaaclab_arena.storage.run.commits import read_commits

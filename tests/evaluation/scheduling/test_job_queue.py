@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.evaluation.plan.episode_supply import FixedShare, UntilOver
-from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, jobs_of_rank
+from isaaclab_arena.evaluation.job import FixedShare, UntilOver
+from isaaclab_arena.evaluation.queues import FixedQueue, jobs_of_rank
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt

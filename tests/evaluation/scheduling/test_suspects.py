@@ -1,4 +1,4 @@
-from isaaclab_arena.evaluation.scheduling.suspects import Condemned, Death, Suspects
+from isaaclab_arena.evaluation.claims import Condemned, Death, Suspects
 
 JOB, PIECE = 0, 3
 

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
-from isaaclab_arena.evaluation.serving.policy_host import HostSession, PolicyHost
+from isaaclab_arena.evaluation.serving import HostedPolicy, HostSession, PolicyHost
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart

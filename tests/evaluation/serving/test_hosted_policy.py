@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.serving.hosted_policy import BegunEpisode, HostedPolicy, SlotAnswer
-from isaaclab_arena.evaluation.serving.observations import checked_observation
+from isaaclab_arena.evaluation.serving import BegunEpisode, HostedPolicy, SlotAnswer, checked_observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.evaluation.jobs import coin_job

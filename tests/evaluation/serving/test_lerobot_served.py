@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
-from isaaclab_arena.evaluation.serving.policy_host import HostSession, HostStatistics, PolicyHost
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.serving import HostedPolicy, HostSession, HostStatistics, PolicyHost
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
 from tests.gr00t.fakes import LimbEnvironment

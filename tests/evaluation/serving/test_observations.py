@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError, batched, checked_observation
+from isaaclab_arena.evaluation.serving import ObservationRefusedError, batched, checked_observation
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 SPEC = {

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.serving.observations import ObservationRefusedError
-from isaaclab_arena.evaluation.serving.policy_host import HostFullError, PolicyHost
+from isaaclab_arena.evaluation.serving import HostFullError, ObservationRefusedError, PolicyHost
 from isaaclab_arena.interfaces.episode import Episode
 from tests.evaluation.serving.hosts import CountingPolicy, CountingTogetherPolicy, hosting, played, showing
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
+from isaaclab_arena.evaluation.serving import HostedPolicy
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits

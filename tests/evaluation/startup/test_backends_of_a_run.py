@@ -16,16 +16,15 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.evaluation.job.group_building import GroupBuilder
-from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
+from isaaclab_arena.evaluation import verification_worker as verification_plan
+from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
-from isaaclab_arena.evaluation.startup.settled_backends import Machinery, settle_backends, with_settled_backends
-from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
-from isaaclab_arena.evaluation.verify import plan as verification_plan
+from isaaclab_arena.evaluation.settled import Machinery, settle_backends, with_settled_backends
+from isaaclab_arena.evaluation.start_up import StartedRun, start_run
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
 from isaaclab_arena.storage.run.attempts import attempt_numbers
 from isaaclab_arena.storage.run.run_plan import read_run_plan

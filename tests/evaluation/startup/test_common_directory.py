@@ -9,7 +9,7 @@ import pytest
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.startup.common_directory import common_directory
+from isaaclab_arena.evaluation.start_up import common_directory
 from tests.distributed.threads import ranks_in_threads
 
 

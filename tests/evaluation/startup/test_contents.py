@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.provenance.provenance import package_content
-from isaaclab_arena.evaluation.startup.contents import ContentReader, contents_of_jobs
+from isaaclab_arena.evaluation.contents import ContentReader, contents_of_jobs
+from isaaclab_arena.evaluation.provenance import package_content
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.sim.scene.scene import ASSETS
 from isaaclab_arena.storage.content_hash import content_hash
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes

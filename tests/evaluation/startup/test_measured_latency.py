@@ -8,19 +8,18 @@ import pytest
 
 from isaaclab_arena.config.schema import Delays, JobStatus, LatencyConfig, Meanwhile, PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.latency.answers import answers_of
-from isaaclab_arena.evaluation.latency.job_latency import JobLatency
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.latency import JobLatency, answers_of
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.startup.measured_latency import (
+from isaaclab_arena.evaluation.settled import (
     NUM_QUERIES,
+    Machinery,
+    policy_as_served,
     query_times_ms,
     settle_latencies,
     with_latencies,
     without_outliers,
 )
-from isaaclab_arena.evaluation.startup.policy_servers import policy_as_served
-from isaaclab_arena.evaluation.startup.settled_backends import Machinery
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.evaluation.latency.plants import NoisyChunks

@@ -9,9 +9,9 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits

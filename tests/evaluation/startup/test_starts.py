@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
-from isaaclab_arena.evaluation.plan.episode_plan import episode_of, indices_of_rebuild
-from isaaclab_arena.evaluation.plan.episode_supply import FixedShare
-from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.job import FixedShare, Job, episode_of, indices_of_rebuild
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus
 from tests.evaluation.jobs import coin_job, settings

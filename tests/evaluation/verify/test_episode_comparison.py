@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isaaclab_arena.evaluation.verify.episode_comparison import Difference, compared_fields, first_difference
+from isaaclab_arena.evaluation.replaying import Difference, compared_fields, first_difference
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 ATTRIBUTES = {"outcome": "success", "success": True, "termination": "terminated", "episode_return": 2.5}

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.evaluation.verify.episode_comparison import first_difference
-from isaaclab_arena.evaluation.verify.replay_rollout import Replay, replay_in
+from isaaclab_arena.evaluation.replaying import Replay, first_difference, replay_in
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
 from isaaclab_arena.storage.hdf5.episodes import read_episode
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode

@@ -9,8 +9,7 @@ import pytest
 
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.evaluator import Evaluator
-from isaaclab_arena.evaluation.watching.ledger import Ledger
-from isaaclab_arena.evaluation.watching.watcher import Verdict
+from isaaclab_arena.evaluation.watching.watcher import Ledger, Verdict
 from tests.end_to_end.launching import wait_until
 from tests.evaluation.watching.trainings import save
 

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.evaluation.watching.best import Score, scores_of
-from isaaclab_arena.evaluation.watching.fresh_score import best_of_watch, score_again
-from isaaclab_arena.evaluation.watching.ledger import Ledger
-from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict
+from isaaclab_arena.evaluation.watching.curve import Score, scores_of
+from isaaclab_arena.evaluation.watching.evaluator import best_of_watch, score_again
+from isaaclab_arena.evaluation.watching.watcher import Ledger, Outcome, Verdict
 from isaaclab_arena.storage.run.run_lock import RunLock
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import FAILED, Evaluations, save

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.evaluation.plan.condition_sets import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.watching.other_episodes import (
+from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
+from isaaclab_arena.evaluation.watching.evaluator import (
     count_alike,
     shift_seeds,
     take_unused_conditions,

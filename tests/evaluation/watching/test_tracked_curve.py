@@ -1,10 +1,10 @@
 from pathlib import Path
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.evaluation.watching.best import scores_of
-from isaaclab_arena.evaluation.watching.fresh_score import score_again
-from isaaclab_arena.evaluation.watching.ledger import Ledger
-from isaaclab_arena.evaluation.watching.tracked_curve import TrackedCurve
+from isaaclab_arena.evaluation.watching.curve import scores_of
+from isaaclab_arena.evaluation.watching.evaluator import score_again
+from isaaclab_arena.evaluation.watching.page import TrackedCurve
+from isaaclab_arena.evaluation.watching.watcher import Ledger
 from isaaclab_arena.tracking.tracker import TrackedRun
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import Evaluations, save

@@ -12,8 +12,7 @@ from PIL import Image
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
-from isaaclab_arena.evaluation.watching.job_document import jobs_of_checkpoint
-from isaaclab_arena.evaluation.watching.other_episodes import OTHER_SEED
+from isaaclab_arena.evaluation.watching.evaluator import OTHER_SEED, jobs_of_checkpoint
 from isaaclab_arena.evaluation.watching.watch import WatchSettings, watch
 from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict, Watched
 from tests.evaluation.watching.trainings import DONE, FAILED, HEADS, CalledBuilder, Evaluations, save

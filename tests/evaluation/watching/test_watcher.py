@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from isaaclab_arena.evaluation.watching.promotion import content_of
-from isaaclab_arena.evaluation.watching.watcher import Outcome, Pass, Verdict
+from isaaclab_arena.evaluation.watching.watcher import Outcome, Pass, Verdict, content_of
 from tests.evaluation.watching.trainings import ARCHIVE, DONE, FAILED, Clock, Evaluations, KilledError, save, watcher_of
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.checkpoints import Checkpoint
-from isaaclab_arena.evaluation.watching.ledger import Ledger
-from isaaclab_arena.evaluation.watching.watcher import Outcome, Verdict, Watched, Watcher
+from isaaclab_arena.evaluation.watching.watcher import Ledger, Outcome, Verdict, Watched, Watcher
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from tests.checkpoints.written import rsl_rl

@@ -12,10 +12,9 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
-from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
-from isaaclab_arena.evaluation.latency.query_times import QueryTimes
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase

@@ -16,9 +16,9 @@ import torch
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import policy_runner
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits

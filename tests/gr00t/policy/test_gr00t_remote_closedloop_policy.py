@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs

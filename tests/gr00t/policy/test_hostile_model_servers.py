@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena_gr00t.remote.websocket import ANSWER_LIMITS
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.model_servers import Model, array, packed, serving

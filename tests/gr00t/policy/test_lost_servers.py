@@ -11,7 +11,7 @@ import torch
 
 from isaaclab_arena import PolicyLostError
 from isaaclab_arena.environments import Episode
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.observers import Observer
 from isaaclab_arena.policies import PolicyBase
 from tests.gr00t.fakes import LimbEnvironment, write_policy_yaml

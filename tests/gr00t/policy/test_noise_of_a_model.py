@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.job.job_runner import JobRunner
-from isaaclab_arena.evaluation.plan.episode_supply import FixedShare
+from isaaclab_arena.evaluation.job import FixedShare
+from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible

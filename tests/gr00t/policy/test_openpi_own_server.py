@@ -11,7 +11,7 @@ import torch
 
 from isaaclab_arena import ConfigError
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.observers import Observer, Outcome
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from tests.fakes import Notebook

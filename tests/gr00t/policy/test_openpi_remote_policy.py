@@ -16,9 +16,8 @@ from websockets.sync.server import ServerConnection, serve
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
-from isaaclab_arena.evaluation.latency.query_times import QueryTimes
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg, actions_in

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec

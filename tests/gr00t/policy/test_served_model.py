@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from isaaclab_arena.config.schema import Delays, Meanwhile
-from isaaclab_arena.evaluation.latency.late_policy import LatePolicy
-from isaaclab_arena.evaluation.latency.query_times import QueryTimes
-from isaaclab_arena.evaluation.policy_server.batching import Batcher
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
+from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy

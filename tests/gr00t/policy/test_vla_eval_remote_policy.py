@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.policy_conformance import PolicyConformance

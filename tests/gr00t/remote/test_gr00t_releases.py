@@ -15,7 +15,7 @@ from gr00t.policy.policy_server import PolicyServer
 
 from isaaclab_arena.environments import Episode
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from tests.gr00t.fakes import MODALITIES, LimbEnvironment, LimbPolicy, network_answer, write_policy_yaml

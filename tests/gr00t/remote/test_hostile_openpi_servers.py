@@ -13,7 +13,7 @@ from websockets.sync.server import ServerConnection
 
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.evaluation.serving.hosted_policy import HostedPolicy
-from isaaclab_arena.evaluation.serving.policy_host import PolicyHost
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart

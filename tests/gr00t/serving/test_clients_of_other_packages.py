@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.evaluation.serving.hosted_policy import BegunEpisode, HostedPolicy, SlotAnswer
-from isaaclab_arena.evaluation.serving.observations import checked_observation
+from isaaclab_arena.evaluation.serving import BegunEpisode, HostedPolicy, SlotAnswer, checked_observation
 from isaaclab_arena_gr00t.serving.observation_mapping import mapping_of
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
 from tests.gr00t.serving import test_gr00t, test_openpi, test_vla_eval

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments import Episode
-from isaaclab_arena.evaluation.serving.policy_host import HostSession, PolicyHost
+from isaaclab_arena.evaluation.serving import HostSession, PolicyHost
 from isaaclab_arena_gr00t.serving.options import ServeOptions
 from isaaclab_arena_gr00t.serving.serve import prepared
 from tests.end_to_end.launching import write_jobs

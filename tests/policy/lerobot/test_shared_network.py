@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.errors import PolicyError, PolicyLostError
-from isaaclab_arena.evaluation.policy_server.batching import Batcher
-from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.policy_server.wire import Batcher
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
 from isaaclab_arena.workers.kept_workers import stop_kept_workers

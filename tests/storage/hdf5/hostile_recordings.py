@@ -29,8 +29,8 @@ from isaaclab_arena import ArenaError, ConfigError, StorageError
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.verify.directory_check import check_directory
-from isaaclab_arena.evaluation.verify.replaying import ReplaySettings, replay
+from isaaclab_arena.evaluation.replaying import ReplaySettings, replay
+from isaaclab_arena.evaluation.verification import check_directory
 from isaaclab_arena.policies import resolve_policy_class
 from isaaclab_arena.results import merge_results
 from isaaclab_arena.storage.hdf5 import dataset_assembly

@@ -1,7 +1,6 @@
-from isaaclab_arena.evaluation.cluster.keeper.casualties import Casualties, FailedJob, error_line, report_of_failure
+from isaaclab_arena.evaluation.claims import Condemned, Death, divided_jobs
+from isaaclab_arena.evaluation.cluster.keeper import Casualties, FailedJob, error_line, report_of_failure
 from isaaclab_arena.evaluation.cluster.messages import BegunEpisodes, Life
-from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
-from isaaclab_arena.evaluation.scheduling.suspects import Condemned, Death
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.run.attempts import AttemptEntry
 from isaaclab_arena.storage.run.job_reports import ReportedStatus

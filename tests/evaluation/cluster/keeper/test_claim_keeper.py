@@ -11,15 +11,13 @@ import pytest
 
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.cluster.keeper.claim_keeper import ClaimKeeper
+from isaaclab_arena.evaluation.claims import Measured, divided_jobs
+from isaaclab_arena.evaluation.cluster.keeper import ClaimKeeper
 from isaaclab_arena.evaluation.cluster.messages import ClaimAnswer, ClaimQuestion, Delivery, Life, SentEpisode, SentFile
-from isaaclab_arena.evaluation.cluster.remote_claims import RemoteClaims
-from isaaclab_arena.evaluation.cluster.result_sender import ResultSender
+from isaaclab_arena.evaluation.cluster.rank_process import RemoteClaims, ResultSender
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.scheduling.cost import Measured
-from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
-from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.provenance import Node

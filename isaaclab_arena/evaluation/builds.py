@@ -1,0 +1,591 @@
+"""The environments and policies of a job, one of each for every group of its env slots."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from isaaclab_arena.config.schema import PolicyServerConfig, Question, compared_groups
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.batching import ProbeResult, Settling, asked_policies, probe_policy, unlike_itself
+from isaaclab_arena.evaluation.contents import refuse_changed
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.pipelined import EnvGroup, group_sizes
+from isaaclab_arena.evaluation.policy_server.client import ServedNetwork
+from isaaclab_arena.evaluation.policy_server.wire import ServerAddress
+from isaaclab_arena.evaluation.process import Settings, put_back
+from isaaclab_arena.evaluation.provenance import modules_of_object, provenance_on
+from isaaclab_arena.garbage import without_collecting
+from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.pictures import LoadsRenderer
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, stated_model
+from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.recording.episode_arrays import RecordedObservations
+from isaaclab_arena.recording.recorder import RecordingOptions
+from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
+from isaaclab_arena.storage.atomic import FileThereError, write_text
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.layout import SERVED_MODEL_FILE
+from isaaclab_arena.storage.recorded_episode import Compression
+from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run.job_reports import StartUp
+from isaaclab_arena.workers.kept_workers import spare_workers_kept
+
+# A cache of size one: what was built for the last job, for as long as the next job asks for the same.
+
+_LOG = logging.getLogger(__name__)
+
+
+class Closable(Protocol):
+    """Something that holds resources."""
+
+    def close(self) -> None:
+        """Release them."""
+
+
+Built = TypeVar("Built", bound=Closable)
+
+
+class BuildCache(Generic[Built]):
+    """Keeps the environments, or the policies, of the last job: one for each group of its env slots."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[str, Built]] = []
+        self._lent: list[Built] = []
+
+    def get(
+        self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built], *, are_lent: bool = False
+    ) -> Sequence[Built]:
+        """Return one object for each key, after closing what the last call returned for other keys.
+
+        Args:
+            keys: What each group asks for.
+            build: Builds the next object, given those before it.
+            are_lent: Whether those objects are somebody else's, who closes them.
+        """
+        num_kept = 0
+        while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
+            num_kept += 1
+        self._keep(num_kept)
+        for key in keys[num_kept:]:
+            built = build([built for _, built in self._entries])
+            self._entries.append((key, built))
+            if are_lent:
+                self._lent.append(built)
+        return [built for _, built in self._entries]
+
+    def clear(self) -> None:
+        """Close everything."""
+        self._keep(0)
+
+    def _keep(self, number: int) -> None:
+        """Close all but the first objects. If that fails it is logged: the next job is not to blame."""
+        while len(self._entries) > number:
+            _, built = self._entries.pop()
+            if any(built is each for each in self._lent):
+                continue
+            try:
+                with put_back(f"closing {type(built).__name__}"):
+                    built.close()
+            except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
+                _LOG.warning("closing %s failed", type(built).__name__, exc_info=True)
+
+
+# Keep a policy server's description of its model beside a job's episodes, and compare it later.
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """What a policy server said of its model.
+
+    Attributes:
+        stated: The server's own words; `UNKNOWN` where it states nothing.
+        schema_version: Version of this layout.
+    """
+
+    stated: str
+    schema_version: int = SCHEMA_VERSION
+
+
+def settle_served_model(job_directory: Path, job: str, policies: Sequence[PolicyBase]) -> str | None:
+    """Return what the servers of a job's policies state, and refuse to go on with another model than the job had.
+
+    Args:
+        job_directory: Directory of the job.
+        job: Name of the job.
+        policies: The policies that act in it, all of the same options.
+
+    Returns:
+        None for policies that ask no server.
+
+    Raises:
+        ConfigError: If episodes of the job were made with another model, as far as the servers say.
+        StorageError: If the file cannot be written or read.
+    """
+    stated = {said for policy in policies if (said := stated_model(policy)) is not None}
+    if not stated:
+        return None
+    if len(stated) > 1:
+        raise ConfigError(f"the policy servers of job '{job}' serve different models: {', '.join(sorted(stated))}")
+    (now,) = stated
+    path = job_directory / SERVED_MODEL_FILE
+    try:
+        write_text(path, json_text(ServedModel(stated=now)))
+    except FileThereError:
+        before = read_versioned(path, ServedModel, SCHEMA_VERSION).stated
+        _compare(job, before, now)
+    return now
+
+
+def _compare(job: str, before: str, now: str) -> None:
+    if before == now:
+        return
+    if UNKNOWN in {before, now}:
+        _LOG.warning(
+            "the policy server of job '%s' stated %s before and states %s now; whether it is the same model cannot be "
+            "checked",
+            job,
+            before,
+            now,
+        )
+        return
+    raise ConfigError(
+        f"the policy server serves another model than when the job's episodes ran: it stated {before}, and states "
+        f"{now} now; serve that one again, start a new run in another directory, or run the job's episodes anew: "
+        f"--resume --rerun {job}"
+    )
+
+
+# Measure the parts of a job's start-up until its first control step.
+
+_WORTH_SHOWING_S = 1.0
+_SHORTEST_SHOWN_S = 0.005
+
+
+class StartUpPart(StrEnum):
+    """What a start-up consists of, in this order, beside imports and kernels."""
+
+    ENVIRONMENT = "environment"
+    POLICY = "policy"
+    FIRST_RESET = "first reset"
+    FIRST_STEP = "first step"
+
+
+_DOING = {
+    StartUpPart.ENVIRONMENT: "building the environment",
+    StartUpPart.POLICY: "loading the policy",
+    StartUpPart.FIRST_RESET: "starting its first episodes",
+    StartUpPart.FIRST_STEP: "making its first step",
+}
+"""What a person is told while a part is under way."""
+
+
+class StartUpClock(Observer):
+    """Measures a job's start-up, from when the clock is made, and logs it once the first control step is made.
+
+    Time that Warp's kernels take counts for them, whichever part needs them.
+
+    Args:
+        job: Name of the job.
+        import_s: What the process took before; see `StartUp`.
+        tell: Is told what happens now, in words, and None once the first control step is made.
+        now_s: Tells the time [s].
+        kernels: Tells what the process has spent on kernels so far.
+    """
+
+    sees_pictures = False
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        import_s: float | None,
+        tell: Callable[[str | None], None] = lambda _: None,
+        now_s: Callable[[], float] = time.perf_counter,
+        kernels: Callable[[], KernelTimes] = KERNELS.times,
+    ) -> None:
+        self._job = job
+        self._import_s = import_s
+        self._now_s, self._kernels = now_s, kernels
+        self._tell = tell
+        self._seconds: dict[StartUpPart, float] = {}
+        self._spent = KernelTimes()
+        self._last = now_s(), kernels()
+        tell(_DOING[StartUpPart.ENVIRONMENT])
+
+    def finish(self, part: StartUpPart) -> None:
+        """Say that a part is done, the first time at least; what has passed since the part before it is its own."""
+        if part in self._seconds or StartUpPart.FIRST_STEP in self._seconds:
+            return
+        now_s, kernels = self._now_s(), self._kernels()
+        last_s, last_kernels = self._last
+        spent = kernels.since(last_kernels)
+        # Threads may load kernels side by side, which together takes longer than it took.
+        self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
+        self._spent += spent
+        self._last = now_s, kernels
+        following = [later for later in list(StartUpPart) if later not in self._seconds]
+        self._tell(_DOING[following[0]] if following else None)
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        """Take it that the first episodes have begun."""
+        del environment, starts, observation
+        self.finish(StartUpPart.FIRST_RESET)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Take it that the first step is made."""
+        del environment, transition
+        if StartUpPart.FIRST_STEP not in self._seconds:
+            self.finish(StartUpPart.FIRST_STEP)
+            start_up = self.start_up()
+            level = logging.INFO if total_s(start_up) >= _WORTH_SHOWING_S else logging.DEBUG
+            _LOG.log(level, "start-up of job '%s': %s", self._job, described(start_up))
+
+    def start_up(self) -> StartUp:
+        """Return what is known so far."""
+        is_over = StartUpPart.FIRST_STEP in self._seconds
+        spent = self._spent if is_over else self._spent + self._kernels().since(self._last[1])
+        return StartUp(
+            import_s=self._import_s,
+            compile_s=spent.compile_s,
+            kernel_wait_s=spent.wait_s,
+            kernel_load_s=spent.load_s,
+            build_environment_s=self._seconds.get(StartUpPart.ENVIRONMENT),
+            build_policy_s=self._seconds.get(StartUpPart.POLICY),
+            first_reset_s=self._seconds.get(StartUpPart.FIRST_RESET),
+            first_step_s=self._seconds.get(StartUpPart.FIRST_STEP),
+        )
+
+
+def total_s(start_up: StartUp) -> float:
+    """Return what a start-up took, as far as it is known [s]."""
+    return sum(seconds or 0.0 for seconds in vars(start_up).values())
+
+
+def described(start_up: StartUp) -> str:
+    """Return a start-up in words, less what took next to nothing: ``imports 2.1 s, environment 0.8 s``."""
+    parts = {
+        "imports": start_up.import_s,
+        "kernels compiled": start_up.compile_s,
+        "kernels waited for": start_up.kernel_wait_s,
+        "kernels loaded": start_up.kernel_load_s,
+        "environment": start_up.build_environment_s,
+        "policy": start_up.build_policy_s,
+        "first reset": start_up.first_reset_s,
+        "first step": start_up.first_step_s,
+    }
+    shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= _SHORTEST_SHOWN_S}
+    return ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
+
+
+# The settings that all jobs of one rank share, from the options of its run.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings:
+    """What all jobs of one rank share.
+
+    Attributes:
+        rank: This rank.
+        world_size: Number of ranks.
+        device: Where this rank simulates.
+        num_threads: Threads that its physics may use.
+        output_directory: Where the run writes.
+        attempt: Which start of the program on this run, from 1.
+        run: Name of the run, None if unknown.
+        recording: What is recorded.
+        video: What is filmed.
+        num_groups: Groups that a job's env slots are divided into; while one is simulated the policy acts for another.
+        eager_pictures: Whether every picture is drawn, whether or not anybody looks at it.
+        policy_batch: Env slots that policies are always asked for together, None for as many as a job has.
+        step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
+            however long.
+        import_s: What this process took from its start to that of the program [s]; None if nobody knows.
+        build_timeout_s: How long the building of a job's environment and policy may take before the process is ended
+            [s]; 0 for however long.
+        provenance: What identifies the run, kept with every recording: versions, configuration hash.
+        contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
+        planned_batches: Env slots that the policy of each job is asked for together, by the job's name, where an
+            earlier start of the program settled that.
+        played_with: With how many env slots the finished episodes of each job were played, by the job's name, where it
+            has another number now.
+        policy_servers: Where the policy servers listen that jobs share.
+        turns: The names of the jobs with which each compared job takes turns, its own included, by its name.
+        consolidates: Whether this rank puts recorded episodes into datasets, and does not leave that to somebody else.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    num_threads: int
+    output_directory: Path
+    attempt: int
+    run: str | None = None
+    recording: RecordingOptions
+    video: VideoOptions = field(default_factory=VideoOptions)
+    num_groups: int = 1
+    eager_pictures: bool = False
+    policy_batch: int | None = None
+    step_timeout_s: float = 0.0
+    build_timeout_s: float = 0.0
+    import_s: float | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, Contents] = field(default_factory=dict)
+    planned_batches: Mapping[str, int] = field(default_factory=dict)
+    played_with: Mapping[str, int] = field(default_factory=dict)
+    policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)
+    turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    consolidates: bool = True
+
+
+def rank_settings(
+    options: RunOptions,
+    context: DistributedContext,
+    *,
+    output_directory: Path,
+    attempt: Attempt,
+    config_hash: str,
+    questions: tuple[Question, ...] = (),
+    import_s: float | None = None,
+) -> RankSettings:
+    """Return what all jobs of a rank share.
+
+    ``attempt`` is this start of the program on the run, with what it knows of each job; ``config_hash`` is that of the
+    run's jobs, and ``questions`` are what is asked of them. For the others see `RankSettings`.
+    """
+    recording = RecordingOptions(
+        write_dataset=not options.no_dataset,
+        observations=RecordedObservations(options.record_observations),
+        compression=Compression(options.compression),
+    )
+    return RankSettings(
+        rank=context.rank,
+        world_size=context.world_size,
+        device=context.device,
+        num_threads=options.num_threads or default_num_threads(context.local_world_size),
+        output_directory=output_directory,
+        recording=recording,
+        video=options.video_options(),
+        attempt=attempt.number,
+        run=attempt.run,
+        num_groups=options.pipeline,
+        eager_pictures=options.eager_pictures,
+        policy_batch=options.fixed_policy_batch(),
+        step_timeout_s=options.step_timeout_s,
+        build_timeout_s=options.build_timeout_s,
+        import_s=import_s,
+        provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
+        contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
+        planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
+        played_with={work.job: work.num_envs for work in attempt.jobs if work.num_envs is not None},
+        turns={name: tuple(sorted(group)) for group in compared_groups(questions) for name in group},
+    )
+
+
+# Builds the environments and policies of a job, one of each for every group of its env slots.
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltGroups:
+    """The groups of a job's env slots.
+
+    Attributes:
+        groups: The groups, in order of their env slots.
+        policy_batch: Env slots that each policy is asked for together, None where that makes no difference.
+        plan_because: Why episodes do not follow, to the last bit, from their conditions, observations and streams; None
+            if they do.
+        served_model: What the policy's server states of its model, None for a policy that asks no server.
+        network: What the policies ask in the run's policy server, None where they have a network of their own.
+    """
+
+    groups: Sequence[EnvGroup]
+    policy_batch: int | None
+    plan_because: str | None
+    served_model: str | None = None
+    network: ServedNetwork | None = None
+
+
+class GroupBuilder:
+    """Builds what one job after the other needs, and keeps it for the next job that asks for the same.
+
+    Args:
+        settings: Into how many groups env slots are divided, and where they are simulated.
+
+    Attributes:
+        set_by_code: What the code of policies and environments sets for the whole process.
+    """
+
+    def __init__(self, settings: RankSettings) -> None:
+        self._settings = settings
+        self.set_by_code = Settings()
+        self._taking_turns: tuple[str, ...] = ()
+        self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
+        self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
+        self._probed: dict[tuple[str, str, int, bool], ProbeResult] = {}
+        self._probed_environments: dict[tuple[str, bool], str | None] = {}
+        self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
+        self._has_built = False
+        self._has_new_environment = self._has_new_policy = False
+
+    def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
+        """Return the groups of a job's env slots.
+
+        Args:
+            job: The job.
+            directory: Directory of the job, which remembers for how many env slots its policy is asked.
+            start_up: Is told what has been built.
+        """
+        # The first build imports what jobs need, which stays. A later one may need the memory of what was built before.
+        with nullcontext() if self._has_built else without_collecting():
+            self._has_built = True
+            return self._build(job, directory, start_up)
+
+    def _build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
+        settings, num_envs = self._settings, job.config.num_envs
+        self._begin_turn(job)
+        self._has_new_environment = self._has_new_policy = False
+        sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
+        jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
+        # Workers of the environment before may serve this one.
+        with spare_workers_kept(), self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
+            environments = self._environments[job.environment_key if self._taking_turns else ""].get(
+                [each.environment_key for each in jobs],
+                lambda built: self._new_environment(jobs[len(built)]),
+            )
+        start_up.finish(StartUpPart.ENVIRONMENT)
+        settling = Settling(
+            directory=directory,
+            policy_class=job.policy_class,
+            environments=environments,
+            fixed_batch=settings.policy_batch,
+            planned=settings.planned_batches.get(job.config.name),
+            make=partial(self._make_policies, job, environments, []),
+            probe=partial(self._probe, job, environments[0]),
+            probe_environment=partial(self._probe_environment, job, environments[0]),
+        )
+        with self.set_by_code.of(f"policy '{job.config.policy_type}'", job.policy_key):
+            asked = asked_policies(settling, simulated_on=settings.device.type)
+        start_up.finish(StartUpPart.POLICY)
+        begun = settings.contents.get(job.config.name)
+        if begun is not None and (self._has_new_environment or self._has_new_policy):
+            refuse_changed(job, begun, environment=self._has_new_environment, policy=self._has_new_policy)
+        for environment, policy in zip(environments, asked.policies, strict=True):
+            _load_renderer(environment, policy)
+        return BuiltGroups(
+            groups=[
+                EnvGroup(environment=environment, policy=policy)
+                for environment, policy in zip(environments, asked.policies, strict=True)
+            ],
+            policy_batch=asked.batch,
+            plan_because=asked.plan_because,
+            served_model=settle_served_model(directory, job.config.name, asked.policies),
+            network=self._network_of(job),
+        )
+
+    def clear(self) -> None:
+        """Close everything that was built."""
+        for cache in (*self._policies.values(), *self._environments.values()):
+            cache.clear()
+        self._policies.clear()
+        self._environments.clear()
+
+    def _begin_turn(self, job: Job) -> None:
+        """Keep what was built for the jobs that take turns with this one, and nothing of other such jobs."""
+        taking_turns = self._settings.turns.get(job.config.name, ())
+        if taking_turns != self._taking_turns:
+            self.clear()
+            self._taking_turns = taking_turns
+
+    def _make_policies(
+        self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
+    ) -> Sequence[PolicyBase]:
+        """Return the policy of each group; see `Settling.make`. Those in ``begun`` have seen their environment."""
+        sizes = [environment.num_envs for environment in environments]
+        # A policy whose env slots never influence each other is asked as it is.
+        fixed = None if job.policy_class.traits.batch_invariant else policy_batch
+        jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
+        policies = self._policies[job.config.name if self._taking_turns else ""].get(
+            [each.policy_key for each in jobs],
+            lambda built: self._new_policy(jobs[len(built)], built),
+            are_lent=job.policy_class.traits.is_lent,
+        )
+        for policy, environment in zip(policies, environments, strict=True):
+            if not any(policy is each for each in begun):
+                policy.reset()
+                policy.check_environment(environment)
+                if not begun:
+                    job.tell_connections(policy, environment)
+                begun.append(policy)
+        return policies
+
+    def _new_environment(self, job: Job) -> Environment:
+        self._has_new_environment = True
+        return job.build_environment(device=self._settings.device, num_threads=self._settings.num_threads)
+
+    def _new_policy(self, job: Job, others: Sequence[PolicyBase]) -> PolicyBase:
+        """Return a policy that shares the network of the first group's policy if it can, or that of other ranks."""
+        self._has_new_policy = True
+        first = others[0] if others else None
+        sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
+        if sharing is not None:
+            return sharing
+        network = self._network_of(job)
+        return job.build_policy() if network is None else job.build_policy_asking(network)
+
+    def _network_of(self, job: Job) -> ServedNetwork | None:
+        """Return what a job's policies ask, all groups and the jobs that follow over one connection."""
+        server = job.config.policy_server
+        if server is None:
+            return None
+        key = job.network_key, server
+        if key not in self._networks:
+            self._networks[key] = ServedNetwork(self._settings.policy_servers[server], job.network_key)
+        return self._networks[key]
+
+    def _probe(self, job: Job, environment: Environment, policy: PolicyBase, batch: int) -> ProbeResult:
+        """Probe the first group's policy; see `Settling.probe`. The answer is kept for the jobs that follow."""
+        continues = job.latency is not None and job.latency.continues
+        key = (job.policy_key, job.environment_key, batch, continues)
+        if key not in self._probed:
+            self._probed[key] = probe_policy(policy, environment, batch=batch, continues=continues)
+        return self._probed[key]
+
+    def _probe_environment(self, job: Job, environment: Environment) -> str | None:
+        """Probe the first group's environment; see `Settling.probe_environment`. The answer is kept, too.
+
+        Those made of nothing but this package's code are not probed: its own tests play them again.
+        """
+        if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder):
+            return None
+        key = job.environment_key, job.policy_class.traits.sees_pictures
+        if key not in self._probed_environments:
+            with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
+                self._probed_environments[key] = unlike_itself(environment, sees_pictures=key[1])
+        return self._probed_environments[key]
+
+
+def _load_renderer(environment: Environment, policy: PolicyBase) -> None:
+    """Load what draws pictures, if the policy looks at any, during the build: kernels may take long to compile."""
+    if isinstance(environment, LoadsRenderer):
+        looked_at = announced_pictures(policy, environment, range(environment.num_envs))
+        if looked_at is None or len(looked_at):
+            environment.load_renderer()

@@ -1,0 +1,833 @@
+"""The claims of ranks on pieces of jobs, written down in files that only one rank can make."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.schema import JobStatus, Question
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, cut, remaining_episodes
+from isaaclab_arena.errors import DamagedFileError
+from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankWatch
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.planning import jobs_taking_turns, round_size, rounds_of
+from isaaclab_arena.paths import now
+from isaaclab_arena.storage.atomic import storage_error, storage_errors
+from isaaclab_arena.storage.json_values import read_json
+from isaaclab_arena.storage.run.attempts import Attempt
+
+# Cuts the episodes of a job into the shares and pieces that ranks run: pure functions.
+
+_PIECES_PER_RANK = 8
+"""Into how many pieces per rank a job is cut: an eighth of a rank's share is lost at most by an uneven end."""
+
+PIECES_PER_RANK_AT_MOST = 1000
+"""No piece is smaller than this part of a rank's share of the whole run: each one costs two small files."""
+
+
+def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) -> list[EpisodeRanges]:
+    """Cut a job's remaining episodes into one consecutive share per rank, sizes differing by at most one.
+
+    Shares go round from ``first_rank``, and the longer ones come first. So many short jobs do not all burden the
+    same rank, and a job of one episode stays where round robin would have put it.
+
+    Args:
+        remaining: Episodes to run.
+        world_size: Number of ranks.
+        first_rank: The rank that gets the first share: ``job_index % world_size``.
+
+    Returns:
+        The episodes of each rank, by rank; empty where there are fewer episodes than ranks.
+    """
+    shares = cut(remaining, even_sizes(count_episodes(remaining), world_size))
+    return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
+
+
+def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int) -> list[EpisodeRanges]:
+    """Cut a job's remaining episodes into the consecutive pieces that ranks claim one at a time.
+
+    There are eight per rank, of at least one episode. In a run of many jobs they are larger, up to a whole job: never
+    smaller than a thousandth of a rank's share of the run, so that thousands of jobs do not make millions of claims.
+
+    Args:
+        remaining: Episodes to run.
+        total_remaining: Episodes to run in all jobs.
+        world_size: Number of ranks.
+    """
+    num_episodes = count_episodes(remaining)
+    smallest = max(1, total_remaining // (PIECES_PER_RANK_AT_MOST * world_size))
+    num_pieces = min(_PIECES_PER_RANK * world_size, max(1, num_episodes // smallest))
+    return cut(remaining, even_sizes(num_episodes, num_pieces)) if num_episodes else []
+
+
+def even_sizes(total: int, num_parts: int) -> list[int]:
+    """Return the sizes of parts that differ by one at most, the larger ones first."""
+    size, longer = divmod(total, num_parts)
+    return [size + 1] * longer + [size] * (num_parts - longer)
+
+
+# Divides the jobs of an attempt into the pieces that ranks claim, the same on every rank.
+
+
+@dataclass(frozen=True, kw_only=True)
+class DividedJob:
+    """A job as ranks claim it.
+
+    Attributes:
+        job: The job.
+        finished: Episodes that were finished before.
+        pieces: The episodes of each piece, consecutive; empty for a job that owes nothing but its report, None for a
+            job whose episodes are not known beforehand, which is one piece.
+        takes_turns_with: Indices of the jobs with which it takes turns because they are compared, its own included.
+        rounds: The round of each piece of a job that takes turns.
+    """
+
+    job: Job
+    finished: EpisodeRanges
+    pieces: tuple[EpisodeRanges | None, ...]
+    takes_turns_with: tuple[int, ...] = ()
+    rounds: tuple[int, ...] = ()
+
+    def round_of(self, piece: int) -> int:
+        """Return the round of a piece, 0 in a job that takes no turns."""
+        return self.rounds[piece] if self.rounds else 0
+
+    @property
+    def index(self) -> int:
+        """The job's position in the file."""
+        return self.job.config.index
+
+    @property
+    def owes_only_report(self) -> bool:
+        """Whether all its episodes have finished, and nothing but its report is left."""
+        return self.pieces == ((),)
+
+    @cached_property
+    def num_episodes(self) -> tuple[int, ...]:
+        """How many episodes each piece has, 0 where they are not known."""
+        return tuple(count_episodes(piece or ()) for piece in self.pieces)
+
+    @cached_property
+    def environment_key(self) -> str:
+        """Equal for jobs that can use the same environment."""
+        return self.job.environment_key
+
+    @property
+    def kind(self) -> str:
+        """Equal for jobs that can use the same environment and policy."""
+        return f"{self.environment_key} {self.job.policy_key}"
+
+
+def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
+    """Return the finished episodes of each job that an attempt works on, by the job's index, in order of the file."""
+    finished = {work.job: work.finished for work in attempt.jobs}
+    pending = (job.config for job in jobs if job.config.status is JobStatus.PENDING and job.config.name in finished)
+    return {config.index: finished[config.name] for config in pending}
+
+
+def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Question, ...] = ()) -> list[DividedJob]:
+    """Return the jobs of an attempt cut into pieces, the same on every rank.
+
+    Args:
+        jobs: Every job of the run.
+        attempt: What is left to do, and how many ranks share it.
+        questions: What is asked of the jobs; those that are compared take turns.
+    """
+    turns = jobs_taking_turns(jobs, questions)
+    finished_before = unfinished(jobs, attempt)
+    lengths = {index: jobs[index].config.num_episodes for index in finished_before}
+    remaining = {
+        index: None if length is None else remaining_episodes(length, finished_before[index])
+        for index, length in lengths.items()
+    }
+    total = sum(count_episodes(left) for left in remaining.values() if left)
+    divided = []
+    for index, left in remaining.items():
+        group, rounds = turns.get(index, ()), []
+        if left and group:
+            smallest = total // (PIECES_PER_RANK_AT_MOST * attempt.world_size) * attempt.world_size
+            size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
+            pieces, rounds = _pieces_of_rounds(left, size, world_size=attempt.world_size)
+        elif left:
+            pieces = pieces_of(left, total_remaining=total, world_size=attempt.world_size)
+        else:
+            pieces = [left]
+        divided.append(
+            DividedJob(
+                job=jobs[index],
+                finished=finished_before[index],
+                pieces=tuple(pieces),
+                takes_turns_with=group,
+                rounds=tuple(rounds),
+            )
+        )
+    return divided
+
+
+def _pieces_of_rounds(
+    remaining: EpisodeRanges, size: int, *, world_size: int
+) -> tuple[list[EpisodeRanges | None], list[int]]:
+    """Return the pieces of a job that takes turns, one for each rank in a round, and the round of each."""
+    pieces: list[EpisodeRanges | None] = []
+    rounds = []
+    for number, episodes in rounds_of(remaining, size).items():
+        num_episodes = count_episodes(episodes)
+        parts = cut(episodes, even_sizes(num_episodes, min(world_size, num_episodes)))
+        pieces += parts
+        rounds += [number] * len(parts)
+    return pieces, rounds
+
+
+# One claim on a piece of a job, and the names of the files in which claims are written down.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A piece of a job that this rank has claimed.
+
+    Attributes:
+        divided: The job.
+        piece: Which piece of it.
+        generation: How many claims on the piece there were up to this one.
+        taken_from: The rank that it was taken over from; None for a piece that nobody had, or where that is unknown.
+        committed: Episodes of the job that were committed in this attempt; None where the commit files say.
+        suspects: Episodes to run one at a time, and no others of the piece, because ranks died over them; else empty.
+    """
+
+    divided: DividedJob
+    piece: int
+    generation: int = 1
+    taken_from: int | None = None
+    committed: frozenset[int] | None = None
+    suspects: frozenset[int] = frozenset()
+
+
+def is_taken_over(directory: Path, claim: Claim) -> bool:
+    """Whether another rank has claimed the piece after this claim.
+
+    Args:
+        directory: Where the claims of the attempt lie.
+        claim: The claim.
+    """
+    return (directory / claim_name(replace(claim, generation=claim.generation + 1))).exists()
+
+
+def claim_name(claim: Claim) -> str:
+    """Return the name of a claim's file."""
+    return f"{piece_name(claim)}.g{claim.generation}"
+
+
+def piece_name(claim: Claim) -> str:
+    """Return what the names of all files about a claim's piece begin with."""
+    return f"{job_name(claim.divided.index)}_p{claim.piece:05d}"
+
+
+def job_name(job_index: int) -> str:
+    """Return what the names of all files about a job begin with."""
+    return f"j{job_index:06d}"
+
+
+# Choose the next job of a free rank. Pure functions, which ranks and their simulation use.
+#
+# The job with the longest expected time comes first, divided by the ranks that would share it. So ranks begin with
+# different jobs, build few environments, and share the last jobs. Towards the end those with long pieces come first:
+# a long episode that begins late keeps one rank busy while the others have nothing left.
+
+_END_IN_PIECES = 8
+"""The end of a run begins for a job when what is left to each rank takes as long as so many pieces of it."""
+
+_WEIGHT_OF_A_PIECE = 16
+"""How often the time of a piece counts then. The makespan of a simulated hour hardly changes between 8 and 32."""
+
+_STEPS_PER_EPISODE = 100
+"""What an episode counts for beside a job that is limited by steps, until something has been measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a rank did in a stretch of work on one job.
+
+    Attributes:
+        episodes: Episodes that ended.
+        env_steps: Control steps summed over running env slots.
+        seconds: How long it took [s].
+    """
+
+    episodes: int
+    env_steps: int
+    seconds: float
+
+    def __add__(self, other: "Measured") -> "Measured":
+        return Measured(
+            episodes=self.episodes + other.episodes,
+            env_steps=self.env_steps + other.env_steps,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+class Measurements:
+    """Sums what was measured, by job, by jobs of one kind, and over all jobs.
+
+    Args:
+        kinds: What each job has in common with others, its environment and policy, by the job's index.
+    """
+
+    def __init__(self, kinds: Mapping[int, str]) -> None:
+        self._kinds = kinds
+        self._totals: dict[int | str | None, Measured] = {}
+
+    def add(self, job_index: int, measured: Measured) -> None:
+        """Add what was measured of a job."""
+        for group in self._groups(job_index):
+            known = self._totals.get(group)
+            self._totals[group] = measured if known is None else known + measured
+
+    def of(self, job_index: int) -> tuple[Measured, ...]:
+        """Return what was measured of the job, of its kind and of all jobs, in this order, as far as anything was."""
+        return tuple(self._totals[group] for group in self._groups(job_index) if group in self._totals)
+
+    def _groups(self, job_index: int) -> tuple[int | str | None, ...]:
+        return job_index, self._kinds[job_index], None
+
+
+def expected_s(measured: Iterable[Measured], *, episodes: int = 0, env_steps: int = 0) -> float:
+    """Return how long one rank would take for an amount of work [s], which is given in one of two units.
+
+    Before anything is measured it is a number that orders jobs by their episodes.
+
+    Args:
+        measured: From `Measurements.of`; the first that says something about the unit counts.
+        episodes: Episodes to run.
+        env_steps: Control steps to make, summed over env slots, for a job that is limited by steps.
+    """
+    for known in measured:
+        if known.seconds <= 0.0:
+            continue
+        if env_steps and known.env_steps:
+            return env_steps * known.seconds / known.env_steps
+        if episodes and known.episodes:
+            return episodes * known.seconds / known.episodes
+    return episodes + env_steps / _STEPS_PER_EPISODE
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenWork:
+    """What is left of a job that nobody works on.
+
+    Attributes:
+        job_index: The job.
+        expected_s: How long one rank would take for it [s].
+        piece_s: How long one rank would take for the next piece of it [s].
+        num_ranks: Ranks at work on other parts of the job.
+        environment_key: Equal for jobs that can use the same environment.
+    """
+
+    job_index: int
+    expected_s: float
+    piece_s: float = 0.0
+    num_ranks: int = 0
+    environment_key: str
+
+
+def order_of_work(open_work: Sequence[OpenWork]) -> list[OpenWork]:
+    """Return jobs in the order in which a free rank takes them.
+
+    The most work for each rank on it comes first, and in the end what has long pieces.
+    """
+    left_s = sum(work.expected_s for work in open_work) / max(1, sum(work.num_ranks for work in open_work))
+    return sorted(open_work, key=lambda work: (-_urgency_s(work, left_s), work.job_index))
+
+
+def _urgency_s(work: OpenWork, left_s: float) -> float:
+    share_s = work.expected_s / (1 + work.num_ranks)
+    is_the_end = _END_IN_PIECES * work.piece_s > left_s
+    return share_s + _WEIGHT_OF_A_PIECE * work.piece_s if is_the_end else share_s
+
+
+def choose(order: Sequence[OpenWork], built_environment: str | None) -> int:
+    """Return the position of the job to take: the first one, or the first that spares building an environment.
+
+    Only the longer half counts for sparing, so that a long job never waits behind many short ones.
+
+    Args:
+        order: From `order_of_work`; not empty.
+        built_environment: Key of the environment that the rank has built, None if it has none.
+    """
+    longer_half = order[: (len(order) + 1) // 2]
+    return next((position for position, work in enumerate(longer_half) if work.environment_key == built_environment), 0)
+
+
+def slots_to_use(num_envs: int, *, open_episodes: int, world_size: int, unfinished_jobs: int) -> int:
+    """Return how many env slots a rank uses of a job that several ranks may share.
+
+    A rank that started an episode in every slot could take a whole job before others join. So it leaves room for as
+    many ranks as there are for each unfinished job: for all of them at the last job, for itself alone as long as
+    there is a job for each rank.
+
+    Args:
+        num_envs: Env slots of the job.
+        open_episodes: Episodes of the job that nobody has started, with those that this rank has claimed.
+        world_size: Number of ranks.
+        unfinished_jobs: Jobs that are not finished, this one included.
+    """
+    sharing_ranks = -(-world_size // max(1, unfinished_jobs))
+    return max(1, min(num_envs, -(-open_episodes // sharing_ranks)))
+
+
+# Finds the episode over which ranks die: those that a dead rank ran are played one at a time until one is left.
+#
+# A rank dies with its node, by a lack of memory, or because an episode crashes its process. Nobody can tell which
+# from outside. What the dead rank had begun is suspected, and played again with nothing beside it. An episode that
+# then ends is cleared. One over which the third rank dies, as the only one that it was playing, is condemned.
+
+LIVES_OF_AN_EPISODE = 3
+"""How many ranks may die over an episode."""
+
+_Key = tuple[int, int]
+"""A job's index, and a piece of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """A rank that has died.
+
+    Attributes:
+        rank: The rank.
+        reason: How it died, in a line.
+        machine: Identity of its machine, None where nobody knows.
+    """
+
+    rank: int
+    reason: str
+    machine: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condemned:
+    """An episode that is not played again.
+
+    Attributes:
+        job_index: Its job.
+        episode_index: Which of the job's episodes.
+        deaths: Of the ranks that died over it, in order.
+    """
+
+    job_index: int
+    episode_index: int
+    deaths: tuple[Death, ...]
+
+
+class Suspects:
+    """The episodes of a run over which ranks may have died. There are no more of them than dead ranks had begun."""
+
+    def __init__(self) -> None:
+        self._deaths: dict[_Key, dict[int, tuple[Death, ...]]] = {}
+
+    def blame(self, begun: Sequence[tuple[int, int, int]], death: Death) -> Condemned | None:
+        """Suspect the episodes that a rank was playing when it died.
+
+        Args:
+            begun: Job index, piece and episode index of each; those that have ended are not among them.
+            death: How the rank died.
+
+        Returns:
+            The episode that was one death too many, which is suspected no more; None if there is none.
+        """
+        for job_index, piece, episode_index in begun:
+            of_piece = self._deaths.setdefault((job_index, piece), {})
+            of_piece[episode_index] = (*of_piece.get(episode_index, ()), death)
+        if len(begun) != 1:
+            return None
+        job_index, piece, episode_index = begun[0]
+        deaths = self._deaths[job_index, piece][episode_index]
+        if len(deaths) < LIVES_OF_AN_EPISODE:
+            return None
+        self.clear(job_index, piece, [episode_index])
+        return Condemned(job_index=job_index, episode_index=episode_index, deaths=deaths)
+
+    def among(self, job_index: int, piece: int) -> frozenset[int]:
+        """Return the episodes of a piece that are suspected."""
+        return frozenset(self._deaths.get((job_index, piece), ()))
+
+    def pieces(self, job_index: int) -> frozenset[int]:
+        """Return the pieces of a job that have suspected episodes."""
+        return frozenset(piece for job, piece in self._deaths if job == job_index)
+
+    def clear(self, job_index: int, piece: int, ended: Collection[int]) -> None:
+        """Suspect episodes of a piece no more, because they have ended."""
+        of_piece = self._deaths.get((job_index, piece), {})
+        for episode_index in of_piece.keys() & set(ended):
+            del of_piece[episode_index]
+        if not of_piece:
+            self._deaths.pop((job_index, piece), None)
+
+
+# The table of claims: which rank runs which piece of which job, written down in files that only one rank can make.
+#
+# The first claim on a piece is ``<piece>.g1``; the rank that takes the piece over from one that is gone makes the
+# next generation, ``<piece>.g2``. A rank holds a piece as long as there is no newer generation. Files are made with
+# O_EXCL, which is safe between nodes on NFS too, so ranks need neither a server nor rank 0. What a table has read may
+# be a second old, and that is safe: making the file decides.
+
+_NAME = re.compile(r"j([0-9]+)(?:_p([0-9]+)\.(?:g([1-9][0-9]*)|(done))|\.failed)")
+_REFRESH_INTERVAL_S = 1.0
+_BLIND_AFTER_S = 5.0
+"""A rank that has not looked for this long has seen nothing of that time."""
+
+
+@dataclass(kw_only=True)
+class _Claimed:
+    """A piece under way.
+
+    Attributes:
+        generation: That of its newest claim.
+        first_seen_s: When this rank first saw that claim, by its own clock [s].
+        owner: The rank that made the claim, None as long as that is not known.
+        is_held: Whether this rank holds it.
+        has_lapsed: Whether it may be taken over.
+        is_given_back: Whether that is because `ClaimTable.give_back` or `release` was called.
+    """
+
+    generation: int
+    first_seen_s: float
+    owner: int | None = None
+    is_held: bool = False
+    has_lapsed: bool = False
+    is_given_back: bool = False
+
+
+class ClaimTable:
+    """The pieces of all jobs, as far as one rank knows: free, claimed by a rank, or done.
+
+    A rank keeps what it has claimed while it works and its heartbeat goes on. It loses it when it has finished, was
+    interrupted or died, and when it was silent for the length of a lease. Silence is what this process has seen
+    itself, by its own monotonic clock. A process that was stopped or busy gives everybody a whole lease from then on.
+
+    One process may keep the table for several ranks. It names the rank in each call, and `give_back` tells of its end.
+    If it is the only one that makes claims there, it knows all of them, and need not look.
+
+    Args:
+        jobs: The jobs of this attempt.
+        directory: Where the claims of this attempt lie, on a disk that all ranks share; it is made if need be.
+        watch: Looks at the ranks; used by nobody else. None where nobody but this table makes claims in that directory.
+        rank: This rank.
+        run_id: Which start of the program.
+        lease_s: How long a rank may be silent [s].
+        is_over: Whether no further episode of a job is needed, by its name.
+        clock: Monotonic time [s]; the one that ``watch`` has.
+
+    Raises:
+        StorageError: If the directory cannot be made. Methods raise it if a file cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[DividedJob],
+        directory: Path,
+        watch: RankWatch | None,
+        *,
+        rank: int,
+        run_id: str,
+        lease_s: float,
+        is_over: Callable[[str], bool] = lambda _: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._jobs = {divided.index: divided for divided in jobs}
+        self._directory = directory
+        self._watch = watch
+        self._rank = rank
+        self._run_id = run_id
+        self._lease_s = lease_s
+        self._is_over = is_over
+        self._clock = clock
+        self._measurements = Measurements({divided.index: divided.kind for divided in jobs})
+        self._open = {divided.index: set(range(len(divided.pieces))) for divided in jobs}
+        self._claimed: dict[tuple[int, int], _Claimed] = {}
+        self._done: set[tuple[int, int]] = set()
+        self._failed: set[int] = set()
+        self._names: set[str] = set()
+        self._order: list[OpenWork] | None = None
+        self._refreshed_at: float | None = None
+        self._watching_since = 0.0
+        with storage_errors("make", directory):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes there are to run in all jobs, as far as known beforehand."""
+        return sum(sum(divided.num_episodes) for divided in self._jobs.values())
+
+    def refresh(self, *, now: bool = False) -> None:
+        """Take note of what other ranks did; unless asked for now, at most once a second."""
+        at = self._clock()
+        since = None if self._refreshed_at is None else at - self._refreshed_at
+        if since is not None and since < _REFRESH_INTERVAL_S and not now:
+            return
+        if since is None or since > _BLIND_AFTER_S:
+            self._watching_since = at
+        self._refreshed_at = at
+        if self._watch is not None:
+            self._read_names(at)
+            self._find_lapsed(at, self._watch.look())
+        self._order = None
+
+    def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
+        """Claim a piece of the job that comes next; None if nothing is free, as far as is known.
+
+        Args:
+            built_environment: Key of the environment that the rank has built.
+            rank: The rank that claims; this one where None.
+        """
+        # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
+        order = order_of_work(list(self._open_work())) if self._order is None else self._order
+        self._order = order
+        while order:
+            work = order.pop(choose(order, built_environment))
+            job_index = self._whose_turn(work.job_index)
+            pieces = self._open_pieces(job_index)
+            if not pieces:
+                continue
+            claim = self.claim(job_index, min(pieces), rank=rank)
+            if self._open_pieces(work.job_index):
+                # Whoever has got the piece, one rank more is at work on this job.
+                order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
+            if claim is not None:
+                return claim
+        return None
+
+    def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
+        """Claim a piece, for this rank unless another one is named.
+
+        Returns:
+            None if another rank has it, it is done, or its job has failed.
+        """
+        rank = self._rank if rank is None else rank
+        if piece not in self._open_pieces(job_index):
+            return None
+        before = self._claimed.get((job_index, piece))
+        claim = Claim(
+            divided=self._jobs[job_index],
+            piece=piece,
+            generation=1 if before is None else before.generation + 1,
+            taken_from=None if before is None else before.owner,
+        )
+        content = {"rank": rank, "run_id": self._run_id, "claimed_at": now()}
+        is_held = self._create(claim_name(claim), content)
+        self._open[job_index].discard(piece)
+        self._claimed[job_index, piece] = _Claimed(
+            generation=claim.generation,
+            first_seen_s=self._clock(),
+            owner=rank if is_held else None,
+            is_held=is_held,
+        )
+        return claim if is_held else None
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether nobody has taken the piece over."""
+        return not is_taken_over(self._directory, claim)
+
+    def finish(self, claim: Claim, measured: Measured) -> None:
+        """Say that a piece is finished, unless it was taken over; its new owner will say so."""
+        key = claim.divided.index, claim.piece
+        claimed = self._claimed.get(key)
+        rank = self._rank if claimed is None or claimed.owner is None else claimed.owner
+        if claimed is not None:
+            claimed.is_held = False
+        if self.holds(claim):
+            content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
+            self._create(f"{piece_name(claim)}.done", content)
+            if self._watch is None:
+                self._close(key)
+                self._measurements.add(key[0], measured)
+
+    def give_up(self, job_index: int) -> None:
+        """Say that a job has failed, so that no rank claims more of it."""
+        self._failed.add(job_index)
+        self._create(f"{job_name(job_index)}.failed", {"rank": self._rank, "failed_at": now()})
+
+    def give_back(self, rank: int) -> list[tuple[int, int]]:
+        """Let others take over what a rank has claimed here; return its jobs' indices, each with a piece."""
+        given = [key for key, claimed in self._claimed.items() if claimed.is_held and claimed.owner == rank]
+        for key in given:
+            self._let_go(key, self._claimed[key])
+        return given
+
+    def release(self, claim: Claim) -> None:
+        """Let any rank take over a piece that was claimed here, because not all of it was to run."""
+        key = claim.divided.index, claim.piece
+        claimed = self._claimed.get(key)
+        if claimed is not None and claimed.is_held and claimed.generation == claim.generation:
+            self._let_go(key, claimed)
+
+    def _let_go(self, key: tuple[int, int], claimed: _Claimed) -> None:
+        claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
+        self._open[key[0]].add(key[1])
+        self._order = None
+
+    def open_pieces(self, job_index: int) -> frozenset[int]:
+        """Return the pieces of a job that nobody works on."""
+        return frozenset(self._open_pieces(job_index))
+
+    def open_episodes(self, job_index: int) -> int:
+        """Return how many episodes of a job are in pieces that nobody works on."""
+        return sum(self._jobs[job_index].num_episodes[piece] for piece in self._open_pieces(job_index))
+
+    def num_unfinished_jobs(self) -> int:
+        """Return how many jobs have pieces that are free or under way."""
+        free = {job_index for job_index in self._open if self._open_pieces(job_index)}
+        return len((free | {job_index for job_index, _ in self._claimed}) - self._failed)
+
+    def pieces_of_others(self, rank: int | None = None) -> int:
+        """Return how many pieces other ranks work on, of jobs that have not failed.
+
+        Args:
+            rank: Others than this one; where None, others than those that claim here.
+        """
+        return sum(
+            (not claimed.is_held or (rank is not None and claimed.owner != rank))
+            and key[0] not in self._failed
+            and not (claimed.has_lapsed and self._ends_early(key[0]))
+            for key, claimed in self._claimed.items()
+        )
+
+    def _open_pieces(self, job_index: int) -> set[int]:
+        return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
+
+    def _ends_early(self, job_index: int) -> bool:
+        divided = self._jobs[job_index]
+        # A report is owed whatever was decided.
+        return not divided.owes_only_report and self._is_over(divided.job.config.name)
+
+    def _whose_turn(self, job_index: int) -> int:
+        """Return the job with the earliest open round among those with which a job takes turns."""
+        open_rounds = [
+            (self._jobs[each].round_of(min(pieces)), each)
+            for each in self._jobs[job_index].takes_turns_with
+            if each in self._jobs and (pieces := self._open_pieces(each))
+        ]
+        return min(open_rounds)[1] if open_rounds else job_index
+
+    def _open_work(self) -> Iterator[OpenWork]:
+        ranks_at: dict[int, set[int | None]] = {}
+        for (job_index, _), claimed in self._claimed.items():
+            if not claimed.has_lapsed:
+                ranks_at.setdefault(job_index, set()).add(claimed.owner)
+        for job_index, divided in self._jobs.items():
+            if not self._open_pieces(job_index):
+                continue
+            config = divided.job.config
+            episodes, env_steps = self.open_episodes(job_index), 0
+            if divided.pieces[0] is None and config.num_steps is not None:
+                env_steps = config.num_steps * config.num_envs * config.num_rebuilds
+            elif divided.pieces[0] is None:
+                # Only the policy knows how much it is; an episode in every env slot is a guess.
+                episodes = config.num_envs
+            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(self._open_pieces(job_index))]
+            yield OpenWork(
+                job_index=job_index,
+                expected_s=expected_s(known, episodes=episodes, env_steps=env_steps),
+                piece_s=expected_s(known, episodes=of_piece or episodes, env_steps=env_steps),
+                num_ranks=len(ranks_at.get(job_index, ())),
+                environment_key=divided.environment_key,
+            )
+
+    def _read_names(self, at: float) -> None:
+        """Take note of the files that have appeared since the last look. It lists the whole directory."""
+        with storage_errors("list", self._directory):
+            names = set(os.listdir(self._directory))  # noqa: PTH208  half the time for 20,000 names
+        fresh = names - self._names
+        self._names |= names
+        for match in filter(None, map(_NAME.fullmatch, sorted(fresh))):
+            job_index = int(match[1])
+            divided = self._jobs.get(job_index)
+            if match[2] is None:
+                self._failed.add(job_index)
+            elif divided is not None and (piece := int(match[2])) < len(divided.pieces):
+                if match[4]:
+                    self._note_done((job_index, piece), match[0])
+                else:
+                    self._note_claim((job_index, piece), int(match[3]), at)
+
+    def _note_claim(self, key: tuple[int, int], generation: int, at: float) -> None:
+        known = self._claimed.get(key)
+        if key not in self._done and (known is None or generation > known.generation):
+            self._claimed[key] = _Claimed(generation=generation, first_seen_s=at)
+            self._open[key[0]].discard(key[1])
+
+    def _close(self, key: tuple[int, int]) -> None:
+        self._done.add(key)
+        self._claimed.pop(key, None)
+        self._open[key[0]].discard(key[1])
+
+    def _note_done(self, key: tuple[int, int], name: str) -> None:
+        self._close(key)
+        content = self._read(name)
+        try:
+            measured = Measured(
+                episodes=int(content["episodes"]),
+                env_steps=int(content["env_steps"]),
+                seconds=float(content["seconds"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return
+        self._measurements.add(key[0], measured)
+
+    def _find_lapsed(self, at: float, reports: Sequence[RankReport]) -> None:
+        """Find the claims whose owners have lost them. Only claims under way are read, each of them once."""
+        watched_s = at - self._watching_since
+        lost = {
+            report.rank
+            for report in reports
+            if report.fate is not RankFate.WORKING or min(report.silent_s, watched_s) >= self._lease_s
+        }
+        for key, claimed in self._claimed.items():
+            if claimed.is_held or claimed.is_given_back:
+                continue
+            if claimed.owner is None:
+                claimed.owner = self._owner(key, claimed.generation)
+            if claimed.owner is None:
+                claimed.has_lapsed = at - claimed.first_seen_s >= self._lease_s
+            else:
+                # A claim of its own that it does not hold is one of which the answer got lost on a network disk.
+                claimed.has_lapsed = claimed.owner == self._rank or claimed.owner in lost
+            if claimed.has_lapsed:
+                self._open[key[0]].add(key[1])
+            else:
+                self._open[key[0]].discard(key[1])
+
+    def _owner(self, key: tuple[int, int], generation: int) -> int | None:
+        """Return the rank that made a claim; None if it died, or is still busy, between making and writing the file."""
+        name = claim_name(Claim(divided=self._jobs[key[0]], piece=key[1], generation=generation))
+        content = self._read(name)
+        rank = content.get("rank")
+        return rank if isinstance(rank, int) and content.get("run_id") == self._run_id else None
+
+    def _create(self, name: str, content: dict[str, Any]) -> bool:
+        """Make a file unless it is there; return whether this rank has made it."""
+        path = self._directory / name
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise storage_error("make", path, error) from error
+        try:
+            with storage_errors("write", path):
+                os.write(descriptor, f"{json.dumps(content)}\n".encode())
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """Return the content of a file, empty if there is none that makes sense: its maker may have died over it."""
+        path = self._directory / name
+        try:
+            content = read_json(path)
+        except DamagedFileError:
+            return {}
+        return content if isinstance(content, dict) else {}

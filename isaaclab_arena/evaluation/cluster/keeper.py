@@ -1,0 +1,619 @@
+"""The keeper of a run's claims on a cluster, beside the run's directory: it commits there what ranks deliver."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from isaaclab_arena.episode_ranges import as_ranges, of_ranges
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.claims import (
+    LIVES_OF_AN_EPISODE,
+    Claim,
+    ClaimTable,
+    Condemned,
+    Death,
+    DividedJob,
+    Measured,
+    Suspects,
+    divided_jobs,
+)
+from isaaclab_arena.evaluation.cluster.messages import (
+    BegunEpisodes,
+    ClaimAnswer,
+    ClaimQuestion,
+    Delivery,
+    DeliveryAnswer,
+    GivenPiece,
+    KeeperState,
+    Life,
+    LifeEnd,
+    Pace,
+    SentEpisode,
+    SentFile,
+)
+from isaaclab_arena.evaluation.heartbeat import status_path
+from isaaclab_arena.evaluation.job import Job, episode_of
+from isaaclab_arena.evaluation.planning import RunRequest, answer_watch
+from isaaclab_arena.evaluation.queues import claims_directory
+from isaaclab_arena.evaluation.running_episodes import ranks_lost
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.paths import now
+from isaaclab_arena.storage.atomic import append_line, storage_errors, write_at, write_bytes, write_text
+from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.layout import (
+    CONTACT_SHEET_FILE,
+    EPISODES_DIRECTORY,
+    JOB_BEGUN_PATTERN,
+    JOB_REPORT_PATTERN,
+    SETTLED_FILE,
+    VIDEOS_DIRECTORY,
+    episode_file_name,
+    job_directory,
+)
+from isaaclab_arena.storage.recovery.leftovers import put_in_place
+from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run.commits import (
+    CommitContext,
+    CommitLine,
+    CommitWriter,
+    commit_line,
+    parse_line,
+    read_commits,
+)
+from isaaclab_arena.storage.run.job_reports import JobReport, failed_report, write_job_report
+
+# How often ranks may speak to the keeper of their run: a bounded number of times a second, however many they are.
+
+DELIVERIES_PER_S = 400.0
+BEATS_PER_S = 200.0
+POLLS_PER_S = 200.0
+"""Of all ranks together, at most. An actor of Ray answers some 1,350 calls a second."""
+
+SLOWEST_S = 8.0
+"""A rank is taken for dead after 30 s of silence, of which several beats should get lost first [s]."""
+
+
+def pace_of(num_ranks: int) -> Pace:
+    """Return how often each of a number of ranks may deliver something, and how often it says that it lives."""
+    return Pace(
+        delivery_s=min(max(0.25, num_ranks / DELIVERIES_PER_S), SLOWEST_S),
+        beat_s=min(max(0.5, num_ranks / BEATS_PER_S), SLOWEST_S),
+    )
+
+
+def rest_of(num_idle: int) -> float:
+    """Return after how long each of a number of ranks that have got nothing may ask for work again [s]."""
+    return min(max(0.5, num_idle / POLLS_PER_S), SLOWEST_S)
+
+
+# Puts what ranks of a cluster deliver into the run's directory: an episode's file by rename, then its line.
+
+_LOGS = "logs"
+_FILES_OF_JOB = (SETTLED_FILE, JOB_BEGUN_PATTERN, CONTACT_SHEET_FILE, "traceback_*.txt", JOB_REPORT_PATTERN)
+
+
+class CommittedFiles:
+    """The files of a run that come from other nodes.
+
+    Args:
+        output_directory: The run's directory.
+        jobs: Names of the jobs that ranks may deliver.
+
+    Attributes:
+        num_episodes: How many episodes were committed.
+    """
+
+    def __init__(self, output_directory: Path, jobs: Iterable[str]) -> None:
+        self.num_episodes = 0
+        self._output_directory = output_directory
+        self._jobs = frozenset(jobs)
+        self._commit_files: dict[tuple[Life, str], Path] = {}
+
+    def keep(self, delivery: Delivery, content: bytes) -> None:
+        """Put a delivery in place: its episodes first, then other files.
+
+        Args:
+            delivery: What it holds.
+            content: The bytes of its files, one after the other.
+
+        Raises:
+            StorageError: If a file cannot be written, or the delivery names one that ranks do not write.
+        """
+        sizes = [each.size for each in (*delivery.episodes, *delivery.files)]
+        if sum(sizes) != len(content):
+            raise StorageError(f"rank {delivery.life.rank} sent {len(content)} bytes, and says {sum(sizes)}")
+        parts = _cut(content, sizes)
+        self._commit(delivery.life, delivery.episodes, parts[: len(delivery.episodes)])
+        for file, part in zip(delivery.files, parts[len(delivery.episodes) :], strict=True):
+            self._keep_file(delivery.life, file, part)
+        if delivery.status is not None:
+            path = status_path(self._output_directory, delivery.life.rank)
+            write_text(path, delivery.status, overwrite=True)
+
+    def commit(self, life: Life, line: CommitLine) -> None:
+        """Commit an episode of which there is nothing but a line, in the name of a rank's life.
+
+        Raises:
+            StorageError: If that cannot be written.
+        """
+        self._commit(life, [SentEpisode(job=line.job_name, line=json_line(line))], [memoryview(b"")])
+
+    def _commit(self, life: Life, episodes: Sequence[SentEpisode], parts: Sequence[memoryview]) -> None:
+        lines: dict[Path, list[str]] = {}
+        for episode, content in zip(episodes, parts, strict=True):
+            path = self._commit_file(life, episode.job)
+            lines.setdefault(path, []).extend(self._put_in_place(life, episode, content))
+        for path, texts in lines.items():
+            with storage_errors("open", path):
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                for text in texts:
+                    append_line(descriptor, text, path)
+            finally:
+                os.close(descriptor)
+        self.num_episodes += len(episodes)
+
+    def _commit_file(self, life: Life, job: str) -> Path:
+        """Return the commit file of a rank's life for a job; it is made at the first call."""
+        path = self._commit_files.get((life, job))
+        if path is None:
+            writer = CommitWriter(self._job_directory(job), life.rank)
+            writer.close()
+            path = self._commit_files[life, job] = writer.path
+        return path
+
+    def _put_in_place(self, life: Life, episode: SentEpisode, content: memoryview) -> list[str]:
+        """Write an episode's file, and return the lines that are to be committed then."""
+        line = _checked(life, episode)
+        if not episode.size:
+            return [episode.line]
+        path = self._job_directory(episode.job) / EPISODES_DIRECTORY / episode_file_name(line.episode_index)
+        return put_in_place(path, line, episode.line, partial(write_bytes, path, bytes(content)))
+
+    def _keep_file(self, life: Life, file: SentFile, content: memoryview) -> None:
+        path = self._path_of(life, file)
+        if file.offset is not None:
+            write_at(path, file.offset, bytes(content))
+        elif path.match(JOB_REPORT_PATTERN):
+            write_job_report(path.parent, _checked_report(life, file, content))
+        elif path.name != SETTLED_FILE or not path.exists():
+            write_bytes(path, bytes(content), overwrite=True)
+
+    def _path_of(self, life: Life, file: SentFile) -> Path:
+        """Return where a file goes.
+
+        Raises:
+            StorageError: If it is none that this rank writes: whoever reaches the keeper can send names.
+        """
+        parts = PurePosixPath(file.path).parts
+        name = PurePosixPath(parts[-1]) if parts else PurePosixPath()
+        is_of_job = len(parts) == 2 and parts[0] in self._jobs and any(map(name.match, _FILES_OF_JOB))
+        is_video = len(parts) == 3 and parts[0] in self._jobs and parts[1] == VIDEOS_DIRECTORY
+        is_log = len(parts) == 2 and parts[0] == _LOGS and name.match(f"rank{life.rank}.log")
+        if ".." in parts or not (is_of_job or is_video or is_log):
+            raise StorageError(f"rank {life.rank} sent '{file.path}', which is no file that a rank writes")
+        if is_log and life.number:
+            # Each life begins its log anew.
+            return self._output_directory / _LOGS / f"rank{life.rank}_life{life.number}{name.suffix}"
+        return self._output_directory / file.path
+
+    def _job_directory(self, job: str) -> Path:
+        if job not in self._jobs:
+            raise StorageError(f"'{job}' is no job of this attempt")
+        return job_directory(self._output_directory, job)
+
+
+def _checked(life: Life, episode: SentEpisode) -> CommitLine:
+    try:
+        line = parse_line(episode.line)
+    except ValueError as error:
+        raise StorageError(f"rank {life.rank} sent a line that is no episode: {error}") from error
+    if (line.job_name, line.rank) != (episode.job, life.rank):
+        raise StorageError(f"rank {life.rank} sent a line of job '{line.job_name}', rank {line.rank}")
+    return line
+
+
+def _cut(content: bytes, sizes: Sequence[int]) -> list[memoryview]:
+    view, parts, begin = memoryview(content), [], 0
+    for size in sizes:
+        parts.append(view[begin : begin + size])
+        begin += size
+    return parts
+
+
+def _checked_report(life: Life, file: SentFile, content: memoryview) -> JobReport:
+    try:
+        report = adapter(JobReport).validate_json(bytes(content))
+    except ValueError as error:
+        raise StorageError(f"rank {life.rank} sent '{file.path}', which is no report: {error}") from error
+    if report.rank != life.rank:
+        raise StorageError(f"rank {life.rank} sent '{file.path}', a report of rank {report.rank}")
+    return report
+
+
+# What ranks of a cluster were playing when they died, and what follows: an error of an episode, or a failed job.
+
+_Key = tuple[int, int]
+"""A job's index, and a piece of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedJob:
+    """A job over which ranks died before any of its episodes had begun.
+
+    Attributes:
+        job_index: Which job.
+        deaths: Of the ranks, in order.
+    """
+
+    job_index: int
+    deaths: tuple[Death, ...]
+
+
+class Casualties:
+    """What the ranks of a run are playing, and what the deaths of ranks make of it.
+
+    What is kept grows with the number of ranks and of deaths, not with that of episodes.
+
+    Args:
+        jobs: The jobs of the attempt, by their index.
+        committed: Returns the episodes of a job that were committed in this attempt.
+    """
+
+    def __init__(self, jobs: Mapping[int, DividedJob], committed: Callable[[DividedJob], frozenset[int]]) -> None:
+        self._jobs = jobs
+        self._committed = committed
+        self._suspects = Suspects()
+        self._begun: dict[int, dict[_Key, BegunEpisodes]] = {}
+        self._parts: dict[_Key, bool] = {}
+        self._has_begun: set[int] = set()
+        self._deaths_of_jobs: dict[int, list[Death]] = {}
+
+    def begin(self, begun: BegunEpisodes) -> None:
+        """Take note of what a rank is about to play."""
+        key = begun.job_index, begun.piece
+        # Beside an episode that is suspected nothing runs, though the rank's last word on other pieces may be missing.
+        before = {} if key in self._parts else self._begun.get(begun.life.rank, {})
+        others = {each: told for each, told in before.items() if each not in self._parts}
+        self._begun[begun.life.rank] = {**others, key: begun}
+        self._has_begun.add(begun.job_index)
+        self._deaths_of_jobs.pop(begun.job_index, None)
+
+    def suspected_pieces(self, job_index: int) -> frozenset[int]:
+        """Return the pieces of a job that are to be played with nothing beside them."""
+        return self._suspects.pieces(job_index)
+
+    def give(self, claim: Claim, committed: frozenset[int]) -> frozenset[int]:
+        """Return the episodes of a piece that a rank is to play one at a time, and no others; none for all of it.
+
+        Args:
+            claim: The rank's claim.
+            committed: Episodes of the job that were committed before.
+        """
+        key = claim.divided.index, claim.piece
+        self._suspects.clear(*key, committed)
+        suspects = self._suspects.among(*key)
+        if suspects:
+            self._parts[key] = bool(of_ranges(claim.divided.pieces[claim.piece] or ()) - committed - suspects)
+        return suspects
+
+    def finish(self, rank: int, claim: Claim) -> bool:
+        """Take note that a rank has played what it was given of a piece; return whether that was all that was left."""
+        key = claim.divided.index, claim.piece
+        self._begun.get(rank, {}).pop(key, None)
+        self._suspects.clear(*key, self._suspects.among(*key))
+        return not self._parts.pop(key, False)
+
+    def leave(self, rank: int, pieces: Collection[_Key]) -> None:
+        """Take note that a rank has ended, which held some pieces, and did not die."""
+        self._begun.pop(rank, None)
+        for key in pieces:
+            self._parts.pop(key, None)
+
+    def die(
+        self, death: Death, pieces: Sequence[_Key], *, num_machines: int
+    ) -> tuple[Condemned | None, list[FailedJob]]:
+        """Take note that a rank has died.
+
+        Args:
+            death: How.
+            pieces: What it held.
+            num_machines: How many machines the ranks of the run have been on.
+
+        Returns:
+            The episode that is not to be played again, None if there is none, and the jobs that have failed.
+        """
+        begun = self._begun.get(death.rank, {})
+        running = [each for key in pieces if key in begun for each in self._running(begun[key])]
+        self.leave(death.rank, pieces)
+        jobs = sorted({job_index for job_index, _ in pieces} - self._has_begun)
+        return self._suspects.blame(running, death), list(self._failed(jobs, death, num_machines))
+
+    def _running(self, begun: BegunEpisodes) -> Iterator[tuple[int, int, int]]:
+        """Yield what a rank had begun of a piece and not committed, each with the job's index and the piece."""
+        divided = self._jobs[begun.job_index]
+        committed = self._committed(divided)
+        self._suspects.clear(begun.job_index, begun.piece, committed)
+        for begin, end in divided.pieces[begun.piece] or ():
+            for index in range(max(begin, begun.first), min(end, begun.last + 1)):
+                if index not in committed:
+                    yield begun.job_index, begun.piece, index
+
+    def _failed(self, jobs: Sequence[int], death: Death, num_machines: int) -> Iterator[FailedJob]:
+        for job_index in jobs:
+            deaths = self._deaths_of_jobs.setdefault(job_index, [])
+            deaths.append(death)
+            # One machine on which nothing works must not fail what others could play.
+            machines = {each.machine for each in deaths}
+            if len(deaths) >= LIVES_OF_AN_EPISODE and len(machines) >= min(2, num_machines):
+                yield FailedJob(job_index=job_index, deaths=tuple(self._deaths_of_jobs.pop(job_index)))
+
+
+def error_line(job: Job, condemned: Condemned, *, attempt: int) -> CommitLine:
+    """Return the line of an episode that is an error because ranks died over it; nothing of it was recorded."""
+    episode = episode_of(job, condemned.episode_index)
+    ending = ranks_lost((death.rank, death.reason) for death in condemned.deaths)
+    record = EpisodeRecord(
+        episode=episode,
+        env_id=0,
+        outcome=ending.outcome,
+        success=ending.success,
+        length=0,
+        episode_return=0.0,
+        termination=ending.termination,
+        conditions=episode.saved_conditions or {},
+        language_instruction=job.config.language_instruction or "",
+        error=ending.error,
+    )
+    context = CommitContext(
+        rank=condemned.deaths[-1].rank, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, attempt=attempt
+    )
+    return commit_line(record, context)
+
+
+def report_of_failure(job: Job, failed: FailedJob, attempt: Attempt) -> JobReport:
+    """Return the report on a job that has failed because ranks died over it."""
+    told = "; ".join(f"rank {death.rank}: {death.reason}" for death in failed.deaths)
+    error = f"ranks died over the job as a whole, over no single episode of it: {told}"
+    rank = failed.deaths[-1].rank
+    device = attempt.devices[rank]
+    return failed_report(job.config.name, error, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+
+
+# Keeps the claims of a run on a cluster, beside the run's directory, and commits there what its ranks deliver.
+
+_LOG = logging.getLogger(__name__)
+_BLIND_AFTER_S = 5.0
+"""How long nobody may ask how the run stands before that means that this process could not go on [s]."""
+
+
+class ClaimKeeper:
+    """Answers the ranks of a run, one question at a time.
+
+    It uses the claim table of ranks that share a directory, for all ranks at once, and writes the same files.
+
+    Args:
+        request: What the run is to do.
+        attempt: What of it is left.
+        output_directory: The run's directory.
+        clock: Monotonic time [s].
+
+    Raises:
+        StorageError: If the claims cannot be written. Methods raise it if a file cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        attempt: Attempt,
+        output_directory: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        jobs = divided_jobs(request.jobs, attempt, request.questions)
+        finished = {work.job: work.finished for work in attempt.jobs}
+        self._jobs = {divided.index: divided for divided in jobs}
+        self._attempt = attempt
+        self._output_directory = output_directory
+        self._clock = clock
+        self._watch = answer_watch(
+            output_directory,
+            request.questions,
+            finished,
+            attempt=attempt.number,
+            max_equal_errors=request.options.max_equal_errors,
+        )
+        self._table = ClaimTable(
+            jobs,
+            claims_directory(output_directory, attempt),
+            # No rank makes claims itself, and whoever drives the run says which of them have died.
+            None,
+            rank=0,
+            run_id=attempt.run_id,
+            lease_s=request.options.lease_s,
+            is_over=self._watch.is_over,
+        )
+        self._files = CommittedFiles(output_directory, [divided.job.config.name for divided in jobs])
+        self._casualties = Casualties(self._jobs, self._committed)
+        self._machines: dict[int, str] = {}
+        self._known_machines: set[str] = set()
+        self._lives: dict[int, int] = {}
+        self._fruitful: set[int] = set()
+        self._idle: set[int] = set()
+        self._heard_at: dict[int, float] = {}
+        self._looked_at = clock()
+        self._stop_signal: int | None = None
+        self._num_answers, self._busy_s = 0, 0.0
+
+    def claim(self, question: ClaimQuestion) -> ClaimAnswer:
+        """Give a rank a piece, or say how things are."""
+        began_s = self._clock()
+        if not self._is_current(question.life):
+            return ClaimAnswer(is_gone=True)
+        self._table.refresh()
+        claim = self._claim(question)
+        job_index = question.job_index if claim is None else claim.divided.index
+        is_idle = job_index is None
+        (self._idle.add if is_idle else self._idle.discard)(question.life.rank)
+        answer = ClaimAnswer(
+            given=None if claim is None else self._given(claim),
+            open_pieces=() if job_index is None else as_ranges(self._open_pieces(job_index)),
+            num_unfinished_jobs=self._table.num_unfinished_jobs(),
+            # Nobody else looks at it, and it takes a look at every claim.
+            pieces_of_others=self._table.pieces_of_others(question.life.rank) if is_idle else 0,
+            settled=None if claim is None or question.job_index is not None else self._settled(claim.divided),
+            rest_s=rest_of(len(self._idle)),
+        )
+        self._count(began_s)
+        return answer
+
+    def begin(self, begun: BegunEpisodes) -> bool:
+        """Take note of what a rank is about to play; return whether the rank was taken for dead."""
+        began_s = self._clock()
+        if not self._is_current(begun.life):
+            return True
+        self._casualties.begin(begun)
+        self._count(began_s)
+        return False
+
+    def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
+        """Commit what a rank has done, and say what it has to know; of a rank taken for dead nothing is kept."""
+        began_s = self._clock()
+        if not self._is_current(delivery.life):
+            return DeliveryAnswer(is_gone=True)
+        self._files.keep(delivery, content)
+        self._note_machine(delivery)
+        for each in delivery.finished:
+            claim = Claim(divided=self._jobs[each.job_index], piece=each.piece, generation=each.generation)
+            self._finish(delivery.life, claim, each.measured)
+        if delivery.finished or delivery.episodes:
+            self._fruitful.add(delivery.life.rank)
+        for job_index in delivery.failed:
+            self._table.give_up(job_index)
+        for episode in delivery.episodes:
+            if parse_line(episode.line).outcome is Outcome.ERROR:
+                self._watch.suspect(episode.job)
+        over = self._jobs_over()
+        self._count(began_s)
+        return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over, pace=pace_of(len(self._heard_at)))
+
+    def end(self, life: Life, reason: str = "") -> LifeEnd:
+        """Take note that a rank has ended; others take over what it has not finished.
+
+        Args:
+            life: The rank.
+            reason: How it died, in a line, so that what it played is suspected; empty if it did not die.
+        """
+        if self._lives.get(life.rank, 0) != life.number:
+            return LifeEnd()
+        self._lives[life.rank] = life.number + 1
+        self._heard_at.pop(life.rank, None)
+        self._idle.discard(life.rank)
+        pieces = self._table.give_back(life.rank)
+        was_fruitful = life.rank in self._fruitful
+        self._fruitful.discard(life.rank)
+        death = Death(rank=life.rank, reason=reason, machine=self._machines.pop(life.rank, None))
+        explained = self._judge(life, death, pieces) if reason else 0
+        self._casualties.leave(life.rank, pieces)
+        return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
+
+    def stop(self, signal_number: int) -> None:
+        """Ask all ranks to stop."""
+        self._stop_signal = signal_number
+
+    def state(self) -> KeeperState:
+        """Return how the run stands."""
+        self._table.refresh()
+        at = self._clock()
+        if at - self._looked_at > _BLIND_AFTER_S:
+            # This process was stopped, or its machine slept, and could hear nobody.
+            self._heard_at = dict.fromkeys(self._heard_at, at)
+        self._looked_at = at
+        return KeeperState(
+            num_unfinished_jobs=self._table.num_unfinished_jobs(),
+            silent_s={rank: at - heard_at for rank, heard_at in self._heard_at.items()},
+            num_episodes=self._files.num_episodes,
+            busy_s=self._busy_s,
+            num_answers=self._num_answers,
+        )
+
+    def _is_current(self, life: Life) -> bool:
+        if self._lives.setdefault(life.rank, life.number) != life.number:
+            return False
+        self._heard_at[life.rank] = self._clock()
+        return True
+
+    def _count(self, began_s: float) -> None:
+        self._num_answers += 1
+        self._busy_s += self._clock() - began_s
+
+    def _claim(self, question: ClaimQuestion) -> Claim | None:
+        if question.job_index is None:
+            return self._table.claim_next(question.built_environment, rank=question.life.rank)
+        if question.piece is None or question.piece in self._casualties.suspected_pieces(question.job_index):
+            # What is suspected runs with nothing beside it, not in the env slots that become free.
+            return None
+        return self._table.claim(question.job_index, question.piece, rank=question.life.rank)
+
+    def _open_pieces(self, job_index: int) -> frozenset[int]:
+        return self._table.open_pieces(job_index) - self._casualties.suspected_pieces(job_index)
+
+    def _given(self, claim: Claim) -> GivenPiece:
+        # The rank before may have committed a part of it.
+        committed = self._committed(claim.divided) if claim.generation > 1 else frozenset[int]()
+        return GivenPiece(
+            job_index=claim.divided.index,
+            piece=claim.piece,
+            generation=claim.generation,
+            taken_from=claim.taken_from,
+            committed=as_ranges(committed),
+            suspects=as_ranges(self._casualties.give(claim, committed)),
+        )
+
+    def _committed(self, divided: DividedJob) -> frozenset[int]:
+        """Return the episodes of a job that were committed in this attempt."""
+        name = divided.job.config.name
+        lines = read_commits(job_directory(self._output_directory, name), name).lines
+        return frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
+
+    def _finish(self, life: Life, claim: Claim, measured: Measured) -> None:
+        """Take note that a rank has played what it was given of a piece; where that was a part, the rest is open."""
+        if self._casualties.finish(life.rank, claim):
+            self._table.finish(claim, measured)
+        else:
+            self._table.release(claim)
+
+    def _judge(self, life: Life, death: Death, pieces: Sequence[tuple[int, int]]) -> int:
+        """Draw the consequences of a death, and return how many deaths are explained by them."""
+        condemned, failed = self._casualties.die(death, pieces, num_machines=len(self._known_machines))
+        if condemned is not None:
+            line = error_line(self._jobs[condemned.job_index].job, condemned, attempt=self._attempt.number)
+            _LOG.error("episode %d of job '%s' is an error: %s", line.episode_index, line.job_name, line.error)
+            self._files.commit(life, line)
+        for each in failed:
+            report = report_of_failure(self._jobs[each.job_index].job, each, self._attempt)
+            _LOG.error("job '%s' has failed: %s", report.job, report.error)
+            self._table.give_up(each.job_index)
+            directory = job_directory(self._output_directory, report.job)
+            with storage_errors("make", directory):
+                directory.mkdir(parents=True, exist_ok=True)
+            write_job_report(directory, report)
+        return sum(len(each.deaths) for each in (condemned, *failed) if each is not None)
+
+    def _note_machine(self, delivery: Delivery) -> None:
+        """Remember on which machine a rank is."""
+        if delivery.machine:
+            self._machines[delivery.life.rank] = delivery.machine
+            self._known_machines.add(delivery.machine)
+
+    def _settled(self, divided: DividedJob) -> str | None:
+        path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def _jobs_over(self) -> tuple[str, ...]:
+        names = (divided.job.config.name for divided in self._jobs.values())
+        return tuple(name for name in names if self._watch.is_over(name))

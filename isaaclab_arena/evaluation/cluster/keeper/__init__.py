@@ -1,1 +1,0 @@
-"""Keep the claims of a run on a cluster, commit what its ranks deliver, and judge over what ranks have died."""

@@ -1,0 +1,299 @@
+"""What jobs evaluate, by content, and whether a resumed run still evaluates the same."""
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.provenance import (
+    is_installed,
+    modules_of_class,
+    modules_of_object,
+    package_content,
+    source_files,
+)
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentBuilder, ContentSources, sources_in_options
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.storage.content_hash import content_hash
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, differences_of_contents
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
+from isaaclab_arena.storage.recovery.job_repair import set_job_aside
+from isaaclab_arena.storage.recovery.set_aside import move_aside
+from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+
+# Knowing by content what jobs evaluate: hashes of files and classes, versions of packages.
+
+_COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
+"""Packages whose versions every attempt names already, and which may change between two."""
+
+_HASHED_AS: dict[str, tuple[Any, str]] = {}
+"""Modules of this process with their specs, which another import replaces, and the hashes of what was imported."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
+    """Return what each job that is to run evaluates, by its name; files that several jobs share are read once.
+
+    Raises:
+        StorageError: If a file cannot be read.
+    """
+    reader = ContentReader()
+    return {job.config.name: reader.read(job) for job in jobs if job.config.status is JobStatus.PENDING}
+
+
+def refuse_changed(job: Job, begun: Contents, *, environment: bool, policy: bool) -> None:
+    """Refuse a job that has read other files than those that the run is known by.
+
+    Args:
+        job: The job.
+        begun: What it evaluated as the run began.
+        environment: Whether its environment has been built since, and is not that of an earlier job.
+        policy: The same for its policy.
+
+    Raises:
+        ConfigError: With every file that has changed since.
+    """
+    name = job.config.name
+    why = f"it changed while the run went on; put back what it was, or run the job anew: --resume --rerun {name}"
+    now = ContentReader().read(job)
+    changed = [
+        *(changes(begun.environment, now.environment) if environment else ()),
+        *(changes(begun.policy, now.policy) if policy else ()),
+    ]
+    problems = [Problem(f"{how}; {why}", job=name, key=key) for key, how in changed]
+    if problems:
+        raise ConfigError(problems)
+
+
+class ContentReader:
+    """Reads what jobs evaluate; each file is read once.
+
+    Args:
+        hash_file: Returns the hash of a file's content.
+    """
+
+    def __init__(self, hash_file: Callable[[Path], str] = content_hash) -> None:
+        self._hash_file = hash_file
+        self._hashes: dict[str, str] = {}
+        self._modules: dict[tuple[str, ...], Mapping[str, Path]] = {}
+        self._of_policy: dict[str, tuple[Mapping[str, str], str | None]] = {}
+        self._of_environment: dict[str, Mapping[str, str]] = {}
+
+    def read(self, job: Job) -> Contents:
+        """Return what a job evaluates."""
+        key = f"{job.policy_class.__module__}:{job.policy_class.__qualname__} {job.policy_key}"
+        if key not in self._of_policy:
+            sources = job.policy_class.content_sources(job.policy_options)
+            if job.policy_class.is_remote is not PolicyBase.is_remote and not sources.unknown:
+                # Its network may run elsewhere, and nobody is asked before the job is built.
+                sources = replace(sources, unknown=("server",))
+            modules = modules_of_class(job.policy_class)
+            self._of_policy[key] = self._contents(sources, modules), sources.checkpoint
+        policy, checkpoint = self._of_policy[key]
+        return Contents(policy=policy, environment=self.environment(job), checkpoint=checkpoint)
+
+    def environment(self, job: Job) -> Mapping[str, str]:
+        """Return what decides what a job's environment does."""
+        key = job.environment_key
+        if key not in self._of_environment:
+            builder: Any = job.builder
+            options = sources_in_options(job.config.environment_args)
+            known = builder.content_sources(job.environment_config) if isinstance(builder, ContentBuilder) else options
+            sources = replace(known, files={**options.files, **known.files})
+            self._of_environment[key] = self._contents(sources, modules_of_object(builder))
+        found = dict(self._of_environment[key])
+        if job.saved_conditions is not None:
+            found[SAVED_CONDITIONS] = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
+        return found
+
+    def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:
+        all_modules = tuple(dict.fromkeys([*modules, *sources.modules]))
+        installed = [name.partition(".")[0] for name in all_modules if is_installed(name)]
+        packages = dict.fromkeys([*installed, *sources.packages])
+        found = {name: self._hash(path) for name, path in sources.files.items()}
+        for name, path in self._sources(tuple(name for name in all_modules if not is_installed(name))).items():
+            found[f"module {name}"] = _imported_as(name, path, self._hash(path))
+        for package in packages:
+            content = None if package in _COMPARED_IN_EVERY_RUN else package_content(package)
+            if content is not None:
+                found[f"package {package}"] = content
+        return {**found, **sources.stated, **dict.fromkeys(sources.unknown, UNKNOWN)}
+
+    def _sources(self, modules: tuple[str, ...]) -> Mapping[str, Path]:
+        if modules not in self._modules:
+            self._modules[modules] = source_files(modules)
+        return self._modules[modules]
+
+    def _hash(self, path: Path) -> str:
+        where = str(path.absolute())
+        if where not in self._hashes:
+            self._hashes[where] = self._hash_file(path)
+        return self._hashes[where]
+
+
+def _imported_as(name: str, path: Path, file_hash: str) -> str:
+    """Return the hash of the code of a module that runs: Python does not import it again because its file changed.
+
+    Args:
+        name: Its dotted name.
+        path: Its file.
+        file_hash: The hash of that now.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        return file_hash
+    spec, known = _HASHED_AS.get(name, (None, None))
+    if known is None or spec is not module.__spec__:
+        _HASHED_AS[name] = module.__spec__, file_hash
+        return file_hash
+    if known != file_hash:
+        _LOG.warning(
+            "%s has changed since it was imported, and what was imported runs, under its own hash; "
+            "importlib.reload('%s'), or another start of Python, takes the change up",
+            path,
+            name,
+        )
+    return known
+
+
+# Going on with a run only if it still evaluates the same, or with the jobs that are to run anew.
+
+OPTION = "--rerun"
+
+_MAX_SHOWN = 20
+
+
+def check_names(rerun: Sequence[str], jobs: Sequence[str]) -> None:
+    """Refuse to run anew what is no job.
+
+    Args:
+        rerun: What ``--rerun`` names.
+        jobs: The names of all jobs.
+
+    Raises:
+        ConfigError: With one problem per name that is none.
+    """
+    unknown = [name for name in dict.fromkeys(rerun) if name not in jobs]
+    if unknown:
+        raise ConfigError(
+            [Problem(f"there is no job '{name}'{did_you_mean(name, jobs)}", key=OPTION) for name in unknown]
+        )
+
+
+def jobs_to_run_anew(
+    output_directory: Path,
+    begun: RunPlan,
+    now: RunPlan,
+    rerun: Sequence[str],
+    *,
+    has_recorded: Callable[[str], bool] = lambda _: True,
+) -> tuple[str, ...]:
+    """Return the jobs whose episodes do not count any more, because they were made with something else.
+
+    A job that has recorded nothing goes on with whatever it evaluates now. One that ``--rerun`` names and that
+    evaluates what its episodes were made with is left as it is, so the same command may be given again after it was
+    interrupted. Where a part is not known that cannot be seen: it runs anew.
+
+    Args:
+        output_directory: The run's directory.
+        begun: The plan that it began with.
+        now: What is asked for now, and what that evaluates.
+        rerun: Jobs that may run anew.
+        has_recorded: Whether a job has recorded anything, by its name.
+
+    Raises:
+        ConfigError: If other jobs evaluate something else than when their episodes ran, with every difference.
+    """
+    attempts, _ = read_attempts(output_directory, begun.run_id)
+    before = contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
+    wanted = {job.name: job for job in now.jobs if job.name in before}
+    unsaid = sorted(name for name in wanted if before[name] is None and name not in rerun)
+    if unsaid:
+        _LOG.warning(
+            "%s was begun by a program that did not write down what it evaluates: whether %s still has the same "
+            "checkpoint and the same code cannot be checked",
+            output_directory,
+            _in_words(unsaid),
+        )
+    changed = {name: problems for name, job in wanted.items() if (problems := _differences(job, before[name]))}
+    refused = [name for name in changed if name not in rerun and has_recorded(name)]
+    if refused:
+        raise ConfigError(_refusal(output_directory, refused, [each for name in refused for each in changed[name]]))
+    anew = []
+    for name in dict.fromkeys(rerun):
+        contents = before.get(name)
+        if name in wanted and (contents is None or not contents.is_known or name in changed) and has_recorded(name):
+            anew.append(name)
+        else:
+            _LOG.info("%s: job '%s' evaluates what it did before; its episodes stand", OPTION, name)
+    return tuple(anew)
+
+
+def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *, attempt: int) -> None:
+    """Move what jobs have written out of the way; if it is interrupted, it may be done again.
+
+    Until the attempt that begins is written down, the jobs count as what they were.
+
+    Args:
+        output_directory: The run's directory.
+        anew: What `jobs_to_run_anew` has returned.
+        attempt: Number of the attempt that begins.
+
+    Raises:
+        StorageError: If a file cannot be moved.
+    """
+    for name in anew:
+        directory = job_directory(output_directory, name)
+        why = f"{OPTION}: its episodes were made with something else"
+        for line in set_job_aside(directory, name, attempt=attempt - 1, why=why):
+            _LOG.warning("%s", line)
+        forget_settled(output_directory, name, attempt=attempt)
+
+
+def forget_settled(output_directory: Path, job: str, *, attempt: int) -> None:
+    """Move aside on how many env slots a job's policy is asked: another network may need another number.
+
+    Args:
+        output_directory: The run's directory.
+        job: Name of a job of which no episode counts.
+        attempt: Number of the attempt that begins.
+
+    Raises:
+        StorageError: If the file cannot be moved.
+    """
+    directory = job_directory(output_directory, job)
+    if (directory / SETTLED_FILE).exists():
+        move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")
+
+
+def _differences(job: PlanEntry, before: Contents | None) -> list[Problem]:
+    if before is None or job.contents is None:
+        return []
+    return [Problem(how, job=job.name, key=what) for what, how in differences_of_contents(before, job.contents)]
+
+
+def _refusal(output_directory: Path, refused: Sequence[str], problems: Sequence[Problem]) -> list[Problem]:
+    jobs = " ".join(f"{OPTION} {name}" for name in refused[:_MAX_SHOWN])
+    message = (
+        f"evaluates something else than when its episodes ran ({_in_words(refused)}); start a new run in another "
+        f"directory, or have these jobs' episodes run anew: --resume {jobs}"
+    )
+    shown = [Problem(message, file=str(output_directory)), *problems[:_MAX_SHOWN]]
+    if len(problems) > _MAX_SHOWN:
+        shown.append(Problem(f"and {len(problems) - _MAX_SHOWN} more differences"))
+    return shown
+
+
+def _in_words(names: Sequence[str]) -> str:
+    listed = ", ".join(f"'{name}'" for name in names[:_MAX_SHOWN])
+    more = len(names) - _MAX_SHOWN
+    return f"job{'s' if len(names) > 1 else ''} {listed}{f' and {more} more' if more > 0 else ''}"

@@ -1,0 +1,347 @@
+"""Films of episodes after a run: their choice, and their simulation from the recordings."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+
+from isaaclab_arena.analysis.arms import Arm, differences_of_tasks, match, named_arm, read_run
+from isaaclab_arena.episode_ranges import split_evenly
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, did_you_mean, first_line
+from isaaclab_arena.evaluation.replaying import ReplayedEpisode, ReplaySettings, replay
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.recording.video import FilmPlace, VideoRecorder
+from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.storage.hdf5.episodes import read_attributes
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
+from isaaclab_arena.storage.recordings import locate_episodes
+from isaaclab_arena.storage.run.commits import CommitLine, read_commits
+from isaaclab_arena.storage.run.run_plan import PlanEntry, read_run_plan
+
+# Choose the episodes of a run that are filmed afterwards: by how they ended, or by how they ended in another run.
+
+_BASELINE, _JOB = "--baseline", "--job"
+
+
+class Choice(StrEnum):
+    """Which finished episodes are filmed."""
+
+    ALL = "all"
+    ONE = "one"
+    FAILURES = "failures"
+    SUCCESSES = "successes"
+    REASONS = "reasons"
+    DISCORDANT = "discordant"
+
+
+FILMS_OF_A_REASON = 3
+"""Failures of each reason that are filmed, as many as the report shows."""
+
+
+def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
+    """Return the jobs of a run that are meant, in the order of its plan.
+
+    Args:
+        run: Its directory.
+        jobs: Their names; none for all that were to run.
+
+    Raises:
+        ConfigError: If there is no run, or no such job in it.
+    """
+    names = [job.name for job in read_run_plan(run).jobs if job.is_to_run]
+    problems = [
+        Problem(f"there is no job '{job}' in {run}{did_you_mean(job, names)}", key=_JOB)
+        for job in jobs
+        if job not in names
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return [name for name in names if name in jobs or not jobs]
+
+
+def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[str, list[int]]:
+    """Return the finished episodes of each job that succeeded, that did not, all, or some of them, ascending.
+
+    Args:
+        run: Directory of the run.
+        jobs: Names of its jobs.
+        choice: Which; an error and an episode whose success is not measured count as failures, as they do for
+            ``--video_episodes failures``. The one of a job is its first failure, else its first success, and an error
+            only where there is nothing else. For reasons, it is the first failures, `FILMS_OF_A_REASON` at most, of
+            each event that decided them, without errors.
+    """
+    return {job: list(_by_outcome(read_commits(job_directory(run, job), job).lines, choice)) for job in jobs}
+
+
+def _by_outcome(lines: Sequence[CommitLine], choice: Choice) -> Iterator[int]:
+    if choice is Choice.ONE:
+        best_first = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))
+        lines = best_first[:1]
+    elif choice is Choice.REASONS:
+        yield from _by_reason(lines)
+        return
+    for line in lines:
+        if choice in {Choice.ALL, Choice.ONE} or (line.success is True) == (choice is Choice.SUCCESSES):
+            yield line.episode_index
+
+
+def _by_reason(lines: Sequence[CommitLine]) -> list[int]:
+    groups: dict[str | None, list[int]] = {}
+    for line in sorted(lines, key=lambda line: line.episode_index):
+        if line.success is False and line.outcome is not Outcome.ERROR:
+            groups.setdefault(line.events and line.events.decisive, []).append(line.episode_index)
+    return sorted(index for indices in groups.values() for index in indices[:FILMS_OF_A_REASON])
+
+
+def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[str, list[int]]:
+    """Return the episodes that ended otherwise than those of a baseline that started from the same conditions.
+
+    Args:
+        run: Directory of the run.
+        jobs: Names of its jobs.
+        baseline: The directory of another run, whose job of the same name is compared with; its only job, where both
+            are one. Or a job of this run, whose own episodes then belong to the answer too.
+
+    Raises:
+        ConfigError: If there is no such baseline, or no job can be paired with it.
+    """
+    arms = read_run(run).arms()
+    if (Path(baseline) / RUN_PLAN_FILE).is_file():
+        pairs = list(_pairs_with_run([arms[job] for job in jobs], read_run(Path(baseline)).arms()))
+    else:
+        other = named_arm(arms, baseline, option=_BASELINE)
+        pairs = [(arms[job], other) for job in jobs if job != baseline]
+    found: dict[str, set[int]] = {}
+    for first, second in _of_one_task(pairs, baseline):
+        indices = _discordant(first, second)
+        found.setdefault(first.entry.name, set()).update(indices)
+        if second.directory == first.directory:
+            found.setdefault(second.entry.name, set()).update(indices)
+    return {job: sorted(found[job]) for job in arms if job in found}
+
+
+def _pairs_with_run(chosen: Sequence[Arm], others: Mapping[str, Arm]) -> Iterable[tuple[Arm, Arm]]:
+    if len(chosen) == len(others) == 1:
+        yield chosen[0], next(iter(others.values()))
+        return
+    for arm in chosen:
+        if arm.entry.name in others:
+            yield arm, others[arm.entry.name]
+
+
+def _of_one_task(pairs: Sequence[tuple[Arm, Arm]], baseline: str) -> list[tuple[Arm, Arm]]:
+    """Return the pairs of jobs of the same task; refuse if there is none."""
+    differences = [differences_of_tasks(*pair) for pair in pairs]
+    comparable = [pair for pair, different in zip(pairs, differences, strict=True) if not different]
+    if not comparable:
+        reasons = [
+            f"{first.label} is no pair of {second.label}: {', '.join(different)}"
+            for (first, second), different in zip(pairs, differences, strict=True)
+        ]
+        problem = "; ".join([f"no job can be compared with '{baseline}'", *reasons])
+        raise ConfigError(Problem(problem, key=_BASELINE))
+    return comparable
+
+
+def _discordant(first: Arm, second: Arm) -> list[int]:
+    pairs = match(first, second).without_errors()
+    return pairs.first.index[np.not_equal(pairs.first.success, pairs.second.success)].tolist()
+
+
+# Films recorded episodes: each is simulated again from its start and its actions, and its film is the run's own.
+
+INVISIBLE = 1e-3
+"""Poses that are less apart [m, rad] make the same picture, give or take a pixel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilmedEpisode:
+    """What came of filming one episode.
+
+    Attributes:
+        job: Its job.
+        episode_index: Which episode.
+        films: Where its films lie, one for each camera.
+        reason: Why it has none, None if it has.
+        pose_difference: How far the film shows things from where they were at most [m, rad]; 0 for the very same.
+    """
+
+    job: str
+    episode_index: int
+    films: tuple[Path, ...] = ()
+    reason: str | None = None
+    pose_difference: float = 0.0
+
+
+Tell = Callable[[FilmedEpisode], None]
+
+
+def film_episodes(
+    run: Path,
+    episodes: Mapping[str, Sequence[int]],
+    options: VideoOptions,
+    settings: ReplaySettings,
+    tell: Tell,
+    *,
+    output_directory: Path | None = None,
+) -> None:
+    """Film episodes of a run under the names that the run would have given the films, with a contact sheet per job.
+
+    Args:
+        run: Directory of the run.
+        episodes: Which episodes of each job.
+        options: Which cameras, and how often.
+        settings: How episodes are simulated.
+        tell: Called with each episode, as it is known what comes of it.
+        output_directory: Where the jobs' directories lie that get the films, by default the run.
+
+    Raises:
+        ConfigError: If there is no run.
+        StorageError: If a film cannot be written.
+    """
+    entries = {job.name: job for job in read_run_plan(run).jobs}
+    for name, indices in episodes.items():
+        lines = {line.episode_index: line for line in read_commits(job_directory(run, name), name).lines}
+        files, reasons = _recordings(job_directory(run, name), lines, indices)
+        for index, reason in reasons.items():
+            tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
+        if files:
+            recorder = VideoRecorder(
+                job_directory(output_directory or run, name),
+                name,
+                options,
+                num_threads=settings.num_threads,
+                places={index: _place(entries[name], lines[index]) for index in files},
+            )
+            _film_job(files, lines, recorder, settings, tell)
+
+
+def _film_job(
+    files: Mapping[int, Path],
+    lines: Mapping[int, CommitLine],
+    recorder: VideoRecorder,
+    settings: ReplaySettings,
+    tell: Tell,
+) -> None:
+    filming = _Filming(recorder, lines, tell)
+    try:
+        with closing(recorder):
+            replay(files, settings, filming.judge, [filming])
+    except StorageError:
+        raise
+    except ArenaError as error:
+        # One environment that cannot be built again takes no other job's films.
+        for index in files:
+            if index not in filming.told:
+                filming.tell(index, reason=first_line(error))
+
+
+class _Filming(Observer):
+    """Has the episodes of one job filmed, and keeps the films of those that came out as they were recorded.
+
+    Args:
+        recorder: Films.
+        lines: What the run says of each episode, by index.
+        tell: Called with each episode.
+
+    Attributes:
+        told: Episodes that were told of.
+    """
+
+    def __init__(self, recorder: VideoRecorder, lines: Mapping[int, CommitLine], tell: Tell) -> None:
+        self.told: set[int] = set()
+        self._recorder = recorder
+        self._lines = lines
+        self._tell = tell
+        self._replayed: dict[int, ReplayedEpisode] = {}
+
+    def tell(self, index: int, films: Sequence[Path] = (), **what: str | float | None) -> None:
+        """Tell what came of an episode."""
+        self.told.add(index)
+        job = self._lines[index].job_name
+        self._tell(dataclasses.replace(FilmedEpisode(job=job, episode_index=index, films=tuple(films)), **what))
+
+    def judge(self, replayed: ReplayedEpisode) -> None:
+        """Take note of how an episode came out this time, before its end is observed."""
+        if replayed.is_damaged:
+            self.tell(replayed.episode_index, reason="its recording is damaged")
+        else:
+            self._replayed[replayed.episode_index] = replayed
+
+    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
+        """Return what the recorder films of what env slots observe."""
+        return self._recorder.pictures_to_see(environment, starting)
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        """Begin to film."""
+        self._recorder.on_episode_start(environment, starts, observation)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Film a control step."""
+        self._recorder.on_step(environment, transition)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Keep the film of an episode that came out again, with the outcome that was recorded."""
+        index = record.episode.episode_index
+        replayed, line = self._replayed.pop(index), self._lines[index]
+        films = self._recorder.videos_under_way(environment, record.env_id)
+        reason = _why_not(replayed) if films else "its environment has no such cameras"
+        if reason is not None:
+            self._recorder.discard(environment, record.env_id)
+            self.tell(index, reason=reason)
+            return
+        # An episode that was broken off is now over with its last action; the film says how the run saw it.
+        recorded = dataclasses.replace(record, outcome=line.outcome, success=line.success)
+        self._recorder.on_episode_end(environment, recorded)
+        self.tell(index, films, pose_difference=_apart(replayed))
+
+
+def _apart(replayed: ReplayedEpisode) -> float:
+    return 0.0 if replayed.difference is None else replayed.pose_difference or 0.0
+
+
+def _why_not(replayed: ReplayedEpisode) -> str | None:
+    """Return why an episode that was simulated again is not the one that was recorded, None if it is."""
+    apart = replayed.pose_difference
+    if replayed.difference is None or (apart is not None and apart <= INVISIBLE):
+        return None
+    because = [f"the environment is not the one that was recorded: {each}" for each in replayed.contents]
+    because += [f"when this was recorded, {each}" for each in replayed.other_provenance]
+    return "; ".join([f"it came out otherwise, {replayed.difference}", *because])
+
+
+def _place(entry: PlanEntry, line: CommitLine) -> FilmPlace:
+    config = entry.config
+    if config.num_rebuilds == 1 or config.num_episodes is None:
+        return FilmPlace(env_id=line.env_id)
+    rebuilds = split_evenly(config.num_episodes, config.num_rebuilds)
+    rebuild = next(number for number, indices in enumerate(rebuilds) if line.episode_index in indices)
+    return FilmPlace(env_id=line.env_id, rebuild=rebuild)
+
+
+def _recordings(
+    directory: Path, lines: Mapping[int, CommitLine], indices: Sequence[int]
+) -> tuple[dict[int, Path], dict[int, str]]:
+    """Return the file that holds each episode, and why there is none for the others."""
+    located, problems = locate_episodes(directory, directory.name)
+    files: dict[int, Path] = {}
+    reasons: dict[int, str] = {}
+    for index in indices:
+        line, candidates = lines.get(index), located.get(index, [])
+        if line is None:
+            reasons[index] = "it has not finished"
+            continue
+        whole = [file for file in candidates if read_attributes(file, index).get("checksum") == line.checksum]
+        if whole:
+            files[index] = whole[0]
+        else:
+            reasons[index] = "; ".join(["there is no recording of it", *problems])
+    return files, reasons

@@ -1,1 +1,0 @@
-"""Film episodes of a run that is over, from their recordings."""

@@ -1,1 +1,0 @@
-"""One job on one rank: build, run, report."""

@@ -1,0 +1,842 @@
+"""The jobs of a rank, one after the other: build, run its episodes, report."""
+
+import logging
+import random
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.distributed.ranks import ClaimsLostError
+from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
+from isaaclab_arena.evaluation.batching import PolicyWrapper
+from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
+from isaaclab_arena.evaluation.heartbeat import RankState, StatusPublisher
+from isaaclab_arena.evaluation.job import (
+    EVERYTHING,
+    EpisodeSupply,
+    Job,
+    beginning,
+    indices_of_rebuild,
+    indices_that_start,
+    with_length,
+)
+from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
+from isaaclab_arena.evaluation.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
+from isaaclab_arena.evaluation.process import Watchdog, allowed_silence_s, put_back
+from isaaclab_arena.evaluation.progress import ProgressObserver
+from isaaclab_arena.evaluation.queues import AssignedJob, RankWork
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
+from isaaclab_arena.evaluation.validation import environment_args
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
+from isaaclab_arena.interfaces.pictures import PicturesOnDemand
+from isaaclab_arena.interfaces.policy import PolicyBase, overrides
+from isaaclab_arena.logs import LongWork, heard_by, plain_text
+from isaaclab_arena.paths import now
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.layout import job_directory, traceback_file_name
+from isaaclab_arena.storage.provenance import SERVED_MODEL
+from isaaclab_arena.storage.run.job_reports import (
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    ServerUsage,
+    write_job_report,
+)
+
+if TYPE_CHECKING:
+    from isaaclab_arena.recording.video import VideoRecorder
+
+
+# Finishes jobs whose episodes are over, in a thread of its own, while the rank runs its next job.
+
+
+class Consolidations:
+    """Finishes one job at a time beside the next one.
+
+    Args:
+        hear: Is told how far which job has come, and None for how far at its end; see `long_work.heard_by`.
+    """
+
+    def __init__(self, hear: Callable[[str, LongWork | None], None]) -> None:
+        self._hear = hear
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="consolidation")
+        self._job: str | None = None
+        self._underway: Future[None] | None = None
+
+    def begin(self, job: str, finish: Callable[[], object]) -> None:
+        """Begin to finish a job, as soon as the job before it is finished.
+
+        Args:
+            job: Name of the job.
+            finish: Finishes it. What it raises is raised by the next call of `begin`, `wait` or `close`.
+        """
+        self.wait()
+        self._job, self._underway = job, self._pool.submit(self._finish, job, finish)
+
+    def wait(self, job: str | None = None) -> None:
+        """Return once no job is under way any more.
+
+        Args:
+            job: Wait for this job only; None for any.
+        """
+        if self._underway is None or job not in (None, self._job):
+            return
+        underway, self._underway = self._underway, None
+        underway.result()
+
+    def close(self) -> None:
+        """Wait for the job under way, and end the thread. May be called more than once."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+
+    def _finish(self, job: str, finish: Callable[[], object]) -> None:
+        with heard_by(partial(self._hear, job)):
+            finish()
+
+
+# One job under way on a rank: build or reuse what it needs, run its episodes, and know how far it has come.
+
+_LOG = logging.getLogger(__name__)
+
+
+class JobRun:
+    """One job under way, and what is known of it so far.
+
+    Args:
+        job: The job.
+        settings: What all jobs of the rank share.
+        builder: Builds the job's environments and policies, or has them from the job before.
+        watchdog: Is told that the job goes on.
+        stop_requested: Asked before every step; True ends the job there.
+        start_up: Measures how the job begins.
+
+    Attributes:
+        unfinished: The files of a job that came to its end, which have yet to be finished; otherwise None.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        settings: RankSettings,
+        builder: GroupBuilder,
+        watchdog: Watchdog,
+        stop_requested: Callable[[], bool],
+        start_up: StartUpClock,
+    ) -> None:
+        self._job = job
+        self._turn = _Turn()
+        self._settings = settings
+        self._builder = builder
+        self._observers: Sequence[Observer] = ()
+        self._watchdog = watchdog
+        self._stop_requested = stop_requested
+        self._stopwatch = Stopwatch()
+        self._start_up = start_up
+        self._started_at = now()
+        self._results: list[RolloutResult] = []
+        self._num_episodes: int | None = job.config.num_episodes
+        self._env_steps = _EnvStepCounter()
+        self._instructions = _InstructionWatch(job.config)
+        self._pictures_drawn = 0
+        self._server_usage: ServerUsage | None = None
+        self._query_times = QueryTimes()
+        self._built: BuiltGroups | None = None
+        self._simulated_by: dict[str, str] | None = None
+        self._files = JobFiles(consolidates=settings.consolidates)
+        self.unfinished: JobFiles | None = None
+
+    def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
+        """Run every rebuild of the job in which this rank has something to do, or one turn; `rest` or `end` is next.
+
+        Args:
+            directory: Directory of the job.
+            supply: Which of its episodes to run.
+            observers: Watch the job, beside its recorder.
+        """
+        self._turn.supply, self._observers = supply, observers
+        self._stopwatch.go_on()
+        if not self._results:
+            seed_global_generators(self._job.config.seed)
+        try:
+            self._run_rebuilds(directory)
+        except BaseException:
+            self.end(is_whole=False)
+            raise
+
+    def rest(self) -> None:
+        """Let others have their turn; the files stay open, and the time of the job stands still."""
+        self._stopwatch.rest()
+
+    def end(self, *, is_whole: bool) -> None:
+        """Close the job's files.
+
+        Args:
+            is_whole: Whether the job may have come to its end. If so, its files have yet to be finished.
+        """
+        self._stopwatch.go_on()
+        files, self._files = self._files, JobFiles(consolidates=self._settings.consolidates)
+        is_whole = is_whole and files.recorder is not None and not any(each.interrupted for each in self._results)
+        try:
+            if is_whole:
+                with self._stopwatch.measure(Phase.RECORD):
+                    files.end_recording()
+                self.unfinished = files
+        finally:
+            if self.unfinished is None:
+                with self._stopwatch.measure(Phase.RECORD):
+                    files.close()
+
+    def _run_rebuilds(self, directory: Path) -> None:
+        has_run = False
+        for rebuild in range(self._job.config.num_rebuilds):
+            indices = self._known_indices(rebuild)
+            if indices == ():
+                continue
+            groups = self._build(directory, anew=has_run)
+            self._prepare(directory, rebuild, [group.environment for group in groups])
+            self._run_rebuild(directory, rebuild, indices, groups)
+            has_run = True
+            if self._results[-1].interrupted:
+                return
+        if not self._results:
+            # Everything had finished before. What is left is to say what the job promises.
+            self._build(directory, anew=False)
+
+    def report(
+        self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
+    ) -> JobReport:
+        """Return how the job went.
+
+        Args:
+            status: How it ended, None for what its episodes say.
+            error: What went wrong, None where nothing did.
+            traceback_file: Where the whole traceback is.
+        """
+        interrupted = any(result.interrupted for result in self._results)
+        ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
+        watch = self._stopwatch
+        return JobReport(
+            job=self._job.config.name,
+            rank=self._settings.rank,
+            attempt=self._settings.attempt,
+            run=self._settings.run,
+            device=str(self._settings.device),
+            status=status or (ReportedStatus.FAILED if error else ended),
+            started_at=self._started_at,
+            ended_at=now(),
+            wall_s=watch.elapsed_s(),
+            build_s=watch.seconds(Phase.BUILD),
+            simulate_s=watch.seconds(Phase.SIMULATE),
+            policy_s=watch.seconds(Phase.POLICY),
+            render_s=watch.seconds(Phase.RENDER),
+            record_s=watch.seconds(Phase.RECORD),
+            idle_s=watch.idle_s(),
+            start_up=self._start_up.start_up(),
+            env_steps=self._env_steps.total,
+            pictures_drawn=self._pictures_drawn,
+            pictures_looked_at=watch.pictures_looked_at,
+            num_episodes=self._num_episodes,
+            cut_episodes=sum(result.cut_episodes for result in self._results),
+            reproducible=self._promise(),
+            plan_because=None if self._built is None else self._built.plan_because,
+            remarks=self._instructions.remarks,
+            policy_batch=None if self._built is None else self._built.policy_batch,
+            policy_server=self._server_usage,
+            query_s=None if self._job.latency is None else self._query_times.sample_s(),
+            query_pace=self._query_times.pace,
+            processor=self._settings.provenance.get("cpu"),
+            device_kind=self._settings.provenance.get("device"),
+            simulated_by=self._simulated_by,
+            error=error,
+            traceback_file=traceback_file,
+        )
+
+    def _known_indices(self, rebuild: int) -> Iterable[int] | None:
+        """Return the episodes of a rebuild, an empty tuple if there are none, None if only the policy knows."""
+        config = self._job.config
+        if config.num_episodes is None:
+            return None
+        indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._turn.supply)
+        first = next(indices, None)
+        return () if first is None else chain((first,), indices)
+
+    def _promise(self) -> Reproducible | None:
+        if self._built is None:
+            return None
+        return Reproducible.BITWISE if self._built.plan_because is None else Reproducible.PLAN
+
+    def _build(self, directory: Path, *, anew: bool) -> Sequence[EnvGroup]:
+        """Return the groups of the job's env slots; those of the job before if it asked for the same, unless anew."""
+        if anew:
+            self._builder.clear()
+        config, silence_s = self._job.config, self._settings.build_timeout_s
+        watched = self._watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
+        with watched, self._stopwatch.measure(Phase.BUILD):
+            built = self._builder.build(self._job, directory, self._start_up)
+        if built.plan_because is not None and self._built is None:
+            # What an earlier start settled may not hold on this machine alone, which then has to be heard.
+            level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
+            _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
+        if self._built is None:
+            # Asked once: it may hash the whole model.
+            self._simulated_by = dict(built.groups[0].environment.provenance())
+        self._built = built
+        played_with = self._settings.played_with.get(config.name)
+        if played_with is not None and built.plan_because is not None:
+            raise ConfigError(
+                f"job '{config.name}' cannot go on with num_envs {config.num_envs}: its episodes were played with "
+                f"{played_with}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
+                f"{played_with} again"
+            )
+        return late_groups(built.groups, self._job.latency, self._query_times)
+
+    def _prepare(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
+        files = self._files
+        if files.recorder is None:
+            files.recorder = self._new_recorder(directory, environments[0])
+            files.videos = self._new_video_recorder(directory)
+        files.recorder.begin_rebuild(environments)
+        if files.videos is not None:
+            files.videos.begin_rebuild(rebuild, environments)
+
+    def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
+        config, settings = self._job.config, self._settings
+        stated = None if self._built is None else self._built.served_model
+        served = {} if stated is None else {SERVED_MODEL: stated}
+        recorded_job = RecordedJob(
+            name=config.name,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            attempt=settings.attempt,
+            env_args=environment_args(self._job),
+            provenance={**settings.provenance, **environment.provenance(), **served, "policy_type": config.policy_type},
+            contents=settings.contents.get(config.name),
+        )
+        return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._turn.still_holds)
+
+    def _new_video_recorder(self, directory: Path) -> "VideoRecorder | None":
+        options = self._settings.video
+        if not options.wanted:
+            return None
+        from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  encoders load slowly, for films only
+
+        config = self._job.config
+        return VideoRecorder(
+            directory,
+            config.name,
+            options,
+            names_rebuilds=config.num_rebuilds > 1,
+            num_threads=self._settings.num_threads,
+        )
+
+    def _run_rebuild(
+        self,
+        directory: Path,
+        rebuild: int,
+        indices: Iterable[int] | None,
+        groups: Sequence[EnvGroup],
+    ) -> None:
+        job, policy = self._job, groups[0].policy
+        config = with_length(job.config, policy)
+        self._num_episodes = config.num_episodes
+        if indices is None and config.num_episodes is not None:
+            indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._turn.supply)
+        elif indices is None:
+            started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
+            indices = indices_that_start(job, policy, started=started, supply=self._turn.supply)
+        if not self._results:
+            # From now on the rank may die at any moment, and what its episodes promise is known.
+            write_job_report(directory, self.report(ReportedStatus.BEGUN))
+        silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
+        # An observer without hooks has every picture drawn.
+        eager = [Observer()] if self._settings.eager_pictures else []
+        self._instructions.policy = policy
+        single = groups[0] if len(groups) == 1 else None
+        play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
+        key = job.environment_key + job.policy_key
+        watched = self._watchdog.watch(job.config.name, silence_s=silence_s)
+        with watched, self._counting(groups), self._builder.set_by_code.of(" or ".join(job.foreign_parts), key):
+            result = play(
+                beginning(job, indices, self._turn.supply),
+                [
+                    self._start_up,
+                    *self._files.observers(),
+                    self._env_steps,
+                    self._instructions,
+                    *self._observers,
+                    *eager,
+                ],
+                language_instruction=job.config.language_instruction,
+                limits=self._limits(config),
+                stop_requested=self._must_stop,
+                stopwatch=self._stopwatch,
+            )
+        self._results.append(result)
+
+    @contextmanager
+    def _counting(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
+        """Count the pictures that are drawn inside the ``with`` block, and what a policy server is asked."""
+        drawing = [each.environment for each in groups if isinstance(each.environment, PicturesOnDemand)]
+        before = sum(each.pictures_drawn for each in drawing)
+        network = None if self._built is None else self._built.network
+        used_before = None if network is None else network.usage
+        if network is not None:
+            network.look_away()
+        try:
+            yield
+        finally:
+            self._pictures_drawn += sum(each.pictures_drawn for each in drawing) - before
+            if network is not None and used_before is not None:
+                self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used_before)
+
+    def _must_stop(self) -> bool:
+        """Return whether the job is to stop here; asked before every step.
+
+        Raises:
+            JobTimeoutError: If the job has taken longer than it may.
+        """
+        self._watchdog.step_finished()
+        limit_s = self._job.config.timeout_s
+        if limit_s is not None and self._stopwatch.elapsed_s() > limit_s:
+            raise JobTimeoutError(f"job '{self._job.config.name}' took longer than {limit_s:g} s, its timeout_s")
+        return self._stop_requested()
+
+    def _limits(self, config: JobConfig) -> RolloutLimits:
+        return RolloutLimits(
+            max_steps=config.num_steps,
+            max_envs=self._turn.supply.max_envs(config.num_envs),
+            episode_timeout_s=config.episode_timeout_s,
+        )
+
+
+class _Turn:
+    """What the job's current turn hands out; recorders know it and not the job, which may go before them."""
+
+    supply: EpisodeSupply = EVERYTHING
+
+    def still_holds(self, episode_index: int) -> bool:
+        return self.supply.still_holds(episode_index)
+
+
+class JobFiles:
+    """What writes a job's files; nothing until the first environment is there.
+
+    Args:
+        consolidates: Whether `finish` puts the recorded episodes into a dataset.
+    """
+
+    def __init__(self, *, consolidates: bool = True) -> None:
+        self._consolidates = consolidates
+        self.recorder: EpisodeRecorder | None = None
+        self.videos: VideoRecorder | None = None
+
+    def observers(self) -> list[Observer]:
+        """Return what watches the job."""
+        return [writer for writer in (self.recorder, self.videos) if writer is not None]
+
+    def end_recording(self) -> None:
+        """Let go of environments and of episodes under way; videos of those that finished are still drawn."""
+        if self.videos is not None:
+            self.videos.end_filming()
+        if self.recorder is not None:
+            self.recorder.close()
+
+    def finish(self) -> None:
+        """Put the recorded episodes into one dataset, and complete the videos.
+
+        Raises:
+            DamagedFileError: If recordings of finished episodes are damaged or gone; the others are in the dataset.
+        """
+        loss = None
+        try:
+            if self.recorder is not None and self._consolidates:
+                loss = self.recorder.consolidate().loss
+        finally:
+            if self.videos is not None:
+                self.videos.close()
+        if loss is not None:
+            raise DamagedFileError(loss)
+
+    def close(self) -> None:
+        """Complete the videos of episodes that finished; recorded episodes stay in files of their own."""
+        try:
+            if self.recorder is not None:
+                self.recorder.close()
+        finally:
+            if self.videos is not None:
+                self.videos.close()
+
+
+class _EnvStepCounter(Observer):
+    """Counts control steps over running env slots, also those of a rollout that raises."""
+
+    sees_pictures = False
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del environment
+        self.total += transition.num_running
+
+
+class _InstructionWatch(Observer):
+    """Notices that episodes ask for different things of a policy that never reads what they ask for.
+
+    Isaac Lab Arena's policies read ``task_description``, which they are told once for all env slots.
+
+    Attributes:
+        policy: The policy that acts.
+        remarks: What is to be said of it, which the log says when it is noticed.
+    """
+
+    sees_pictures = False
+
+    def __init__(self, config: JobConfig) -> None:
+        self._config = config
+        self._told: str | None = None
+        self._begun: defaultdict[int, dict[int, EpisodeStart]] = defaultdict(dict)
+        self._is_settled = bool(config.language_instruction)
+        self.policy: PolicyBase | None = None
+        self.remarks: tuple[str, ...] = ()
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        del observation
+        if not self._is_settled:
+            # A policy may read the words when it first acts.
+            self._begun[id(environment)].update((start.env_id, start) for start in starts)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del transition
+        starts = list(self._begun.pop(id(environment), {}).values())
+        policy = self.policy
+        while isinstance(policy, PolicyWrapper):
+            policy = policy.asked
+        if self._is_settled or policy is None or not starts:
+            return
+        # What plays recorded actions, or draws them, follows no words.
+        self._is_settled = (
+            isinstance(policy, ZeroActionPolicy | RandomActionPolicy) or policy.num_episodes() is not None
+        )
+        self._is_settled |= any(isinstance(start, WatchedStart) and start.instruction_was_read for start in starts)
+        if self._is_settled:
+            return
+        if self._told is None:
+            # One that answers with words of its own is told these in every episode.
+            answers = overrides(type(policy), "set_task_description")
+            self._told = starts[0].language_instruction if answers else environment.task_description
+        other = next((each for start in starts if (each := start.language_instruction) != self._told), None)
+        if other is None:
+            return
+        asked = f"one asks '{other:.80}', and set_task_description said '{self._told:.80}' for all"
+        remark = f"policy '{self._config.policy_type}' never reads what an episode asks for in start_episodes: {asked}"
+        self.remarks, self._is_settled = (remark,), True
+        _LOG.warning("job '%s': %s", self._config.name, remark)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        # It may have ended before its first step.
+        self._begun[id(environment)].pop(record.env_id, None)
+
+
+def seed_global_generators(seed: int) -> None:
+    """Put the process-wide generators into a state that depends on the job's seed alone.
+
+    Nothing in this package draws from them, but policies from elsewhere do, and then the same job would give other
+    results after another job, that is on another number of ranks.
+    """
+    torch.manual_seed(seed)  # noqa: TID251  the one place, for policies from elsewhere
+    np.random.seed(seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
+    random.seed(seed)
+
+
+# Runs one job after the other on a rank, and writes a report of each, whatever happens.
+
+
+class JobRunner:
+    """Runs jobs one after the other on this rank.
+
+    Args:
+        settings: What all jobs share.
+        stop_requested: Asked before every step; True ends the job under way.
+        tell: Is told what a job does before its first control step, in words, and None once that is made.
+        consolidations: Puts the episodes of a job of known length into one dataset, and completes its videos, while
+            the next job runs; None to do that before `run` returns.
+        ended: Is told the report of each job once it is written, also from the thread of ``consolidations``.
+    """
+
+    def __init__(
+        self,
+        settings: RankSettings,
+        *,
+        stop_requested: Callable[[], bool] = lambda: False,
+        tell: Callable[[str | None], None] = lambda _: None,
+        consolidations: Consolidations | None = None,
+        ended: Callable[[JobReport], None] = lambda _: None,
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._stop_requested = stop_requested
+        self._consolidations = consolidations
+        self._ended = ended
+        self._builder = GroupBuilder(settings)
+        self._open: dict[str, tuple[Job, JobRun]] = {}
+        self._import_s = settings.import_s
+        self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
+
+    def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
+        """Run one job, or this rank's part of it, and write a report; a job that takes turns is run turn by turn.
+
+        The reports of jobs that take turns are written when the next other job begins.
+
+        A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run. With
+        ``consolidations`` the report is written later, and may yet say that the dataset could not be made.
+
+        Args:
+            job: What to run.
+            observers: Watch the job, beside its recorder.
+            supply: Which of its episodes to run.
+
+        Raises:
+            DiskUnusableError: If the disk is full; the next job would fail as well, so nothing is made of this one.
+                With ``consolidations`` also if that was so for the job before.
+            ClaimsLostError: The same holds.
+            StorageError: If the report cannot be written, or that of the job before.
+        """
+        if self._consolidations is not None:
+            # The same job again, as happens where ranks take work over, writes where its episodes are taken from.
+            self._consolidations.wait(job.config.name)
+        name = job.config.name
+        taking_turns = self._settings.turns.get(name, ())
+        self._end_turns(of_all_but=taking_turns)
+        directory = self._directory(name)
+        with storage_errors("make", directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        _, job_run = self._open.pop(name, (job, None))
+        if job_run is None:
+            job_run = self._begun(job)
+        else:
+            self._tell(None)
+        failure = self._failure(partial(job_run.run, directory, supply, observers), name)
+        if failure is None and taking_turns and not self._stop_requested():
+            self._open[name] = (job, job_run)
+            job_run.rest()
+            return job_run.report()
+        return self._end(job, job_run, failure)
+
+    def close(self) -> None:
+        """Close the environment and the policy in use, and wait until the last job has its dataset and its report.
+
+        Jobs that take turns have had their last one.
+
+        Raises:
+            DiskUnusableError: See `run`.
+            StorageError: See `run`.
+        """
+        try:
+            self._end_turns()
+            self._builder.clear()
+        finally:
+            if self._consolidations is not None:
+                self._consolidations.close()
+
+    def _directory(self, name: str) -> Path:
+        return job_directory(self._settings.output_directory, name)
+
+    def _begun(self, job: Job) -> JobRun:
+        start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
+        # Jobs after the first find everything imported.
+        self._import_s = None if self._import_s is None else 0.0
+        return JobRun(job, self._settings, self._builder, self._watchdog, self._stop_requested, start_up)
+
+    def _end_turns(self, of_all_but: Collection[str] = ()) -> None:
+        """End the jobs that have had their last turn."""
+        for name in [name for name in self._open if name not in of_all_but]:
+            self._end(*self._open.pop(name), failure=None)
+
+    def _end(self, job: Job, job_run: JobRun, failure: tuple[str, str] | None) -> JobReport:
+        """Finish a job's files and write its report, or begin to."""
+        name = job.config.name
+        is_cut_short = name in self._settings.turns and self._stop_requested()
+        if failure is None:
+            failure = self._failure(partial(job_run.end, is_whole=not is_cut_short), name)
+        error, traceback_file = failure or (None, None)
+        report = job_run.report(error=error, traceback_file=traceback_file)
+        if is_cut_short and error is None:
+            report = replace(report, status=ReportedStatus.INTERRUPTED)
+        # Not with `job_run`, whose environment and policy would stay in memory beside those of the next job.
+        return self._finish_or_begin_to(job, self._directory(name), job_run.unfinished, report)
+
+    def _failure(self, act: Callable[[], object], name: str) -> tuple[str, str] | None:
+        """Do something for a job; return what went wrong, in one line, and the file with the traceback, or None."""
+        try:
+            with put_back():
+                act()
+        except (DiskUnusableError, ClaimsLostError):
+            # Neither is the job's fault, and the next job would meet it too.
+            raise
+        except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
+            failure = describe(raised), self._write_traceback(name)
+            # What took part in a failure may be in any state, and the next job deserves better.
+            self._builder.clear()
+            return failure
+        return None
+
+    def _finish_or_begin_to(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
+        finish = partial(self._finish, job, directory, files, report)
+        # That a job of unknown length has ended is known from its report alone, before other ranks hear that it has.
+        is_known = job.config.num_episodes is not None
+        if self._consolidations is None or files is None or not is_known:
+            return finish()
+        self._consolidations.begin(job.config.name, finish)
+        return report
+
+    def _finish(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
+        """Finish the files of a job, and write its report."""
+        if files is not None:
+            begin_s = time.perf_counter()
+            try:
+                files.finish()
+            except DiskUnusableError:
+                raise
+            except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
+                traceback_file = self._write_traceback(job.config.name)
+                report = replace(
+                    report, status=ReportedStatus.FAILED, error=describe(raised), traceback_file=traceback_file
+                )
+            took_s = time.perf_counter() - begin_s
+            report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
+        write_job_report(directory, report)
+        self._ended(report)
+        return report
+
+    def _write_traceback(self, name: str) -> str:
+        path = self._directory(name) / traceback_file_name(self._settings.rank, self._settings.attempt)
+        with storage_errors("write", path):
+            path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
+        _LOG.error("job '%s' failed; its traceback is in %s", name, path)
+        _LOG.debug("%s", traceback.format_exc())
+        return str(path.relative_to(self._settings.output_directory))
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception in one line that can be written anywhere, whatever it holds."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  an exception of a user's that cannot even say what is wrong
+        message = "it cannot say why"
+    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+# Runs the jobs that a rank takes from its queue, one after the other, and says how they go.
+
+
+class RankJobs:
+    """The jobs of one rank.
+
+    Args:
+        work: What the rank has to do.
+        settings: What all its jobs share.
+        stop_requested: Whether this rank was told to stop.
+        fail_fast: Whether the first job that fails is the rank's last.
+        asks_questions: Whether answers may end jobs early.
+        begins: Is told the name of each job before its first file is written.
+    """
+
+    def __init__(
+        self,
+        work: RankWork,
+        settings: RankSettings,
+        *,
+        stop_requested: Callable[[], bool],
+        fail_fast: bool = False,
+        asks_questions: bool = False,
+        begins: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._work = work
+        self._settings = settings
+        self._stop_requested = stop_requested
+        self._fail_fast = fail_fast
+        self._asks_questions = asks_questions
+        self._begins = begins
+
+    def run(self, publisher: StatusPublisher) -> RankState:
+        """Run the jobs until nothing is left for this rank, say how that ended, and return it.
+
+        Args:
+            publisher: Publishes the status of this rank.
+
+        Raises:
+            StorageError: If a file of the run cannot be written.
+        """
+        queue, runner = self._work.queue, self._new_runner(publisher)
+        state = RankState.FINISHED
+        try:
+            while not self._stop_requested() and (assigned := queue.next_job()) is not None:
+                failed = self._run_one(assigned, runner, publisher)
+                if failed and self._fail_fast:
+                    state = RankState.FAILED
+                    break
+        finally:
+            runner.close()
+        if self._stop_requested():
+            state = RankState.INTERRUPTED
+        elif self._asks_questions:
+            publisher.leave_the_rest()
+        publisher.set_state(state)
+        return state
+
+    def _run_one(self, assigned: AssignedJob, runner: JobRunner, publisher: StatusPublisher) -> bool:
+        """Run a job, or this rank's part of it, and return whether it failed."""
+        job = assigned.job
+        self._begins(job.config.name)
+        publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
+        observers = [ProgressObserver(publisher), *assigned.observers, *self._work.observers]
+        with heard_by(publisher.hear):
+            report = runner.run(job, observers, supply=assigned.supply)
+        failed = report.status is ReportedStatus.FAILED or self._work.fails(job)
+        if report.status is not ReportedStatus.INTERRUPTED:
+            publisher.leave_job()
+            self._work.queue.job_ended(job, failed=failed)
+        return failed
+
+    def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
+        return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
+
+    def _new_runner(self, publisher: StatusPublisher) -> JobRunner:
+        def ended(report: JobReport) -> None:
+            if report.status is not ReportedStatus.INTERRUPTED:
+                publisher.finish_job(failed=report.status is ReportedStatus.FAILED)
+            _LOG.debug("job '%s' %s after %.1f s", report.job, report.status, report.wall_s)
+
+        return JobRunner(
+            self._settings,
+            stop_requested=self._stop_requested,
+            tell=publisher.prepare,
+            # A run that is to end at its first failure has to know of it before the next job begins.
+            consolidations=None if self._fail_fast else Consolidations(publisher.hear_of),
+            ended=ended,
+        )

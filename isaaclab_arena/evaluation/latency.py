@@ -1,0 +1,698 @@
+"""Late answers: policies whose answers come some control steps of simulated time after the query."""
+
+import csv
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+
+from isaaclab_arena.config.schema import MAX_MS, Delays, LatencyConfig, Meanwhile
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, first_line
+from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
+from isaaclab_arena.evaluation.pipelined import EnvGroup
+from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action
+from isaaclab_arena.interfaces.environment import HOLDS_LAST, Environment, HoldAction, Observation
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, chunks_of, declared_options
+from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnswersChunks, ChunkTraits, Continuation, StatesChunks
+from isaaclab_arena.storage.run.job_reports import MAX_QUERY_TIMES, QueryPace
+
+# How long queries take on this machine, as a sample of bounded size.
+
+
+class QueryTimes:
+    """Keeps every query's time at first, then every second one's, and so on, so that all of a job are represented.
+
+    Attributes:
+        pace: How often the policy is asked while the world waits; None where it does not wait.
+    """
+
+    def __init__(self) -> None:
+        self.pace: QueryPace | None = None
+        self._kept_s: list[float] = []
+        self._stride, self._number = 1, 0
+
+    def add(self, seconds: float) -> None:
+        """Count a query."""
+        if self._number % self._stride == 0:
+            self._kept_s.append(round(seconds, 7))
+        self._number += 1
+        if len(self._kept_s) > MAX_QUERY_TIMES:
+            self._kept_s = self._kept_s[::2]
+            self._stride *= 2
+
+    def sample_s(self) -> tuple[float, ...]:
+        """Return the times [s]."""
+        return tuple(self._kept_s)
+
+
+# How many control steps answers are late, from what a job says in steps or in milliseconds.
+
+COLUMN = "latency_ms"
+"""The column of a file of measured latencies."""
+
+MAX_LATENCIES = 100_000
+_PARTS_OF_A_RANGE = 1000
+_ROUNDING = 1e-9
+
+
+def in_steps(low: int, high: int) -> Delays:
+    """Return delays of ``low`` to ``high`` control steps, all as likely."""
+    return Delays(steps=tuple((number, 1) for number in range(low, high + 1)))
+
+
+def in_time(latencies_ms: Iterable[float], control_dt: float) -> Delays:
+    """Return delays that are given as times, each rounded up to control steps.
+
+    Args:
+        latencies_ms: Latencies, each as likely as the others [ms].
+        control_dt: Time between two control steps [s].
+    """
+    steps = (math.ceil(each / (1000.0 * control_dt) - _ROUNDING) for each in latencies_ms)
+    return Delays(steps=tuple(sorted(Counter(max(0, each) for each in steps).items())), control_dt=control_dt)
+
+
+def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | None:
+    """Return the latencies that a job gives as times [ms]; None where it gives steps, or has them measured.
+
+    Args:
+        config: The job's key ``latency``.
+        directory: What a relative path starts from.
+
+    Raises:
+        ConfigError: If the file is missing or wrong.
+    """
+    if config.file is not None:
+        return _read(directory / config.file)
+    if config.ms is None:
+        return None
+    low, high = config.ms
+    if low == high:
+        return (low,)
+    # The middle of each of many equal parts stands for the part.
+    shares = (np.arange(_PARTS_OF_A_RANGE) + 0.5) / _PARTS_OF_A_RANGE
+    return tuple((low + (high - low) * shares).tolist())
+
+
+def _read(path: Path) -> tuple[float, ...]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            table = csv.DictReader(file)
+            if COLUMN not in (table.fieldnames or ()):
+                raise _in_file(f"'{path}' has no column '{COLUMN}', which holds one latency a line [ms]")
+            texts = [line[COLUMN] for line in table]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _in_file(f"'{path}' cannot be read: {first_line(error)}") from error
+    return _checked(texts, path)
+
+
+def _checked(texts: Sequence[str | None], path: Path) -> tuple[float, ...]:
+    if not 1 <= len(texts) <= MAX_LATENCIES:
+        raise _in_file(f"'{path}' has {len(texts)} latencies; 1 to {MAX_LATENCIES} can be drawn from")
+    latencies = []
+    for number, text in enumerate(texts, start=2):
+        try:
+            value = float(text or "")
+        except ValueError:
+            value = math.nan
+        if not 0.0 <= value <= MAX_MS:
+            raise _in_file(f"'{path}': line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms")
+        latencies.append(value)
+    return tuple(latencies)
+
+
+def _in_file(message: str) -> ConfigError:
+    return ConfigError(Problem(message, key="latency.file"))
+
+
+# Ask any policy for chunks of actions of some env slots, however it is asked otherwise.
+
+ONE_STEP = ChunkTraits(played=1, predicted=1)
+
+
+class Answers(Protocol):
+    """Who is asked: a policy that answers with chunks, or one that answers with an action."""
+
+    traits: ChunkTraits
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """Take up what some env slots show, once in every control step."""
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
+    ) -> torch.Tensor:
+        """Return chunks of some env slots; see `AnswersChunks.chunks`."""
+        ...
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots at whose pictures the policy looks next, None for all.
+
+        Args:
+            env: The environment.
+            starting: Env slots in which an episode is about to begin.
+            asking: Env slots that ask in their next step.
+        """
+        ...
+
+
+def answers_of(policy: PolicyBase, *, waits: bool = False) -> Answers:
+    """Return how a policy is asked for chunks.
+
+    Args:
+        policy: The policy.
+        waits: Whether no answer is late. Then a policy may combine chunks as it likes.
+
+    Raises:
+        ConfigError: If its options combine chunks in a way that nobody else can.
+    """
+    asked = policy.asked if isinstance(policy, FixedBatchPolicy) else policy
+    chunked = chunks_of(asked)
+    if chunked is None:
+        return _OneStep(policy, in_some=not waits)
+    try:
+        return _Chunked(policy, chunked)
+    except ConfigError:
+        if waits:
+            return _OneStep(policy, in_some=False)
+        raise
+
+
+class _Chunked:
+    def __init__(self, policy: PolicyBase, asked: AnswersChunks) -> None:
+        self._asked = asked
+        self._wide = policy if isinstance(policy, FixedBatchPolicy) else None
+        self.traits = asked.chunk_traits()
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        self._asked.look(*self._seen(env, observation), env_ids)
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
+    ) -> torch.Tensor:
+        return self._asked.chunks(*self._seen(env, observation), env_ids, going_on)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
+        del env
+        shown = {*self.traits.picture_steps}
+        if not shown:
+            return ()
+        # Which earlier step a query will show is not known before that step is over.
+        return [*starting, *asking] if shown == {0} else None
+
+    def _seen(self, env: Environment, observation: Observation) -> tuple[Environment, Observation]:
+        if self._wide is None:
+            return env, observation
+        return self._wide.view_of(env), self._wide.seen(env, observation)
+
+
+class _OneStep:
+    """A policy that cannot act in some env slots alone is asked in every step; what nobody has asked for is dropped."""
+
+    traits = ONE_STEP
+
+    def __init__(self, policy: PolicyBase, *, in_some: bool) -> None:
+        self._policy = policy
+        self._some = policy if in_some and isinstance(policy, ActsInSome) and acts_in_some(policy) else None
+        self._action = torch.zeros(0)
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        del env_ids
+        if self._some is None:
+            self._action = checked_action(self._policy.get_action(env, observation), env)
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
+    ) -> torch.Tensor:
+        del going_on
+        if self._some is not None:
+            self._action = action_tensor(self._some.act_in_some(env, observation, env_ids))
+        return self._action[list(env_ids), None].to("cpu", torch.float32)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
+        wanted = announced_pictures(self._policy, env, starting)
+        if self._some is None or wanted is None:
+            return wanted if self._some is None else [*starting, *asking]
+        return [env_id for env_id in wanted if env_id in {*starting, *asking}]
+
+
+# What new chunks go on from in real-time chunking, as pure functions.
+
+
+def soft_mask(horizon: int, *, committed: int, planned: int) -> torch.Tensor:
+    """Return how strongly each action of a new chunk is bound to the one that is planned for its step.
+
+    Black, Galliker and Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025, arXiv 2506.07339,
+    equation 5: 1 for actions that are played before the chunk is there, then less and less, 0 where none is planned.
+
+    Args:
+        horizon: Actions of the new chunk.
+        committed: Those that are played before it is there.
+        planned: Those for whose step an action is planned, at least as many.
+
+    Returns:
+        Shape: (horizon,), float32.
+    """
+    weights = torch.zeros(horizon)
+    weights[:committed] = 1.0
+    for place in range(committed, planned):
+        remaining = (planned - place) / (planned - committed + 1)
+        weights[place] = remaining * math.expm1(remaining) / math.expm1(1.0)
+    return weights
+
+
+def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -> Continuation:
+    """Return what the chunks of some env slots go on from.
+
+    Args:
+        plans: Their present chunks. Shape: (n, horizon, action_dim).
+        played: Actions of them that belong to earlier steps, ``horizon`` where there is no chunk. Shape: (n,), int64.
+        committed: Actions that are played before the new chunks are there.
+    """
+    horizon = plans.shape[1]
+    actions = torch.zeros_like(plans)
+    weights = torch.zeros(plans.shape[:2])
+    for place, begin in enumerate(played.tolist()):
+        planned = horizon - begin
+        actions[place, :planned] = plans[place, begin:]
+        if planned > 0:
+            weights[place] = soft_mask(horizon, committed=committed, planned=planned)
+    return Continuation(actions=actions, weights=weights)
+
+
+def bound(chunks: torch.Tensor, going_on: Continuation) -> torch.Tensor:
+    """Return chunks with the actions that were committed in place of those that the network made of them.
+
+    Args:
+        chunks: What the network answered. Shape: (n, horizon, action_dim).
+        going_on: What it was to go on from.
+    """
+    is_committed = (going_on.weights >= 1.0)[:, :, None]
+    return torch.where(is_committed, going_on.actions, chunks)
+
+
+# Tell why the answers of a policy cannot be late in an environment in the way that a job asks for.
+
+
+def refusals(
+    delays: Delays,
+    meanwhile: Meanwhile,
+    environment: Environment,
+    *,
+    traits: ChunkTraits | None = None,
+) -> list[Problem]:
+    """Return every problem, with its key within the job.
+
+    Args:
+        delays: How many control steps answers are late.
+        meanwhile: What the robot does until they are there.
+        environment: Where it does that; only its attributes are read.
+        traits: What the policy answers with, None where nobody knows yet.
+    """
+    problems, longest = [], delays.longest
+    if longest >= environment.max_episode_length:
+        message = f"answers are up to {longest} control steps late; an episode has {environment.max_episode_length}"
+        problems.append(Problem(message, key="latency"))
+    if meanwhile is Meanwhile.HOLD and longest and environment.hold_action is None:
+        message = (
+            "'hold' needs an action that keeps the robot still, and the environment declares none "
+            "(Environment.hold_action); declare it, or say wait or chunk"
+        )
+        problems.append(Problem(message, key="latency.meanwhile"))
+    if meanwhile not in (Meanwhile.CHUNK, Meanwhile.RTC):
+        return problems
+    if traits is not None and 2 * longest > traits.predicted:
+        predicted = f"{traits.predicted} action{'s' if traits.predicted > 1 else ''}"
+        message = (
+            f"'{meanwhile}': answers are up to {longest} control steps late and the policy predicts {predicted}, which "
+            f"would be used up; at most {traits.predicted // 2} steps late are possible, or say hold"
+        )
+        problems.append(Problem(message, key="latency.meanwhile"))
+    if meanwhile is Meanwhile.RTC and traits is not None and not traits.can_continue:
+        message = "'rtc' needs a policy that can be given the actions to go on from, and this one cannot; say chunk"
+        problems.append(Problem(message, key="latency.meanwhile"))
+    return problems
+
+
+# What each env slot plays, what it waits for and when it asks next, in control steps of its own episode.
+
+_NEVER = -1
+
+
+class Timelines:
+    """The plans of all env slots, on the CPU.
+
+    An env slot has one query under way at most. Its answer belongs to the step of the query and comes some steps later.
+
+    Args:
+        num_envs: Number of env slots.
+        traits: How many actions a chunk has.
+        action_dim: Numbers of an action.
+        lead: How many steps before its chunk is used up an env slot asks for the next one. With 0 it plays every
+            action of a chunk, from the first one on, when the chunk is there. Otherwise it goes on with the chunk that
+            it has, and of the next one it leaves out the actions that are late.
+
+    Attributes:
+        queries: Queries of each env slot's episode so far. Shape: (num_envs,), int64.
+        stale_steps: Steps of it in which an answer was awaited. Shape: (num_envs,), int64.
+        length: All steps of it. Shape: (num_envs,), int64.
+    """
+
+    def __init__(self, num_envs: int, traits: ChunkTraits, action_dim: int, *, lead: int, goes_on: bool) -> None:
+        self._traits, self._lead, self._goes_on = traits, lead, goes_on
+        self.plans = torch.zeros(num_envs, traits.predicted, action_dim)
+        self._answers = torch.zeros_like(self.plans)
+        self._begin, self._end, self._asked, self._due = (
+            torch.full((num_envs,), _NEVER, dtype=torch.int64) for _ in range(4)
+        )
+        self._active = torch.zeros(num_envs, dtype=torch.bool)
+        self.queries, self.stale_steps, self.length = (torch.zeros(num_envs, dtype=torch.int64) for _ in range(3))
+
+    def restart(self, env_ids: torch.Tensor) -> None:
+        """Begin anew in some env slots, without a plan. Shape: (n,), int64."""
+        self._active[env_ids] = True
+        for numbers in (self._asked, self._due):
+            numbers[env_ids] = _NEVER
+        for counts in (self._begin, self._end, self.queries, self.stale_steps, self.length):
+            counts[env_ids] = 0
+
+    def rest(self, env_ids: Sequence[int]) -> None:
+        """Ask for some env slots no more."""
+        self._active[list(env_ids)] = False
+
+    @property
+    def active(self) -> list[int]:
+        """The env slots in which an episode is under way."""
+        return torch.nonzero(self._active).flatten().tolist()
+
+    def asking(self) -> list[int]:
+        """Return the env slots that ask in their next step."""
+        is_waiting = self._due != _NEVER
+        return torch.nonzero(self._active & ~is_waiting & (self._end - self.length <= self._lead)).flatten().tolist()
+
+    def played(self, env_ids: Sequence[int]) -> torch.Tensor:
+        """Return how many actions of their plans belong to earlier steps; all where there is no plan. Shape: (n,)."""
+        slots = torch.tensor(list(env_ids), dtype=torch.int64)
+        is_first = self.queries[slots] == 0
+        played = (self.length - self._begin)[slots].clamp(max=self._traits.predicted)
+        return played.masked_fill(is_first, self._traits.predicted)
+
+    def ask(self, env_ids: Sequence[int], chunks: torch.Tensor, delays: Sequence[int]) -> None:
+        """Take the answers to queries of this step, for when they are there.
+
+        Args:
+            env_ids: The env slots.
+            chunks: Their answers. Shape: (n, predicted, action_dim).
+            delays: Control steps until each of them is there.
+        """
+        slots = torch.tensor(list(env_ids), dtype=torch.int64)
+        self._answers[slots] = chunks
+        self._asked[slots] = self.length[slots]
+        self._due[slots] = self.length[slots] + torch.tensor(list(delays), dtype=torch.int64)
+        self.queries[slots] += 1
+        self._receive()
+
+    def next_actions(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the next action of every env slot and which of them have one, and let a step pass.
+
+        Returns:
+            Shapes: (num_envs, action_dim), and (num_envs,), bool.
+        """
+        place = self.length - self._begin
+        has_one = self._active & (self.queries > 0) & (place < self._traits.predicted) & (self.length < self._end)
+        if self._goes_on:
+            has_one = self._active & (self.queries > 0) & (place < self._traits.predicted)
+        slots = torch.arange(len(place))
+        action = torch.where(has_one[:, None], self.plans[slots, place.clamp(0, self._traits.predicted - 1)], 0.0)
+        self.stale_steps += self._active & (self._due != _NEVER)
+        self.length += self._active
+        self._receive()
+        return action, has_one
+
+    def _receive(self) -> None:
+        """Make the answers that are there by now the plans."""
+        there = (self._due != _NEVER) & (self._due <= self.length)
+        late = (self.length - self._asked) if self._goes_on else torch.zeros_like(self.length)
+        self._begin = torch.where(there, self.length - late, self._begin)
+        most = torch.full_like(late, self._traits.predicted)
+        self._end = torch.where(there, self._begin + torch.minimum(late + self._traits.played, most), self._end)
+        self.plans = torch.where(there[:, None, None], self._answers, self.plans)
+        self._due[there] = _NEVER
+
+
+# Make the answers of any policy late, by control steps of simulated time.
+#
+# Neither the wall clock nor other episodes have a part in it. So the same episodes come out on any number of ranks,
+# for any number of env slots, and after any interruption.
+
+STALE_SHARE = "latency.stale_share"
+"""Metric of an episode: the share of its control steps in which an answer was awaited."""
+
+QUERIES_PER_S = "latency.queries_per_s"
+"""Metric of an episode: queries in a second of robot time."""
+
+
+class LatePolicy(PolicyWrapper):
+    """Asks another policy, and plays each answer some control steps after the observation that it was made from.
+
+    The first answer of an episode is waited for: a robot begins when it knows what to do.
+
+    Args:
+        policy: The other policy.
+        delays: How many control steps answers are late.
+        meanwhile: What the robot does until they are there; nothing of it is late with `Meanwhile.WAIT`.
+        times: Is told how long queries take.
+    """
+
+    def __init__(self, policy: PolicyBase, delays: Delays, meanwhile: Meanwhile, times: QueryTimes) -> None:
+        super().__init__(policy)
+        self._delays, self._meanwhile, self._times = delays, meanwhile, times
+        self.traits = policy.traits
+        self._answers: Answers = answers_of(policy, waits=meanwhile is Meanwhile.WAIT)
+        self._generators: dict[int, np.random.Generator] = {}
+        self._timelines: Timelines | None = None
+        self._last: torch.Tensor | None = None
+        self._control_dt = 0.0
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse what cannot work with this policy in this environment; see `refusals`.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        problems = refusals(self._delays, self._meanwhile, env, traits=self._answers.traits)
+        if problems:
+            raise ConfigError(problems)
+        if self._meanwhile is Meanwhile.WAIT:
+            # Episodes say nothing of it, so that they are to the last bit those without latency.
+            self._times.pace = QueryPace(steps=self._answers.traits.played, control_dt=env.control_dt)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return what every env slot does now. Shape: (num_envs, action_dim)."""
+        timelines = self._timelines_of(env)
+        asking, began_s = timelines.asking(), time.perf_counter()
+        self._answers.look(env, observation, timelines.active)
+        if asking:
+            self._ask(env, observation, timelines, asking)
+            self._times.add(time.perf_counter() - began_s)
+        action, has_one = timelines.next_actions()
+        if self._last is None or self._last.shape != action.shape:
+            self._last = torch.zeros_like(action)
+        self._last = torch.where(has_one[:, None], action, held(env.hold_action, self._last))
+        return self._last.to(env.device, non_blocking=True)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start or ask next, if the other policy looks at their pictures."""
+        return self._answers.pictures_to_see(env, starting, self._timelines_of(env).asking())
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Tell the other policy, and begin with a query."""
+        self.asked.start_episodes(env, starts)
+        self._control_dt = env.control_dt
+        for start in starts:
+            self._generators[start.env_id] = start.episode.latency_generator()
+        self._timelines_of(env).restart(torch.tensor([start.env_id for start in starts], dtype=torch.int64))
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Tell the other policy, and ask for these env slots no more."""
+        self.asked.end_episodes(env, env_ids)
+        self._timelines_of(env).rest(env_ids)
+
+    def episode_metrics(self, env_id: int) -> Mapping[str, float]:
+        """Return the share of stale actions and the queries in a second; see `MeasuresEpisodes`."""
+        timelines = self._timelines
+        if self._meanwhile is Meanwhile.WAIT or timelines is None or not int(timelines.length[env_id]):
+            return {}
+        length = int(timelines.length[env_id])
+        return {
+            STALE_SHARE: int(timelines.stale_steps[env_id]) / length,
+            QUERIES_PER_S: int(timelines.queries[env_id]) / (length * self._control_dt),
+        }
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Reset the other policy, and forget what is planned."""
+        self.asked.reset(env_ids)
+        if env_ids is None:
+            self._timelines, self._last = None, None
+        elif self._timelines is not None:
+            self._timelines.restart(env_ids.cpu())
+
+    def _ask(self, env: Environment, observation: Observation, timelines: Timelines, asking: list[int]) -> None:
+        going_on = None
+        if self._meanwhile is Meanwhile.RTC and self._delays.longest:
+            played = timelines.played(asking)
+            going_on = continuation(timelines.plans[asking], played, committed=self._delays.longest)
+        chunks = self._answers.chunks(env, observation, asking, going_on)
+        if going_on is not None:
+            chunks = bound(chunks, going_on)
+        delays = [self._delay(env_id, is_first=not int(timelines.queries[env_id])) for env_id in asking]
+        timelines.ask(asking, chunks, delays)
+
+    def _delay(self, env_id: int, *, is_first: bool) -> int:
+        """Return how late the next answer of an env slot is."""
+        generator = self._generators.get(env_id)
+        if is_first or generator is None or self._meanwhile is Meanwhile.WAIT:
+            return 0
+        return self._delays.draw(generator)
+
+    def _timelines_of(self, env: Environment) -> Timelines:
+        if self._timelines is None or len(self._timelines.length) != env.num_envs:
+            goes_on = self._meanwhile in (Meanwhile.CHUNK, Meanwhile.RTC)
+            self._timelines = Timelines(
+                env.num_envs,
+                self._answers.traits,
+                env.action_spec.shape[0],
+                lead=self._delays.longest if goes_on else 0,
+                goes_on=goes_on,
+            )
+        return self._timelines
+
+
+def held(declared: HoldAction, last: torch.Tensor) -> torch.Tensor:
+    """Return what a robot does that is told nothing new. Shape: (num_envs, action_dim).
+
+    Args:
+        declared: What its environment says; see `HoldAction`.
+        last: The last actions. Shape: (num_envs, action_dim).
+    """
+    if declared is None or declared == HOLDS_LAST:
+        return last
+    stays = torch.tensor([value is None for value in declared])
+    fixed = torch.tensor([0.0 if value is None else float(value) for value in declared])
+    return torch.where(stays, last, fixed)
+
+
+# What a job's key ``latency`` comes to with its environment and its policy, and the policies that follow from it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLatency:
+    """How late the answers in a job are.
+
+    Attributes:
+        config: What the job says.
+        latencies_ms: The latencies where they are given as times [ms].
+        delays: What they come to in control steps; None as long as nobody knows how long one is, or has measured.
+    """
+
+    config: LatencyConfig
+    latencies_ms: tuple[float, ...] | None = None
+    delays: Delays | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Whether new chunks go on from planned actions, as far as it is known how late answers are."""
+        return self.config.meanwhile is Meanwhile.RTC and (self.delays is None or self.delays.longest > 0)
+
+    def measured(self, delays: Delays | None) -> Self:
+        """Return it with delays that were measured; what the job itself says stands."""
+        return replace(self, delays=delays) if self.config.measured and delays is not None else self
+
+    def delays_in(self, environment: Environment) -> Delays:
+        """Return the delays in an environment.
+
+        Raises:
+            ConfigError: If they were to be measured, and nobody has.
+        """
+        if self.delays is not None:
+            return self.delays
+        if self.latencies_ms is None:
+            raise ConfigError("its latency was to be measured when the run started, and was not")
+        return in_time(self.latencies_ms, environment.control_dt)
+
+
+def job_latency(
+    config: LatencyConfig | None,
+    directory: Path,
+    environment: tuple[EnvironmentBuilder, Any],
+    policy: tuple[type[PolicyBase], Mapping[str, Any]],
+) -> JobLatency | None:
+    """Return how late the answers in a job are, None for a job that does not say; nothing is simulated for it.
+
+    Args:
+        config: The job's key ``latency``.
+        directory: What a relative path in it starts from.
+        environment: What builds the environment, and its options.
+        policy: Class of the policy, and its options.
+
+    Raises:
+        ConfigError: With everything that is known to be wrong before environment and policy are built.
+    """
+    if config is None:
+        return None
+    latency = JobLatency(config=config, latencies_ms=latencies_of(config, directory))
+    if config.steps is not None:
+        latency = replace(latency, delays=in_steps(*config.steps))
+    builder, environment_config = environment
+    if not isinstance(builder, SampleBuilder) or config.measured:
+        return latency
+    try:
+        sample = builder.sample(environment_config)
+    except EnvironmentBuildError:
+        # Its job will tell, and fail alone.
+        return latency
+    try:
+        delays = latency.delays_in(sample)
+        problems = refusals(delays, config.meanwhile, sample, traits=_stated(*policy, config.meanwhile))
+    finally:
+        sample.close()
+    if problems:
+        raise ConfigError(problems)
+    return replace(latency, delays=delays)
+
+
+def _stated(policy_class: type[PolicyBase], options: Mapping[str, Any], meanwhile: Meanwhile) -> ChunkTraits | None:
+    """Return what is known of a policy's chunks before it is built, None for nothing, or where it does not matter."""
+    if meanwhile is Meanwhile.WAIT:
+        return None
+    if not hasattr(policy_class, "chunks"):
+        return ONE_STEP
+    config = declared_options(policy_class).read(options, owner="policy")
+    return policy_class.stated_chunks(config) if isinstance(policy_class, StatesChunks) else None
+
+
+def late_groups(groups: Sequence[EnvGroup], latency: JobLatency | None, times: QueryTimes) -> Sequence[EnvGroup]:
+    """Return the groups of a job's env slots with policies whose answers are late; the groups themselves without.
+
+    Args:
+        groups: Environments and policies.
+        latency: How late answers are, None for a job that does not say.
+        times: Is told how long queries take.
+
+    Raises:
+        ConfigError: If they cannot be late there; see `refusals`.
+    """
+    return groups if latency is None else [_late(group, latency, times) for group in groups]
+
+
+def _late(group: EnvGroup, latency: JobLatency, times: QueryTimes) -> EnvGroup:
+    delays = latency.delays_in(group.environment)
+    policy = LatePolicy(group.policy, delays, latency.config.meanwhile, times)
+    policy.check_environment(group.environment)
+    return replace(group, policy=policy)

@@ -1,0 +1,356 @@
+"""The loop for groups of env slots that take turns: one is simulated while the policy acts for another."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait as wait_for_pipes
+
+import torch
+
+from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.evaluation.policy_answers import Phase, PolicyAnswer, Stopwatch
+from isaaclab_arena.evaluation.rollout import EpisodeLoop, attempt_of, begins_steps
+from isaaclab_arena.evaluation.running_episodes import NO_LIMITS, RolloutLimits, RolloutResult
+from isaaclab_arena.interfaces.environment import BeginsSteps, Environment, Step
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
+
+# Control steps of one environment on a thread or in workers, while the policy acts for another environment.
+
+_LONGEST_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """A step that was made on another thread.
+
+    Attributes:
+        step: What came of it.
+        taken_s: How long it took [s].
+        rendered_s: How much of that went into pictures [s].
+        done: When a GPU has done it.
+    """
+
+    step: Step
+    taken_s: float
+    rendered_s: float
+    done: torch.cuda.Event | None
+
+
+class Stepping(ABC):
+    """Steps of an environment that nobody else uses between `begin` and `finish`.
+
+    Only the time that `finish` waits is counted: what happens while the policy acts costs the job nothing.
+    """
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether `finish` would return the step that was begun without waiting for it."""
+
+    @abstractmethod
+    def begin(self, action: torch.Tensor) -> None:
+        """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
+
+    @abstractmethod
+    def finish(self) -> Step:
+        """Wait for the step, and return it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait for a step under way; no other one follows."""
+
+
+def stepping_of(environment: Environment, stopwatch: Stopwatch) -> Stepping:
+    """Return what makes steps of an environment while something else is done.
+
+    Args:
+        environment: What is stepped.
+        stopwatch: Counts how long is waited.
+    """
+    if begins_steps(environment):
+        return SteppingElsewhere(environment, stopwatch)
+    return BackgroundStepping(environment, stopwatch)
+
+
+def wait_for_one(steppings: Sequence[Stepping]) -> None:
+    """Wait until one of some steps is done that were begun in environments of the same kind."""
+    threads = [each.under_way for each in steppings if isinstance(each, BackgroundStepping)]
+    if threads:
+        wait_for_futures(threads, return_when=FIRST_COMPLETED)
+        return
+    elsewhere = [each for each in steppings if isinstance(each, SteppingElsewhere)]
+    while not any(each.is_done for each in elsewhere):
+        # A worker that never answers is done, too, when it is late.
+        wait_for_pipes([pipe for each in elsewhere for pipe in each.unanswered], _LONGEST_WAIT_S)
+
+
+class SteppingElsewhere(Stepping):
+    """Has steps made by an environment's own processes, without a thread.
+
+    Args:
+        environment: What is stepped.
+        stopwatch: Counts how long is waited.
+    """
+
+    def __init__(self, environment: BeginsSteps, stopwatch: Stopwatch) -> None:
+        self._environment, self._stopwatch = environment, stopwatch
+        self._is_under_way = False
+
+    @property
+    def unanswered(self) -> Sequence[int]:
+        """What can be read when the step is done; see `BeginsSteps`."""
+        return self._environment.unanswered
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all processes have answered; see `Stepping`."""
+        return not self.unanswered
+
+    def begin(self, action: torch.Tensor) -> None:
+        """Begin a step; see `Stepping`."""
+        with self._stopwatch.measure(Phase.SIMULATE):
+            self._environment.begin_step(action)
+        self._is_under_way = True
+
+    def finish(self) -> Step:
+        """Wait for the step; see `Stepping`."""
+        self._is_under_way = False
+        with self._stopwatch.measure(Phase.SIMULATE):
+            return self._environment.finish_step()
+
+    def close(self) -> None:
+        """Wait for a step under way: its answer must not be taken for that of another request."""
+        if self._is_under_way:
+            # Whoever closes now has a reason of its own, which counts more than what becomes of this step.
+            with suppress(Exception):
+                self.finish()
+
+
+class BackgroundStepping(Stepping):
+    """Makes steps on a thread of its own, and on a GPU in a stream of its own, so that neither waits for the policy.
+
+    Args:
+        environment: What is stepped.
+        stopwatch: Counts how long is waited.
+    """
+
+    def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
+        self._environment, self._attempt = environment, attempt_of(environment)
+        self._stopwatch = stopwatch
+        self._under_way: Future[_Made] | None = None
+        is_gpu = environment.device.type == "cuda"
+        self._stream = torch.cuda.Stream(environment.device) if is_gpu else None
+        # Each thread has a current GPU of its own, at first the first one, which may be another rank's.
+        begin = partial(torch.cuda.set_device, environment.device) if is_gpu else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation", initializer=begin)
+
+    @property
+    def under_way(self) -> Future[_Made]:
+        """The step that was begun.
+
+        Raises:
+            RuntimeError: If none was.
+        """
+        if self._under_way is None:
+            raise RuntimeError("no step was begun")
+        return self._under_way
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the thread has made it; see `Stepping`."""
+        return self.under_way.done()
+
+    def begin(self, action: torch.Tensor) -> None:
+        """Begin a step; see `Stepping`."""
+        ready = None if self._stream is None else _noted(torch.cuda.current_stream(self._stream.device))
+        self._under_way = self._thread.submit(self._make, action, ready)
+
+    def finish(self) -> Step:
+        """Wait for the step; see `Stepping`."""
+        under_way, self._under_way = self.under_way, None
+        began_s = self._stopwatch.elapsed_s()
+        made = under_way.result()
+        waited_s = self._stopwatch.elapsed_s() - began_s
+        render_share = made.rendered_s / made.taken_s if made.taken_s > 0 else 0.0
+        self._stopwatch.add(Phase.RENDER, waited_s * render_share)
+        self._stopwatch.add(Phase.SIMULATE, waited_s * (1.0 - render_share))
+        if self._stream is not None and made.done is not None:
+            torch.cuda.current_stream(self._stream.device).wait_event(made.done)
+        return made.step
+
+    def close(self) -> None:
+        """Wait for a step under way, and end the thread."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            # Whoever closes now has a reason of its own, which counts more than what becomes of this step.
+            with suppress(BaseException):
+                under_way.result()
+        self._thread.shutdown()
+
+    # Whether gradients are recorded is settled for each thread anew.
+    @torch.no_grad()
+    def _make(self, action: torch.Tensor, ready: torch.cuda.Event | None) -> _Made:
+        if self._stream is None or ready is None:
+            return self._timed(action)
+        self._stream.wait_event(ready)
+        with torch.cuda.stream(self._stream):
+            return self._timed(action)
+
+    def _timed(self, action: torch.Tensor) -> _Made:
+        began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
+        step = self._attempt(action)
+        return _Made(
+            step=step,
+            taken_s=self._stopwatch.elapsed_s() - began_s,
+            rendered_s=self._environment.render_s - rendered_s,
+            done=None if self._stream is None else _noted(self._stream),
+        )
+
+
+def _noted(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """Return an event that happens when a stream has done all that it was told so far."""
+    event = torch.cuda.Event()
+    stream.record_event(event)
+    return event
+
+
+# The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvGroup:
+    """Env slots that are simulated together, and whose actions are asked for together.
+
+    Attributes:
+        environment: Its env slots run episodes.
+        policy: Gives their actions, and remembers their episodes and no others.
+    """
+
+    environment: Environment
+    policy: PolicyBase
+
+
+def group_sizes(num_envs: int, num_groups: int) -> list[int]:
+    """Return how many of some env slots each group has: as equal as can be, the first groups one more."""
+    size, left = divmod(num_envs, num_groups)
+    return [size + (group < left) for group in range(num_groups)]
+
+
+@torch.no_grad()
+def pipelined_rollout(
+    groups: Sequence[EnvGroup],
+    episodes: Iterable[Episode],
+    observers: Sequence[Observer],
+    *,
+    language_instruction: str | None = None,
+    limits: RolloutLimits = NO_LIMITS,
+    stop_requested: Callable[[], bool] = lambda: False,
+    stopwatch: Stopwatch | None = None,
+) -> RolloutResult:
+    """Run episodes in groups of env slots; see `rollout` for the arguments and what is raised.
+
+    The groups take turns in an order that changes nothing; see `_take_turns`. Every group may make
+    ``max_steps``; ``max_envs`` are shared among them. Policies and observers are called in the caller's thread only,
+    steps are made in others or in workers.
+    """
+    pending, watch = iter(episodes), stopwatch or Stopwatch()
+    taking_turns: list[_GroupTurns] = []
+    try:
+        with ExitStack() as stack:
+            for group in groups:
+                common = pending, observers, language_instruction, limits, watch
+                loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
+                stepping = stack.enter_context(closing(stepping_of(group.environment, watch)))
+                taking_turns.append(_GroupTurns(loop, stepping))
+            for group, num_used in zip(taking_turns, _num_used(groups, limits), strict=True):
+                group.loop.reset(range(num_used))
+            in_order = limits.max_steps is not None or not all(_stands_alone(group.policy) for group in groups)
+            interrupted = _take_turns(taking_turns, stop_requested, watch, in_order=in_order)
+    except PolicyLostError as error:
+        for group in taking_turns:
+            group.loop.end_lost_episodes(error)
+        raise
+    results = [group.loop.episodes.result(interrupted=interrupted) for group in taking_turns]
+    return RolloutResult(
+        finished_episodes=sum(result.finished_episodes for result in results),
+        cut_episodes=sum(result.cut_episodes for result in results),
+        env_steps=sum(result.env_steps for result in results),
+        interrupted=interrupted,
+    )
+
+
+def _num_used(groups: Sequence[EnvGroup], limits: RolloutLimits) -> list[int]:
+    num_envs = [group.environment.num_envs for group in groups]
+    sizes = group_sizes(limits.num_used(sum(num_envs)), len(groups))
+    return [min(size, most) for size, most in zip(sizes, num_envs, strict=True)]
+
+
+def _stands_alone(policy: PolicyBase) -> bool:
+    """Return whether what a policy answers depends on nothing but the episode in the env slot."""
+    return policy.traits.reproducible and policy.traits.batch_invariant
+
+
+def _take_turns(
+    groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
+) -> bool:
+    """Let groups take turns until nothing is left to do; return whether a stop request ended it before.
+
+    What comes out must not depend on which group is quicker. So they take turns in a fixed order, unless each policy
+    answers by the episode alone and no number of steps ends the rollout: then the group that is ready goes first.
+    """
+    interrupted = False
+    while not interrupted and any(group.is_stepping or group.loop.may_step for group in groups):
+        for group in groups if in_order else _ready(groups, stopwatch):
+            group.loop.reset(group.finish_step())
+            if not group.loop.may_step:
+                continue
+            interrupted = stop_requested()
+            if interrupted:
+                break
+            group.begin_step()
+    for group in groups:
+        group.finish_step()
+    return interrupted
+
+
+def _ready(groups: Sequence["_GroupTurns"], stopwatch: Stopwatch) -> Sequence["_GroupTurns"]:
+    """Return the groups whose turn need not wait for a step; wait until there is one."""
+    if all(group.is_stepping or not group.loop.may_step for group in groups):
+        with stopwatch.measure(Phase.SIMULATE):
+            wait_for_one([group.stepping for group in groups if group.is_stepping])
+    return [group for group in groups if not group.is_stepping or group.stepping.is_done]
+
+
+class _GroupTurns:
+    """One group's turns: what the policy answers in one turn is simulated until the next."""
+
+    def __init__(self, loop: EpisodeLoop, stepping: Stepping) -> None:
+        self.loop = loop
+        self.stepping = stepping
+        self._answer: PolicyAnswer | None = None
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step was begun and not finished."""
+        return self._answer is not None
+
+    def begin_step(self) -> None:
+        """Ask the policy, and begin the step that it answers."""
+        answer = self.loop.act()
+        self.stepping.begin(answer.action)
+        self._answer = answer
+
+    def finish_step(self) -> Sequence[int]:
+        """Finish the step that was begun, if any; return the env slots whose episodes ended with it."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return ()
+        step, over = self.loop.settle(answer, self.stepping.finish())
+        self.loop.observe(answer, step)
+        return self.loop.end(step, over)

@@ -1,1 +1,0 @@
-"""Turn job files into a checked plan of jobs and episodes."""

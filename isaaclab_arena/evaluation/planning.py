@@ -1,0 +1,416 @@
+"""The plan of a run and of its attempts, the turns of jobs that are compared, and the answered ones."""
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus, Question, compared_groups
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.episode_ranges import EpisodeRanges, contain
+from isaaclab_arena.errors import Problem
+from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.console import show_results, speaks_for_all
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.options import Assignment, RunOptions
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.variation import Sampler, SamplerType, VariableEnvironmentBuilder, Variation, spelled
+from isaaclab_arena.paths import now
+from isaaclab_arena.results.stopping.watch import AnswerWatch
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
+from isaaclab_arena.storage.run.commits import CommitLine
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+
+# Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
+
+
+def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[Question, ...]) -> Mapping[int, tuple[int, ...]]:
+    """Return the indices of the jobs with which each compared job takes turns, itself included, by its index.
+
+    Args:
+        jobs: Every job of the run.
+        questions: What is asked of them.
+    """
+    indices = {job.config.name: job.config.index for job in jobs}
+    groups = (tuple(sorted(indices[name] for name in group)) for group in compared_groups(questions))
+    return {index: group for group in groups for index in group}
+
+
+def home_index(index: int, turns: Mapping[int, tuple[int, ...]]) -> int:
+    """Return the index by which a job's rank goes: that of the first job with which it takes turns."""
+    return min(turns.get(index, (index,)))
+
+
+def round_size(jobs: Iterable[Job], *, num_ranks: int) -> int:
+    """Return how many episodes of each job a round has: one for every env slot of the ranks that share it.
+
+    Args:
+        jobs: The jobs that take turns.
+        num_ranks: How many ranks share them.
+    """
+    return max(job.config.num_envs for job in jobs) * num_ranks
+
+
+def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
+    """Return the episodes of a job by their round, in order; rounds without an episode are left out.
+
+    Args:
+        remaining: Episodes to run.
+        size: Episodes of a round. Round r has those with an index from r * size up to (r + 1) * size.
+    """
+    rounds: dict[int, EpisodeRanges] = {}
+    for begin, end in remaining:
+        for number in range(begin // size, (end - 1) // size + 1):
+            part = (max(begin, number * size), min(end, (number + 1) * size))
+            rounds[number] = (*rounds.get(number, ()), part)
+    return rounds
+
+
+# Watch which jobs of a run need no further episode while an attempt is at work on it.
+
+
+def answer_watch(
+    output_directory: Path,
+    questions: Sequence[Question],
+    finished: Mapping[str, EpisodeRanges],
+    *,
+    attempt: int,
+    max_equal_errors: int,
+) -> AnswerWatch:
+    """Return what knows which jobs need no further episode.
+
+    Args:
+        output_directory: The run's directory.
+        questions: What is asked of its jobs.
+        finished: The episodes of each job that do not run again in an attempt, by its name; a job that is not here is
+            complete. An error of an earlier attempt that runs again does not count as finished.
+        attempt: Number of the attempt.
+        max_equal_errors: See `AnswerWatch`.
+    """
+
+    def runs_again(line: CommitLine) -> bool:
+        kept = finished.get(line.job_name)
+        is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
+        return kept is not None and is_earlier_error and not contain(kept, line.episode_index)
+
+    return AnswerWatch(output_directory, questions, runs_again=runs_again, max_equal_errors=max_equal_errors)
+
+
+# Make the plan of a run and of its attempts, and compare plans.
+
+_MAX_SHOWN = 80
+_NUM_EPISODES, _NUM_ENVS = "num_episodes", "num_envs"
+_POLICY_KEYS = ("policy_type", "policy_config_dict")
+_OF_POLICY = frozenset({*_POLICY_KEYS, "policy options"})
+"""What says which policy a job has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What a run is to do, the same on every rank.
+
+    Attributes:
+        jobs: Every job of the file.
+        config_hash: Hash of the resolved jobs.
+        source_file: The job file, None for a job from the command line.
+        command_line: What was typed, one token each.
+        options: The shared options.
+        questions: What is asked of the jobs, which stop as soon as it is answered.
+        import_s: What this process took from its start to that of the program [s], its own on every rank; None if
+            nobody knows.
+    """
+
+    jobs: tuple[Job, ...]
+    config_hash: str
+    source_file: str | None
+    command_line: tuple[str, ...]
+    options: RunOptions
+    questions: tuple[Question, ...] = ()
+    import_s: float | None = None
+
+
+def plan_run(
+    request: RunRequest,
+    context: DistributedContext,
+    devices: Sequence[str],
+    *,
+    run_id: str,
+    contents: Mapping[str, Contents] | None = None,
+) -> RunPlan:
+    """Return what ``run.json`` says before anything runs.
+
+    Args:
+        request: What the run is to do.
+        context: Who this process is.
+        devices: Device of each rank.
+        run_id: Names this start of the program.
+        contents: What each job that is to run evaluates, by its name.
+    """
+    return RunPlan(
+        run_id=run_id,
+        created_at=now(),
+        config_hash=request.config_hash,
+        source_file=request.source_file,
+        command_line=request.command_line,
+        world_size=context.world_size,
+        versions=provenance.versions(),
+        git_revision=provenance.git_revision(Path.cwd()),
+        machine=provenance.node(),
+        devices=tuple(devices),
+        jobs=plan_entries(request, context.world_size, contents or {}),
+        settings=request.options.result_settings(),
+        questions=request.questions,
+        working_directory=str(Path.cwd()),
+    )
+
+
+def plan_attempt(
+    request: RunRequest,
+    context: DistributedContext,
+    devices: Sequence[str],
+    *,
+    number: int,
+    run_id: str,
+    run: str,
+    jobs: Sequence[AttemptEntry],
+) -> Attempt:
+    """Return what ``attempts/attempt_<n>.json`` says before anything runs.
+
+    Args:
+        request: What the run is to do.
+        context: Who this process is.
+        devices: Device of each rank.
+        number: 1 for the first start on this run.
+        run_id: Names this start of the program.
+        run: Names the run.
+        jobs: What is left to do.
+    """
+    return Attempt(
+        number=number,
+        run_id=run_id,
+        started_at=now(),
+        command_line=request.command_line,
+        assignment=request.options.mode,
+        world_size=context.world_size,
+        devices=tuple(devices),
+        versions=provenance.versions(),
+        git_revision=provenance.git_revision(Path.cwd()),
+        machine=provenance.node(),
+        jobs=tuple(jobs),
+        retry_errors=request.options.retry_errors,
+        max_equal_errors=request.options.max_equal_errors,
+        run=run,
+    )
+
+
+def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlanEntry, ...]:
+    """Return the jobs as the plan holds them, each with its rank where that is settled before the start."""
+    is_settled = request.options.mode is Assignment.ROUND_ROBIN
+    turns = jobs_taking_turns(request.jobs, request.questions)
+    ranks = [home_index(job.config.index, turns) % world_size if is_settled else None for job in request.jobs]
+    return tuple(
+        _plan_entry(job, rank, contents.get(job.config.name)) for job, rank in zip(request.jobs, ranks, strict=True)
+    )
+
+
+def plan_differences(
+    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool] = lambda _: True
+) -> list[Problem]:
+    """Return what speaks against going on with a run as it is asked for now, one problem per key.
+
+    A job may grow, and may have another number of env slots; whether its results allow that is known once it is built.
+    One that has recorded nothing may also have another policy.
+
+    Args:
+        before: The plan that the run has.
+        now: What is asked for now; what is left out of both is equal.
+        has_recorded: Whether a job has recorded anything, by its name.
+    """
+    problems = [
+        Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
+        for name, value in now.settings.items()
+        if before.settings.get(name) != value
+    ]
+    if before.questions != now.questions:
+        problems.append(Problem("are others than when the run began", key="comparisons and bars"))
+    known = {job.name: job for job in before.jobs}
+    wanted = {job.name: job for job in now.jobs}
+    problems += [Problem("is new", job=name) for name in wanted if name not in known]
+    problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
+    for name, job in wanted.items():
+        if name in known:
+            problems += _job_differences(known[name], job, has_recorded)
+    return problems
+
+
+def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]) -> RunPlan:
+    """Return the plan of a run that goes on as it is asked for now; the same plan where that changes nothing.
+
+    Its hash stays that of the jobs that it began with, by which recordings are known to be its own.
+
+    Args:
+        before: The plan that the run has, from which nothing differs that `plan_differences` names.
+        now: What is asked for now.
+        has_recorded: Whether a job has recorded anything, by its name.
+    """
+    wanted = {job.name: job for job in now.jobs}
+    jobs = tuple(_revised(job, wanted[job.name], has_recorded) for job in before.jobs)
+    if jobs == before.jobs:
+        return before
+    return dataclasses.replace(
+        before,
+        jobs=jobs,
+        source_file=now.source_file,
+        command_line=now.command_line,
+        working_directory=now.working_directory,
+    )
+
+
+def _revised(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[str], bool]) -> PlanEntry:
+    changed = _changes(before, now).keys()
+    config, policy_config = before.config, before.policy_config
+    if _NUM_EPISODES in changed:
+        config = dataclasses.replace(config, num_episodes=now.config.num_episodes)
+    if changed & {*_OF_POLICY, _NUM_ENVS} and not has_recorded(now.name):
+        # Nothing has come of them yet.
+        of_policy = {name: getattr(now.config, name) for name in (*_POLICY_KEYS, _NUM_ENVS)}
+        config, policy_config = dataclasses.replace(config, **of_policy), now.policy_config
+    if (config, policy_config) == (before.config, before.policy_config):
+        return before
+    return dataclasses.replace(before, config=config, policy_config=policy_config)
+
+
+def _job_differences(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[str], bool]) -> list[Problem]:
+    problems = []
+    for key, (was, is_now) in _changes(before, now).items():
+        why = ""
+        if key == _NUM_ENVS or (key in _OF_POLICY and not has_recorded(now.name)):
+            continue
+        if key == _NUM_EPISODES and None not in (was, is_now):
+            if was < is_now and before.config.num_rebuilds == 1:
+                continue
+            why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, and not shrink"
+        message = f"was {_shown(was)} when the run began, now {_shown(is_now)}{why}"
+        problems.append(Problem(message, job=now.name, key=key))
+    return problems
+
+
+def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
+    """Return what differs between two entries of a job, before and now, by key; what decides no result is left out."""
+    old, new = ({**dataclasses.asdict(job.config), "policy options": job.policy_config} for job in (before, now))
+    # The server decides no result; its device does, as that of any network.
+    old["policy_server.device"], new["policy_server.device"] = (
+        each.config.policy_server and each.config.policy_server.device for each in (before, now)
+    )
+    if now.latency is not None:
+        # What was measured when the run began stands, whatever would be measured now.
+        old["latency in steps"], new["latency in steps"] = before.latency, now.latency
+    old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
+    for each in (old, new):
+        apart = {*WITHOUT_RESULT, _NUM_ENVS}
+        each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
+    return {
+        key: (old.get(key), new.get(key))
+        for key in sorted(old.keys() | new.keys())
+        if key not in WITHOUT_RESULT and _plain(old.get(key)) != _plain(new.get(key))
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it comes back from a file, so that a tuple equals a list."""
+    return json.loads(json_line(value))
+
+
+def _shown(value: Any) -> str:
+    text = json_line(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+def _plan_entry(job: Job, rank: int | None, contents: Contents | None) -> PlanEntry:
+    config = job.config
+    return PlanEntry(
+        config=config,
+        rank=rank if config.status is JobStatus.PENDING else None,
+        task=job.task_name,
+        embodiment=job.robot_name,
+        object=job.environment_option("object"),
+        policy_config=job.policy_options,
+        variations=spelled(job.variations),
+        conditions_checksum=_conditions_checksum(job),
+        contents=contents,
+        latency=None if job.latency is None else job.latency.delays,
+    )
+
+
+def _conditions_checksum(job: Job) -> int | None:
+    return None if job.saved_conditions is None else zlib.crc32(json_line(job.saved_conditions).encode())
+
+
+# Show the variations of each job's environment, for ``--list_variations``.
+
+
+def show_variations(jobs: Sequence[Job]) -> int:
+    """Show what may vary in each job, on rank 0 alone, and return the exit code."""
+    if speaks_for_all():
+        show_results(lambda console: print_variations(jobs, console))
+    return 0
+
+
+def print_variations(jobs: Sequence[Job], console: Console) -> None:
+    """Show the catalogue of every job; what a job has turned on is marked, with the job's own range.
+
+    Args:
+        jobs: The jobs.
+        console: Where to show it.
+    """
+    for job in jobs:
+        listed = listed_variations(job)
+        console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
+        if listed:
+            console.print(_table(listed), soft_wrap=True)
+        else:
+            console.print("  nothing can be varied in this environment")
+
+
+def listed_variations(job: Job) -> tuple[Variation, ...]:
+    """Return everything that may vary in a job's environment, with the job's own ranges where it gives some."""
+    if not isinstance(job.builder, VariableEnvironmentBuilder):
+        return ()
+    own = {variation.key: variation for variation in job.variations}
+    return tuple(own.get(each.key, each) for each in job.builder.variations(job.environment_config))
+
+
+def described(sampler: Sampler) -> str:
+    """Return a sampler in a few words: ``0.05 to 0.2``, ``one of 1, 2``."""
+    low, high = _shown_values(sampler.low), _shown_values(sampler.high)
+    if sampler.type is SamplerType.UNIFORM:
+        return low if low == high else f"{low} to {high}"
+    if sampler.type is SamplerType.BERNOULLI:
+        return f"{high} with probability {sampler.p:g}, else {low}"
+    choices = ", ".join(choice if isinstance(choice, str) else _shown_values(choice) for choice in sampler.choices)
+    return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
+
+
+def _table(variations: Sequence[Variation]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for heading in ("variation", "on", "range", "unit", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for variation in variations:
+        on = "on" if variation.enabled else "-"
+        table.add_row(variation.key, on, described(variation.sampler), variation.unit or "-", variation.description)
+    return table
+
+
+def _shown_values(values: tuple[float, ...]) -> str:
+    numbers = [f"{value:.4g}" for value in values]
+    return "".join(numbers) if len(numbers) < 2 else f"({', '.join(numbers)})"

@@ -1,1 +1,0 @@
-"""Handle signals, end processes whose steps hang, and put back what jobs change of the process."""

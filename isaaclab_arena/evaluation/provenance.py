@@ -1,0 +1,274 @@
+"""What a result comes from: versions, machine, device and source files."""
+
+import ast
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from isaaclab_arena.storage.provenance import Node, Provenance
+
+# Record what this process's results come from: versions, revision, node.
+
+DISTRIBUTION = "isaaclab-arena-mujoco"
+_PACKAGES = (
+    DISTRIBUTION,
+    "torch",
+    "mujoco",
+    "mujoco-warp",
+    "warp-lang",
+    "numpy",
+    "scipy",
+    "pandas",
+    "h5py",
+    "gymnasium",
+)
+_GIT_TIMEOUT_S = 5.0
+
+
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the version of Python and of each package that can influence a result; absent ones are left out.
+
+    Args:
+        more: Further packages.
+    """
+    found = {"python": platform.python_version()}
+    for package in (*_PACKAGES, *more):
+        version = _version_of(package)
+        if version is not None:
+            found[package] = version
+    return found
+
+
+@cache
+def _version_of(package: str) -> str | None:
+    """Return a package's version, None for a package that is absent; it reads a long file each time."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def package_content(package: str) -> str | None:
+    """Return version, revision and a hash of the files of the package that provides an import name.
+
+    The hash is of the hashes that were written down when it was installed, so a package that was built anew under the
+    same version is told from the one before.
+
+    Args:
+        package: Name of the topmost module.
+
+    Returns:
+        None where no installed package provides it.
+    """
+    providers = _packages_by_import_name().get(package)
+    return None if not providers else "; ".join(map(_content_of_distribution, sorted(set(providers))))
+
+
+@cache
+def _packages_by_import_name() -> dict[str, list[str]]:
+    # It reads the metadata of everything that is installed, which takes a moment.
+    return dict(metadata.packages_distributions())
+
+
+def _content_of_distribution(name: str) -> str:
+    found = metadata.distribution(name)
+    parts = [f"{name} {found.version}"]
+    try:
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+    except ValueError:
+        origin = {}
+    revision = origin.get("vcs_info", {}).get("commit_id") if isinstance(origin, dict) else None
+    if revision:
+        parts.append(f"commit {revision}")
+    files = sorted(
+        f"{file.as_posix()} {file.hash.value}"
+        for file in found.files or ()
+        # What the installer adds differs from one directory to the next.
+        if file.hash is not None and ".." not in file.parts and not file.parts[0].endswith(".dist-info")
+    )
+    if files:
+        parts.append(f"files {hashlib.sha256(chr(10).join(files).encode()).hexdigest()[:16]}")
+    return ", ".join(parts)
+
+
+def git_revision(directory: Path) -> str | None:
+    """Return the commit of the checkout that holds ``directory``, with ``-dirty`` where files were changed.
+
+    None outside a checkout, or where git is not installed.
+    """
+    command = ["git", "-C", str(directory), "describe", "--always", "--abbrev=40", "--dirty", "--match="]
+    try:
+        answer = subprocess.run(  # noqa: S603  a fixed command
+            command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+
+def node() -> Node:
+    """Return where this process runs."""
+    return Node(
+        host=socket.gethostname(),
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        platform=platform.platform(),
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+# Record what the results of a rank depend on: versions, node, device.
+
+
+def provenance_on(device: torch.device) -> Provenance:
+    """Return what results of this process depend on.
+
+    Args:
+        device: Where the rank simulates.
+    """
+    return Provenance.of(versions(), node(), device=_kind_of_device(device))
+
+
+def _kind_of_device(device: torch.device) -> str:
+    """Return ``cpu``, or ``cuda`` with the GPU's name; which of several equal GPUs it is decides nothing."""
+    return "cpu" if device.type == "cpu" else f"{device.type} ({torch.cuda.get_device_name(device)})"
+
+
+# Find the source files that determine a class: its module, those of its bases, and their local imports.
+#
+# Imports are read out of the text, also those inside functions; nothing is imported to find out, so the answer is the
+# same whatever else a process has loaded.
+
+_OWN = frozenset({"isaaclab_arena", "isaaclab_arena_gr00t"})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+# Python 3.11 counts the depth of all syntax trees in one place, so threads that parse at once fail now and then.
+_PARSER = threading.Lock()
+
+
+def modules_of_class(found: type) -> list[str]:
+    """Return the modules of a class and of its bases that are neither this package's nor Python's, each once."""
+    names = dict.fromkeys(base.__module__ for base in found.__mro__)
+    return [name for name in names if _top(name) not in _OWN and _file(name) is not None]
+
+
+def modules_of_object(found: object) -> list[str]:
+    """Return the modules of an object's class, and of the classes and functions that it is made of."""
+    names = dict.fromkeys(modules_of_class(type(found)))
+    for value in vars(found).values() if hasattr(found, "__dict__") else ():
+        if isinstance(value, type):
+            names.update(dict.fromkeys(modules_of_class(value)))
+        elif callable(value):
+            name = getattr(getattr(value, "func", value), "__module__", None)
+            if isinstance(name, str) and _top(name) not in _OWN and _file(name) is not None:
+                names[name] = None
+    return list(names)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module that is imported belongs to an installed package, and not to somebody's own files."""
+    file = _file(module)
+    return file is not None and not _INSTALLED.isdisjoint(file.parts)
+
+
+def source_files(modules: Iterable[str]) -> dict[str, Path]:
+    """Return the source of modules and of all that they import from the same directory on, by dotted name.
+
+    Args:
+        modules: Names of modules that are imported and not installed.
+    """
+    found: dict[str, Path] = {}
+    waiting = [(name, file) for name in modules if (file := _file(name)) is not None]
+    while waiting:
+        name, file = waiting.pop()
+        if name in found or _top(name) in _OWN:
+            continue
+        found[name] = file
+        root = _root(name, file)
+        waiting += [(each, path) for each in _imports(name, file) if (path := _beside(root, each)) is not None]
+    return dict(sorted(found.items()))
+
+
+def _file(module: str) -> Path | None:
+    """Return the Python file of a module that is imported, None where it has none or it is Python's own."""
+    loaded: ModuleType | None = sys.modules.get(module)
+    name = getattr(loaded, "__file__", None)
+    if not isinstance(name, str) or not name.endswith(".py"):
+        return None
+    file = Path(name).resolve()
+    if file.is_relative_to(_STANDARD_LIBRARY) and _INSTALLED.isdisjoint(file.parts):
+        return None
+    return file
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _root(module: str, file: Path) -> Path:
+    """Return the directory from which a module's dotted name counts."""
+    depth = module.count(".") + (file.name == "__init__.py")
+    return file.parents[min(depth, len(file.parents) - 1)]
+
+
+def _beside(root: Path, module: str) -> Path | None:
+    path = root.joinpath(*module.split("."))
+    for candidate in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """Yield every dotted name that a file may import, and the packages above it, whose code runs first."""
+    try:
+        with _PARSER:
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, OSError):
+        # Whatever it is, its own content counts.
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_parents(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            yield from _with_parents(base)
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    above = parts[: len(parts) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    parts = [part for part in name.split(".") if part]
+    for length in range(1, len(parts) + 1):
+        yield ".".join(parts[:length])

@@ -1,1 +1,0 @@
-"""Record the versions, machine and source files that a result comes from."""

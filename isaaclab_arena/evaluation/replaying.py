@@ -1,0 +1,604 @@
+"""Recordings simulated again and compared with themselves, to the last bit."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
+from isaaclab_arena.evaluation.contents import ContentReader
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.process import put_back
+from isaaclab_arena.evaluation.provenance import provenance_on
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF, POLICY_FINISHED
+from isaaclab_arena.evaluation.validation import recorded_environment_job
+from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions_from_json
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.recordable import episode_states_of
+from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
+from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, changes
+from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import ACTIONS
+from isaaclab_arena.storage.provenance import SERVED_MODEL, Provenance
+from isaaclab_arena.storage.recorded_episode import Arrays, AttributeValue, RecordedEpisode, checksum
+
+# Find the first control step and field in which two recordings of one episode differ, to the last bit.
+
+RESULT_ATTRIBUTES = ("outcome", "success", "termination", "episode_return", "metrics", "error")
+"""Attributes of an episode that say how it ended."""
+
+_POSES = ("/joint_position", "/root_pose")
+_START = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The first thing in which an episode differs from its recording.
+
+    Attributes:
+        field: Path of the array, such as ``states/rigid_object/cube/root_pose``, or name of the attribute.
+        step: Control step, from 0; None for what the episode starts from and for how it ended.
+        at_start: Whether it is something that the episode starts from.
+        recorded: What the recording holds, in words.
+        found: What there is now, in words.
+        max_abs: Largest absolute difference of two numbers of the field at that step; None where there are no two
+            numbers to compare.
+    """
+
+    field: str
+    recorded: str
+    found: str
+    step: int | None = None
+    at_start: bool = False
+    max_abs: float | None = None
+
+    def __str__(self) -> str:
+        """Return where, what and by how much."""
+        where = (
+            "at the start" if self.at_start else "at the end" if self.step is None else f"at control step {self.step}"
+        )
+        if self.max_abs is not None:
+            return f"{where}: {self.field} by {self.max_abs:.3g}"
+        return f"{where}: {self.field} was {self.recorded}, is now {self.found}"
+
+
+def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Difference | None:
+    """Return the first difference between a recorded episode and the same one, run again; None if there is none.
+
+    Everything that the recording holds is compared, bit for bit: what the episode starts from, then each control step
+    in the order in which it happens (observation, action, state, reward), then its length and how it ended. What only
+    the new episode holds is passed over.
+
+    Args:
+        recorded: The recording.
+        found: The same episode, run again.
+    """
+    return (
+        _first_of_arrays(recorded.arrays, found.arrays)
+        or _length_difference(recorded.arrays, found.arrays)
+        or result_difference(recorded.attributes, found.attributes)
+    )
+
+
+def largest_pose_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> float | None:
+    """Return how far positions and angles of an episode are apart at most [m, rad], over its control steps.
+
+    Args:
+        recorded: The recording.
+        found: The same episode, run again.
+
+    Returns:
+        None where the recording has no poses, or the episode is of another length or has other poses.
+    """
+    names = [name for name in recorded.arrays if name.startswith(f"{layout.STATES}/") and name.endswith(_POSES)]
+    distances = []
+    for name in names:
+        before, now = recorded.arrays[name], found.arrays.get(name)
+        if now is None or now.shape != before.shape:
+            return None
+        distances.append(_largest_difference(before, now))
+    known = [distance for distance in distances if distance is not None]
+    return max(known) if known and len(known) == len(names) else None
+
+
+def result_difference(
+    recorded: Mapping[str, AttributeValue | None], found: Mapping[str, AttributeValue | None]
+) -> Difference | None:
+    """Return the first attribute in which two episodes ended differently; see `RESULT_ATTRIBUTES`.
+
+    Args:
+        recorded: Attributes of the recording; absent ones count as None.
+        found: Attributes of the same episode, run again.
+    """
+    for name in RESULT_ATTRIBUTES:
+        before, now = _plain(name, recorded.get(name)), _plain(name, found.get(name))
+        if not _same(before, now):
+            return Difference(field=name, recorded=_shown(before), found=_shown(now))
+    return None
+
+
+def compared_fields(episode: RecordedEpisode) -> tuple[str, ...]:
+    """Return what of a recording can be compared, in the order of an episode: ``states``, ``obs`` and so on."""
+    groups = {name.partition("/")[0] for name in episode.arrays} - {layout.DONES}
+    return tuple(sorted(groups, key=lambda group: (_rank(group), group)))
+
+
+def _first_of_arrays(recorded: Arrays, found: Arrays) -> Difference | None:
+    # The earliest step decides; within it, what happens first. So the cause is named and not what follows from it.
+    earliest: tuple[tuple[int, int, str], Difference] | None = None
+    for name in sorted(recorded):
+        if name == layout.DONES:
+            continue
+        difference = _array_difference(name, recorded[name], found.get(name))
+        if difference is None:
+            continue
+        step = _START if difference.step is None else difference.step
+        order = (step, _rank(name.partition("/")[0]), name)
+        if earliest is None or order < earliest[0]:
+            earliest = order, difference
+    return None if earliest is None else earliest[1]
+
+
+def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None) -> Difference | None:
+    at_start = name.startswith(f"{layout.INITIAL_STATE}/")
+    if found is None:
+        return _of_kind(name, "recorded", "absent", at_start=at_start)
+    if recorded.dtype != found.dtype:
+        return _of_kind(name, str(recorded.dtype), str(found.dtype), at_start=at_start)
+    whole = at_start or recorded.ndim == 0 or found.ndim == 0
+    if (recorded.shape if whole else recorded.shape[1:]) != (found.shape if whole else found.shape[1:]):
+        return _of_kind(name, f"of shape {recorded.shape}", f"of shape {found.shape}", at_start=at_start)
+    if whole:
+        if recorded.tobytes() == found.tobytes():
+            return None
+        return _difference_of_values(name, recorded, found, step=None, at_start=True)
+    step = _first_unequal_step(recorded, found)
+    return None if step is None else _difference_of_values(name, recorded[step], found[step], step=step)
+
+
+def _of_kind(name: str, recorded: str, found: str, *, at_start: bool) -> Difference:
+    """Return a difference that is there from the first step on."""
+    return Difference(field=name, recorded=recorded, found=found, step=None if at_start else 0, at_start=at_start)
+
+
+def _difference_of_values(
+    name: str, recorded: np.ndarray, found: np.ndarray, *, step: int | None, at_start: bool = False
+) -> Difference:
+    return Difference(
+        field=name,
+        recorded=_numbers(recorded),
+        found=_numbers(found),
+        step=step,
+        at_start=at_start,
+        max_abs=_largest_difference(recorded, found),
+    )
+
+
+def _first_unequal_step(recorded: np.ndarray, found: np.ndarray) -> int | None:
+    """Return the first control step that is not the same, to the last bit, among those that both have."""
+    length = min(len(recorded), len(found))
+    before, now = (_bytes_of_steps(array[:length]) for array in (recorded, found))
+    unequal = (before != now).any(axis=1)
+    return int(unequal.argmax()) if unequal.any() else None
+
+
+def _bytes_of_steps(array: np.ndarray) -> np.ndarray:
+    if array.size == 0:
+        return np.empty((len(array), 0), np.uint8)
+    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+
+
+def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None:
+    if recorded.dtype.kind not in "fiub":
+        return None
+    before, now = (np.atleast_1d(values).astype(np.float64) for values in (recorded, found))
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(before - now)
+    # Where one of the two is NaN or infinite and the other is not, no number says how far apart they are.
+    distance[np.isnan(before) & np.isnan(now) | (before == now)] = 0.0
+    return None if np.isnan(distance).any() else float(distance.max(initial=0.0))
+
+
+def _length_difference(recorded: Arrays, found: Arrays) -> Difference | None:
+    before, now = len(recorded[layout.ACTIONS]), len(found[layout.ACTIONS])
+    if before == now:
+        return None
+    return Difference(field="num_samples", recorded=str(before), found=str(now))
+
+
+def _rank(group: str) -> int:
+    """Return when something happens within a control step."""
+    if group == layout.INITIAL_STATE:
+        return 0
+    known = {layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
+    return known.get(group, 1)
+
+
+def _plain(name: str, value: AttributeValue | None) -> Any:
+    return json.loads(value) if name == "metrics" and isinstance(value, str) else value
+
+
+def _same(recorded: Any, found: Any) -> bool:
+    if isinstance(recorded, float) and isinstance(found, float):
+        return recorded == found or (math.isnan(recorded) and math.isnan(found))
+    return recorded == found
+
+
+def _shown(value: Any) -> str:
+    return "not there" if value is None else str(value)
+
+
+def _numbers(array: np.ndarray) -> str:
+    return np.array2string(array.reshape(-1), precision=6, threshold=8, edgeitems=4)
+
+
+# Runs recorded episodes through the loop: each starts from its recorded state, and its actions are the policy.
+
+_SIMULATOR_PREFIX = f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A recorded episode that was simulated again.
+
+    Attributes:
+        recorded: The recording.
+        found: What came of it now: the same arrays, and the attributes that say how it ended.
+        from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
+    """
+
+    recorded: RecordedEpisode
+    found: RecordedEpisode
+    from_exact_state: bool
+
+
+def replay_in(
+    environment: Environment,
+    recordings: Iterable[RecordedEpisode],
+    tell: Callable[[Replay], None],
+    observers: Sequence[Observer] = (),
+) -> None:
+    """Simulate recorded episodes again.
+
+    An episode ends when the environment ends it, or with its last recorded action.
+
+    Args:
+        environment: Built as the recordings say; its env slots run the episodes.
+        recordings: The recordings, all with the same observations.
+        tell: Called with each replay as it ends.
+        observers: Who else looks on; each is told of an end after ``tell``.
+
+    Raises:
+        ArenaError: If the actions or the conditions of a recording do not fit the environment.
+    """
+    started: dict[int, RecordedEpisode] = {}
+    recordings = iter(recordings)
+    first = next(recordings, None)
+    if first is None:
+        return
+    # Nobody reads the instruction, and recorded conditions may not tell it.
+    rollout(
+        environment,
+        RecordedActions(started),
+        _episodes(environment, chain((first,), recordings), started),
+        [_ReplayObserver(started, tell, environment, recorded_observations(first)), *observers],
+        language_instruction=environment.task_description,
+    )
+
+
+def recorded_observations(episode: RecordedEpisode) -> RecordedObservations:
+    """Return which observations a recording holds."""
+    groups = {name.partition("/")[0] for name in episode.arrays}
+    if any(group == layout.CAMERA_OBSERVATIONS or group.startswith(f"{layout.OBSERVATIONS}_") for group in groups):
+        return RecordedObservations.ALL
+    return RecordedObservations.STATE if layout.OBSERVATIONS in groups else RecordedObservations.NONE
+
+
+class RecordedActions(PolicyBase[None]):
+    """Plays the actions of recordings. An episode is finished with its last action.
+
+    Args:
+        recordings: The recordings of the episodes that start, by index.
+    """
+
+    traits = PolicyTraits(batch_invariant=True, sees_pictures=False)
+
+    def __init__(self, recordings: Mapping[int, RecordedEpisode]) -> None:
+        super().__init__()
+        self._recordings = recordings
+        self._left: dict[int, list[torch.Tensor]] = {}
+        self._finished = torch.zeros(0, dtype=torch.bool)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Take the actions of the episodes that begin."""
+        for start in starts:
+            actions = self._recordings[start.episode.episode_index].arrays[layout.ACTIONS]
+            self._left[start.env_id] = list(torch.as_tensor(actions.astype(np.float32), device=env.device))[::-1]
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the next action of each episode, zeros where none is under way. Shape: (num_envs, action_dim)."""
+        del observation
+        action = torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
+        for env_id, left in self._left.items():
+            action[env_id] = left.pop()
+        self._finished = torch.zeros(env.num_envs, dtype=torch.bool)
+        self._finished[[env_id for env_id, left in self._left.items() if not left]] = True
+        return action
+
+    def finished(self) -> torch.Tensor:
+        """Return the env slots whose last action was played. Shape: (num_envs,), bool."""
+        return self._finished
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Let go of the actions of episodes that have ended."""
+        del env
+        for env_id in env_ids:
+            del self._left[env_id]
+
+
+class _ReplayObserver(Observer):
+    """Keeps the arrays of each episode, and tells of it when it ends."""
+
+    def __init__(
+        self,
+        recordings: dict[int, RecordedEpisode],
+        tell: Callable[[Replay], None],
+        environment: Environment,
+        observations: RecordedObservations,
+    ) -> None:
+        self._recordings = recordings
+        self._tell = tell
+        self._arrays = EpisodeArrays(environment, observations)
+        self.sees_pictures = observations is RecordedObservations.ALL
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        del environment, observation
+        self._arrays.start([start.env_id for start in starts])
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del environment
+        self._arrays.append(transition)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        del environment
+        recorded = self._recordings.pop(record.episode.episode_index)
+        found = RecordedEpisode(
+            episode_index=recorded.episode_index,
+            arrays=self._arrays.take(record.env_id),
+            attributes=_result(recorded, record),
+            env_args=recorded.env_args,
+        )
+        self._tell(Replay(recorded=recorded, found=found, from_exact_state=bool(record.episode.start_state)))
+
+
+def _episodes(
+    environment: Environment, recordings: Iterable[RecordedEpisode], started: dict[int, RecordedEpisode]
+) -> Iterator[Episode]:
+    """Yield the episodes of recordings, each when it starts, and put its recording into ``started``."""
+    for recording in recordings:
+        _check_actions(recording, environment)
+        started[recording.episode_index] = recording
+        yield Episode(
+            job="replay",
+            episode_index=recording.episode_index,
+            seed=0,
+            saved_conditions=conditions_from_json(json.loads(str(recording.attributes.get("conditions", "{}")))),
+            start_state=_simulator_state(recording, environment),
+        )
+
+
+def _check_actions(recording: RecordedEpisode, environment: Environment) -> None:
+    actions = recording.arrays.get(layout.ACTIONS)
+    wanted = environment.action_spec.shape
+    if actions is None or actions.ndim != 2 or len(actions) == 0 or actions.shape[1:] != wanted:
+        found = "none" if actions is None else f"shape {actions.shape}"
+        raise ArenaError(
+            f"the actions of {layout.demo_name(recording.episode_index)} have {found}; "
+            f"the environment takes (num_steps, action_dim) = (1 or more, {wanted[0]})"
+        )
+
+
+def _simulator_state(recording: RecordedEpisode, environment: Environment) -> Mapping[str, np.ndarray]:
+    """Return the recorded state of the simulator, empty if there is none that this environment takes back."""
+    recorded = {
+        name.removeprefix(_SIMULATOR_PREFIX): array
+        for name, array in recording.arrays.items()
+        if name.startswith(_SIMULATOR_PREFIX)
+    }
+    (own,) = episode_states_of(environment, [0])
+    fits = own.keys() == recorded.keys() and all(own[name].shape == array.shape for name, array in recorded.items())
+    return recorded if fits else {}
+
+
+def _result(recorded: RecordedEpisode, record: EpisodeRecord) -> Mapping[str, AttributeValue]:
+    """Return the attributes that say how an episode ended this time."""
+    values: dict[str, AttributeValue | None] = {
+        "outcome": None if record.outcome is None else str(record.outcome),
+        "success": record.success,
+        "termination": record.termination,
+        "error": record.error,
+    }
+    was_broken_off = recorded.attributes.get("termination") in BROKEN_OFF
+    if was_broken_off and record.termination == POLICY_FINISHED:
+        # What took too long or was abandoned then need not be now, so only its steps can be compared.
+        values = {name: recorded.attributes.get(name) for name in values}
+    values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+# Recordings simulated again and compared with themselves: which episodes come out the same, to the last bit.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedEpisode:
+    """What came of replaying one episode.
+
+    Attributes:
+        episode_index: Which episode.
+        num_steps: Control steps that were recorded.
+        difference: The first thing that differs, None if nothing does.
+        pose_difference: How far recorded positions and angles are apart at most [m, rad]; None where that is unknown.
+        is_damaged: Whether the recording's arrays are not what was written; then it was not replayed.
+        from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
+        compared: What was compared: ``states``, ``rewards``, ``obs`` and so on.
+        other_provenance: What was other when it was recorded: versions, processor, model.
+        contents: What its environment was made of that is another now: a robot's files, a class, a package.
+    """
+
+    episode_index: int
+    num_steps: int
+    difference: Difference | None = None
+    pose_difference: float | None = None
+    is_damaged: bool = False
+    from_exact_state: bool = False
+    compared: tuple[str, ...] = ()
+    other_provenance: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether every bit that was recorded came out again."""
+        return self.difference is None and not self.is_damaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """How recordings are replayed; none of it changes a bit of what comes out on a CPU.
+
+    Attributes:
+        num_envs: Env slots; fewer where there are fewer episodes.
+        device: Where it is simulated.
+        num_threads: Threads of the physics.
+        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
+    """
+
+    num_envs: int
+    device: torch.device
+    num_threads: int
+    may_import: bool = False
+
+
+def replay(
+    files: Mapping[int, Path],
+    settings: ReplaySettings,
+    tell: Callable[[ReplayedEpisode], None],
+    observers: Sequence[Observer] = (),
+) -> None:
+    """Simulate recorded episodes again, without their policy.
+
+    Args:
+        files: Which file holds each episode, by index.
+        settings: How.
+        tell: Called with each episode as it ends.
+        observers: Who else looks on; each is told of an end after ``tell``.
+
+    Raises:
+        ConfigError: If a recording cannot be read or does not say what its environment was, or there is no such
+            environment.
+        ArenaError: If a recording does not fit its environment.
+    """
+    told: dict[Path, Mapping[str, Any]] = {}
+    for file in dict.fromkeys(files.values()):
+        with _mistakes_of(file):
+            told[file] = read_env_args(file)
+    # Episodes of one environment are replayed together, whichever files they are in.
+    key_of = {file: json.dumps(env_args, sort_keys=True) for file, env_args in told.items()}
+    ordered = sorted(files, key=lambda index: (key_of[files[index]], index))
+    for _, group in groupby(ordered, key=lambda index: key_of[files[index]]):
+        with put_back("an environment"):
+            _replay_together({index: files[index] for index in group}, settings, tell, observers)
+
+
+def _replay_together(
+    files: Mapping[int, Path],
+    settings: ReplaySettings,
+    tell: Callable[[ReplayedEpisode], None],
+    observers: Sequence[Observer],
+) -> None:
+    """Replay the recordings of one environment."""
+    job = _environment_job(files, settings)
+    contents = ContentReader().environment(job)
+    environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
+    damaged: list[ReplayedEpisode] = []
+    try:
+        now = Provenance(facts={**provenance_on(settings.device).facts, **environment.provenance()})
+        replay_in(
+            environment, _intact(files, damaged), lambda replayed: tell(_judged(replayed, now, contents)), observers
+        )
+    finally:
+        environment.close()
+    for episode in damaged:
+        tell(episode)
+
+
+def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job:
+    index, file = next(iter(files.items()))
+    first = _read(file, index)
+    return recorded_environment_job(
+        first.env_args,
+        source=str(file),
+        num_envs=min(settings.num_envs, len(files)),
+        cameras=recorded_observations(first) is RecordedObservations.ALL,
+        may_import=settings.may_import,
+    )
+
+
+def _intact(files: Mapping[int, Path], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
+    """Yield the recordings whose arrays are what was written, and put the others into ``damaged``."""
+    for index, file in files.items():
+        episode = _read(file, index)
+        if checksum(episode.arrays) == episode.attributes.get("checksum"):
+            yield episode
+        else:
+            actions = episode.arrays.get(ACTIONS)
+            num_steps = 0 if actions is None or actions.ndim == 0 else len(actions)
+            damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
+
+
+def _read(file: Path, index: int) -> RecordedEpisode:
+    with _mistakes_of(file):
+        return read_episode(file, index)
+
+
+@contextmanager
+def _mistakes_of(file: Path) -> Iterator[None]:
+    """Turn what is wrong with a recording that somebody named into a `ConfigError` that names it too."""
+    try:
+        yield
+    except StorageError as error:
+        text = str(error)
+        raise ConfigError(Problem(text, file=None if str(file) in text else str(file))) from error
+
+
+def _judged(replayed: Replay, now: Provenance, contents: Mapping[str, str]) -> ReplayedEpisode:
+    recorded = replayed.recorded
+    known = recorded.contents
+    # A policy plays no part here, and conditions come with the recording.
+    before = {} if known is None else {**known.environment, SAVED_CONDITIONS: UNKNOWN}
+    was = Provenance(facts={name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL})
+    return ReplayedEpisode(
+        episode_index=recorded.episode_index,
+        num_steps=len(recorded.arrays[ACTIONS]),
+        difference=first_difference(recorded, replayed.found),
+        pose_difference=largest_pose_difference(recorded, replayed.found),
+        from_exact_state=replayed.from_exact_state,
+        compared=compared_fields(recorded),
+        other_provenance=was.told_differences(now),
+        contents=() if known is None else tuple(f"{what} {how}" for what, how in changes(before, contents)),
+    )

@@ -1,1 +1,0 @@
-"""The loop: reset, act, step, observe, end."""

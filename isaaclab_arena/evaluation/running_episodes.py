@@ -1,0 +1,564 @@
+"""The episodes under way: lengths, returns, limits, events, saturated actions, NaN, and their ends."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.policy_answers import PolicyAnswer
+from isaaclab_arena.interfaces.environment import (
+    Environment,
+    JudgesStarts,
+    Observation,
+    SideBySide,
+    Step,
+    TellsBadStarts,
+    TellsEvents,
+)
+from isaaclab_arena.interfaces.episode import POLICY_LOST, SOLVED_AT_START, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import EpisodeStart, Transition
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.nested import leaves, with_leaves
+
+# Define the limits of a rollout.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutLimits:
+    """How much a rollout may do at most; None is no limit.
+
+    Attributes:
+        max_steps: Control steps of the batch after which the rollout ends and cuts the episodes under way.
+        max_envs: Env slots that are used at once; those beyond rest.
+        episode_timeout_s: Wall time of an episode [s]. One that takes longer ends as an error after the step under way,
+            and its env slot takes the next episode.
+    """
+
+    max_steps: int | None = None
+    max_envs: int | None = None
+    episode_timeout_s: float | None = None
+
+    def allow_step(self, num_steps: int) -> bool:
+        """Return whether another control step may follow ``num_steps`` of them."""
+        return self.max_steps is None or num_steps < self.max_steps
+
+    def num_used(self, num_envs: int) -> int:
+        """Return how many of ``num_envs`` env slots may be used at once."""
+        return num_envs if self.max_envs is None else min(self.max_envs, num_envs)
+
+
+NO_LIMITS = RolloutLimits()
+
+
+# Decide how an episode ended.
+
+OUT_OF_TIME = "episode_timeout"
+"""Termination of an episode that took longer than its wall time allowed."""
+
+POLICY_FINISHED = "policy_finished"
+"""Termination of an episode that ended because its policy had nothing more to do."""
+
+RANKS_LOST = "ranks_lost"
+"""Termination of an episode over which ranks died, one after the other."""
+
+BAD_START = "bad_start"
+"""Termination of an episode whose reset gave what cannot be shown to a policy."""
+
+BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED_AT_START, BAD_START})
+"""Terminations that do not follow from an episode's actions, so that to play these again does not repeat them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The end of an episode; see `EpisodeRecord` for the attributes."""
+
+    outcome: Outcome | None
+    success: bool | None
+    termination: str
+    error: str | None = None
+
+
+def ending_of(step: Step, env_id: int) -> Ending:
+    """Return the end of the episode in env slot ``env_id`` that ended with ``step``.
+
+    A diverged env slot is an error whatever the task made of its state. Success that is not measured stays None: such
+    an episode is a time-out or has no outcome, but is never called a failure.
+    """
+    if bool(step.diverged[env_id]):
+        error = step.errors.get(env_id, "the physics diverged")
+        return Ending(outcome=Outcome.ERROR, success=None, termination="diverged", error=error)
+    terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])
+    termination = "terminated" if terminated else "time_limit" if truncated else POLICY_FINISHED
+    timed_out = truncated and not terminated
+    if step.success is None:
+        return Ending(outcome=Outcome.TIMEOUT if timed_out else None, success=None, termination=termination)
+    if bool(step.success[env_id]):
+        return Ending(outcome=Outcome.SUCCESS, success=True, termination=termination)
+    outcome = Outcome.TIMEOUT if timed_out else Outcome.FAILURE
+    return Ending(outcome=outcome, success=False, termination=termination)
+
+
+def out_of_time(limit_s: float) -> Ending:
+    """Return the end of an episode that took longer than its wall time allowed [s]."""
+    error = f"the episode took longer than {limit_s:g} s, its episode_timeout_s"
+    return Ending(outcome=Outcome.ERROR, success=None, termination=OUT_OF_TIME, error=error)
+
+
+def solved_before(task: str) -> Ending:
+    """Return the end of an episode whose goal was met before its policy had done anything.
+
+    Args:
+        task: What the policy would have been told.
+    """
+    error = (
+        f"the task '{task}' was solved at the start, before the policy had done anything; "
+        "that is an error of the task, and says nothing of the policy"
+    )
+    return Ending(outcome=Outcome.ERROR, success=None, termination=SOLVED_AT_START, error=error)
+
+
+def bad_start(reason: str) -> Ending:
+    """Return the end of an episode whose reset gave what cannot be shown to a policy."""
+    return Ending(outcome=Outcome.ERROR, success=None, termination=BAD_START, error=f"at the reset, {reason}")
+
+
+def policy_lost(reason: str) -> Ending:
+    """Return the end of an episode whose policy answered no more."""
+    return Ending(outcome=Outcome.ERROR, success=None, termination=POLICY_LOST, error=f"the policy was lost: {reason}")
+
+
+def ranks_lost(deaths: Iterable[tuple[int, str]]) -> Ending:
+    """Return the end of an episode over which ranks died, each with its number and how it died, in a line."""
+    told = "; ".join(f"rank {rank}: {reason}" for rank, reason in deaths)
+    error = f"every rank that ran this episode died, the last with nothing beside it: {told}"
+    return Ending(outcome=Outcome.ERROR, success=None, termination=RANKS_LOST, error=error)
+
+
+# Counts how often a policy asks for the most that an environment takes, or for more.
+
+_ROUNDING = 1e-6
+"""Share of an element's range: closer to a bound than that, a number in single precision lies at it."""
+
+
+class SaturatedActions:
+    """Counts, by env slot, the entries of actions that lie at or beyond their bounds.
+
+    Elements without bounds, and those that can have but one value, do not count.
+
+    Args:
+        spec: What an action looks like.
+        num_envs: Number of env slots.
+        device: Where actions are.
+
+    Attributes:
+        so_far: How often each element did. Shape: (num_envs, action_dim), int32, on the device.
+    """
+
+    def __init__(self, spec: ArraySpec, num_envs: int, device: torch.device) -> None:
+        low, high = (
+            np.full(spec.shape, default, np.float32)
+            if bound is None
+            else np.reshape(bound, spec.shape).astype(np.float32)
+            for bound, default in ((spec.low, -np.inf), (spec.high, np.inf))
+        )
+        near = np.where(np.isfinite(low) & np.isfinite(high), _ROUNDING * (high - low), 0.0).astype(np.float32)
+        counts = (np.isfinite(low) | np.isfinite(high)) & (low < high)
+        least = np.where(counts, np.maximum(np.nextafter(low, np.float32(np.inf)), low + near), -np.inf)
+        most = np.where(counts, np.minimum(np.nextafter(high, np.float32(-np.inf)), high - near), np.inf)
+        self._least, self._most = (torch.as_tensor(end, device=device) for end in (least, most))
+        self._num_counted = int(counts.sum())
+        self.so_far = torch.zeros((num_envs, *spec.shape), dtype=torch.int32, device=device)
+        self._asked: torch.Tensor | None = None
+
+    def note(self, action: torch.Tensor) -> None:
+        """Look at an action before the environment gets it, which may clip it. Shape: (num_envs, action_dim)."""
+        if self._num_counted:
+            self._asked = action.clamp(self._least, self._most) != action
+
+    def count(self) -> None:
+        """Count the action that was noted last: the step with it was made."""
+        if self._asked is not None:
+            self.so_far += self._asked
+
+    def begin(self, begins: torch.Tensor) -> None:
+        """Count from 0 in some env slots. Shape: (num_envs,), bool, on the device."""
+        self.so_far.masked_fill_(begins.reshape(-1, *(1 for _ in self.so_far.shape[1:])), 0)
+
+    def share(self, so_far: torch.Tensor, length: int) -> float | None:
+        """Return the share of an episode's entries that did; None if none count, or no step was made.
+
+        Args:
+            so_far: Its row of `so_far`, on the CPU.
+            length: Number of its control steps.
+        """
+        return int(so_far.sum()) / (length * self._num_counted) if length and self._num_counted else None
+
+
+# Find NaN and infinity in what environments show and reward. They end an episode as an error, and nothing else.
+
+
+def unsound_slots(observation: Observation, reward: torch.Tensor | None = None) -> torch.Tensor | None:
+    """Return the env slots where a number is NaN or infinite; None where it is known that there are none.
+
+    Args:
+        observation: Nested dict of tensors, batched by env slot; pictures are not looked at.
+        reward: Shape: (num_envs,).
+
+    Returns:
+        Shape: (num_envs,), bool. On a GPU it is always there: to look would be to wait.
+    """
+    parts = [] if reward is None else [reward]
+    for group, terms in observation.items():
+        if isinstance(terms, SideBySide):
+            parts.append(terms.together)
+        elif group != CAMERAS:
+            parts += [part for _, part in leaves(terms) if _is_number(part)]
+    if not parts or (parts[0].is_cpu and all(map(_is_sound, parts))):
+        return None
+    # In double precision no sum of finite numbers is infinite, and one number that is not finite makes every sum so.
+    sums = [part.reshape(len(part), -1).sum(1, dtype=torch.float64) for part in parts]
+    return ~torch.isfinite(sum(sums[1:], start=sums[0]))
+
+
+def unsound_entry(observation: Observation, env_id: int, reward: torch.Tensor | None = None) -> str:
+    """Return in words what is not finite in an env slot of `unsound_slots`."""
+    for name, part in _numbers(observation):
+        if not bool(torch.isfinite(part[env_id]).all()):
+            return f"observation '{name}' holds NaN or infinity"
+    return "the observation is not finite" if reward is None else f"the reward is {float(reward[env_id])}"
+
+
+def without_unsound(observation: Observation, env_ids: Sequence[int]) -> Observation:
+    """Return an observation with zeros for what is NaN or infinite in some env slots, which rest.
+
+    A policy is shown all env slots, and may refuse numbers on which it need not act.
+    """
+
+    def cleaned(part: Any) -> Any:
+        if not _is_number(part):
+            return part
+        part = part.clone()
+        part[env_ids] = part[env_ids].nan_to_num(0.0, 0.0, 0.0)
+        return part
+
+    return {group: terms if group == CAMERAS else with_leaves(terms, cleaned) for group, terms in observation.items()}
+
+
+def _numbers(observation: Observation) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the name and the values of what is no picture; names of group ``policy`` are without it."""
+    for (group, *path), part in leaves(observation):
+        if group != CAMERAS and _is_number(part):
+            yield ".".join(map(str, path if group == "policy" and path else (group, *path))), part
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.is_floating_point()
+
+
+def _is_sound(part: torch.Tensor) -> bool:
+    """Return whether all numbers on the CPU are finite. NumPy takes a third of the time, but has no bfloat16."""
+    if part.dtype == torch.bfloat16 or part.requires_grad:
+        return bool(torch.isfinite(part).all())
+    return bool(np.isfinite(part.numpy()).all())
+
+
+# The episodes under way in the env slots of an environment: their lengths, their returns and their ends.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutResult:
+    """What a rollout did.
+
+    Attributes:
+        finished_episodes: Episodes that ran to their end.
+        cut_episodes: Episodes that had started when the step limit or a stop request ended the rollout.
+        env_steps: Control steps summed over running env slots.
+        interrupted: Whether a stop request ended it.
+    """
+
+    finished_episodes: int
+    cut_episodes: int
+    env_steps: int
+    interrupted: bool
+
+
+class RunningEpisodes:
+    """Which episode each env slot runs, and what it has gathered so far.
+
+    Args:
+        num_envs: Number of env slots.
+        device: Where masks and sums live.
+        action_spec: What an action looks like.
+
+    Attributes:
+        running: Env slots in which an episode is under way. Shape: (num_envs,), bool, on the device.
+        num_running: Their number.
+        num_steps: Control steps counted so far.
+    """
+
+    def __init__(self, num_envs: int, device: torch.device, action_spec: ArraySpec) -> None:
+        # What is known without asking a GPU is kept on the CPU.
+        self._is_running = torch.zeros(num_envs, dtype=torch.bool)
+        self.running = self._is_running.to(device)
+        self.num_running = 0
+        self.num_steps = 0
+        self._env_steps = 0
+        self._num_finished = 0
+        self._starts: list[EpisodeStart | None] = [None] * num_envs
+        self._started_s: dict[int, float] = {}
+        self._length = torch.zeros(num_envs, dtype=torch.int64)
+        # Double precision, so that the sum does not depend on the order of magnitude of what came before.
+        self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        self._saturated = SaturatedActions(action_spec, num_envs, device)
+        self._latest: Step | None = None
+
+    def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
+        """Begin episodes in env slots that are free."""
+        for start in starts:
+            self._starts[start.env_id] = start
+            self._started_s[start.env_id] = now_s
+        begins = torch.zeros_like(self._is_running)
+        begins[[start.env_id for start in starts]] = True
+        self._set_running(self._is_running | begins)
+        self.num_running += len(starts)
+        self._length[begins] = 0
+        on_device = begins.to(self._return.device, non_blocking=True)
+        self._return.masked_fill_(on_device, 0.0)
+        self._saturated.begin(on_device)
+
+    def note(self, answer: PolicyAnswer) -> None:
+        """Look at what a policy answered, before the environment gets it."""
+        self._saturated.note(answer.action)
+
+    def transition(self, observation: Observation, action: torch.Tensor, step: Step) -> Transition:
+        """Return what observers are shown of a step that the running episodes made.
+
+        Args:
+            observation: What the policy saw.
+            action: What it did. Shape: (num_envs, action_dim).
+            step: What came of it.
+        """
+        running = self.running.clone()
+        return Transition(
+            running=running, num_running=self.num_running, observation=observation, action=action, step=step
+        )
+
+    def count(self, step: Step) -> None:
+        """Count a step of every episode under way."""
+        self._latest = step
+        self.num_steps += 1
+        self._env_steps += self.num_running
+        self._length += self._is_running
+        self._return += torch.where(self.running, step.reward, 0.0)
+        self._saturated.count()
+
+    def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
+        """Return how episodes end with a step that is not counted yet, by env slot; None if the step was not made.
+
+        Args:
+            answer: What the policy answered before that step.
+            step: What came of it.
+            max_length: Control steps after which an episode must be over.
+
+        Raises:
+            ArenaError: If one of them is longer.
+            PolicyError: If an action of the answer held NaN or infinity.
+        """
+        said = _said(step, answer)
+        # Read together: each time that it is read back what a GPU has computed takes as long as a small network.
+        found = (torch.stack([*said.values()]) & self.running).cpu().numpy()
+        at_limit = self._length.numpy() + 1 >= max_length
+        # Most steps end nothing, and this loop may have less time for one than it takes to look at each mask.
+        if not found.any() and not at_limit.any():
+            return {}
+        nowhere = np.zeros_like(at_limit)
+        masks = _Masks(**{**dict.fromkeys(_Masks._fields, nowhere), **dict(zip(said, found, strict=True))})
+        answer.refuse(masks.unusable)
+        if masks.unmade.any():
+            return None
+        over = masks.terminated | masks.truncated | masks.diverged | masks.finished | masks.unsound
+        overdue = self._is_running.numpy() & ~over & at_limit
+        if overdue.any():
+            raise ArenaError(
+                f"the environment broke its contract: env slot {np.flatnonzero(overdue)[0]} made {max_length} "
+                "steps, its max_episode_length, and was not truncated"
+            )
+        if not over.any():
+            return {}
+        verdicts = masks.verdicts(step)
+        return {env_id: ending_of(verdicts, env_id) for env_id in np.flatnonzero(over).tolist()}
+
+    def late(self, *, now_s: float, limit_s: float | None) -> dict[int, Ending]:
+        """Return how episodes end that have taken longer than a limit [s], by env slot; none do without a limit."""
+        if limit_s is None:
+            return {}
+        running = sorted(self._started_s)
+        return {env_id: out_of_time(limit_s) for env_id in running if now_s - self._started_s[env_id] > limit_s}
+
+    def tried(self) -> list[int]:
+        """Return the env slots of episodes that have made a step."""
+        return torch.nonzero(self._is_running & (self._length > 0)).flatten().tolist()
+
+    def end(self, endings: Mapping[int, Ending]) -> list[EpisodeRecord]:
+        """End episodes with the step that was counted last, if they made one, and return what is known of them.
+
+        Args:
+            endings: Env slot to how its episode ends.
+        """
+        if not endings:
+            return []
+        measured = {} if self._latest is None else self._latest.metrics
+        returns, saturated, *numbers = on_cpu([self._return, self._saturated.so_far, *measured.values()])
+        metrics = dict(zip(measured, numbers, strict=True))
+        ends = torch.zeros_like(self._is_running)
+        ends[list(endings)] = True
+        self._set_running(self._is_running & ~ends)
+        self.num_running -= len(endings)
+        self._num_finished += len(endings)
+        records = []
+        for env_id, ending in endings.items():
+            start = self._starts[env_id]
+            self._started_s.pop(env_id, None)
+            if start is None:
+                raise RuntimeError(f"env slot {env_id} ended an episode that was never started")
+            length = int(self._length[env_id])
+            record = EpisodeRecord(
+                episode=start.episode,
+                env_id=env_id,
+                outcome=ending.outcome,
+                success=ending.success,
+                length=length,
+                episode_return=float(returns[env_id]),
+                termination=ending.termination,
+                conditions=start.conditions,
+                language_instruction=start.language_instruction,
+                # What was measured last in the env slot of one that made no step belongs to the episode before.
+                metrics={name: float(values[env_id]) for name, values in metrics.items()} if length else {},
+                error=ending.error,
+                saturated_action_share=self._saturated.share(saturated[env_id], length),
+            )
+            records.append(record)
+        return records
+
+    def result(self, *, interrupted: bool) -> RolloutResult:
+        """Return what was done so far; episodes under way are cut.
+
+        Args:
+            interrupted: Whether a stop request ended it.
+        """
+        return RolloutResult(
+            finished_episodes=self._num_finished,
+            cut_episodes=self.num_running,
+            env_steps=self._env_steps,
+            interrupted=interrupted,
+        )
+
+    def _set_running(self, is_running: torch.Tensor) -> None:
+        self._is_running = is_running
+        self.running = is_running.to(self.running.device, non_blocking=True)
+
+
+class _Masks(NamedTuple):
+    """What became of the running env slots in a step, False where nothing is said. Shape of each: (num_envs,), bool."""
+
+    terminated: np.ndarray
+    truncated: np.ndarray
+    diverged: np.ndarray
+    success: np.ndarray
+    finished: np.ndarray
+    unusable: np.ndarray
+    unmade: np.ndarray
+    unsound: np.ndarray
+
+    def verdicts(self, step: Step) -> Step:
+        """Return a step with these masks, on the CPU; what is not finite in it is an error as if physics diverged."""
+        unsound = np.flatnonzero(self.unsound & ~self.diverged).tolist()
+        return replace(
+            step,
+            terminated=torch.from_numpy(self.terminated),
+            truncated=torch.from_numpy(self.truncated),
+            diverged=torch.from_numpy(self.diverged | self.unsound),
+            success=None if step.success is None else torch.from_numpy(self.success),
+            errors={
+                **step.errors,
+                **{env_id: unsound_entry(step.observation, env_id, step.reward) for env_id in unsound},
+            },
+        )
+
+
+def _said(step: Step, answer: PolicyAnswer) -> dict[str, torch.Tensor]:
+    """Return what is said of a step and of what led to it, by the names of `_Masks`, but for what is not said."""
+    device = step.diverged.device
+    said = {
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "diverged": step.diverged,
+        "success": step.success,
+        "finished": None if answer.finished is None else answer.finished.to(device, non_blocking=True),
+        "unusable": answer.unusable,
+        "unmade": None if step.made is None else ~step.made,
+        "unsound": unsound_slots(step.observation, step.reward),
+    }
+    return {name: mask for name, mask in said.items() if mask is not None}
+
+
+# Find episodes that are over at their start, solved or spoiled, and ask what happened in those that were played.
+
+_LOG = logging.getLogger(__name__)
+
+
+def begin_events(environment: Environment, starts: Sequence[EpisodeStart]) -> None:
+    """Have what happens in episodes kept from their start on, where the environment tells."""
+    if isinstance(environment, TellsEvents):
+        environment.begin_events([start.env_id for start in starts])
+
+
+def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> dict[int, Ending]:
+    """Return how episodes end whose goal is met where they were just reset to, by env slot, and say so in the log.
+
+    None does where the environment cannot judge without a step.
+    """
+    if not isinstance(environment, JudgesStarts):
+        return {}
+    found = {}
+    for start, solved in zip(starts, environment.solved_at_start([start.env_id for start in starts]), strict=True):
+        if solved:
+            found[start.env_id] = ending = solved_before(start.language_instruction)
+            episode = start.episode
+            told = episode.job, episode.episode_index, episode.seed, ending.error
+            _LOG.error("job '%s', episode %d, seed %d: %s", *told)
+    return found
+
+
+def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observation: Observation) -> dict[int, Ending]:
+    """Return how episodes end whose reset gave what cannot be shown to a policy, by env slot.
+
+    Args:
+        environment: It may tell so itself.
+        starts: The episodes that have just begun.
+        observation: What all env slots show.
+    """
+    env_ids = [start.env_id for start in starts]
+    unsound = unsound_slots(observation)
+    found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
+    errors = {env_id: unsound_entry(observation, env_id) for env_id in env_ids if env_id in found}
+    if isinstance(environment, TellsBadStarts):
+        errors |= environment.start_errors(env_ids)
+    return {env_id: bad_start(error) for env_id, error in errors.items()}
+
+
+def with_events(environment: Environment, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
+    """Return episodes that have just ended with what happened in them; nothing of errors, and where nobody tells."""
+    told = [record for record in records if record.outcome not in (Outcome.ERROR, None)]
+    if not told or not isinstance(environment, TellsEvents):
+        return list(records)
+    solved = [record.success is True for record in told]
+    events = environment.episode_events([record.env_id for record in told], solved)
+    found = {record.env_id: each for record, each in zip(told, events, strict=True)}
+    return [replace(record, events=found.get(record.env_id)) for record in records]

@@ -1,1 +1,0 @@
-"""Decide which rank runs which episodes."""

@@ -1,0 +1,776 @@
+"""A job's policy for clients in other processes: each session has an env slot, and queries are batched."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_mean, first_line
+from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.policy_answers import agreed_instruction, checked_action
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.observer import WatchedStart
+from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
+from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, plans_of
+from isaaclab_arena.interfaces.policy_traits import ActsInSome, DividesCalls, SharesNetwork
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.nested import with_leaves
+
+# Check the observation of one env slot that a client sends, and combine those of several into a batch.
+
+SlotObservation: TypeAlias = Mapping[str, Mapping[str, torch.Tensor]]
+"""Group, then term: what one env slot shows, without the dimension of env slots."""
+
+_POLICY = "the served policy"
+
+
+class ObservationRefusedError(PolicyError):
+    """A client's observation is not what the served policy's environment shows. The client can mend it."""
+
+
+def checked_observation(observation: Mapping[str, Any], spec: Mapping[str, Any]) -> SlotObservation:
+    """Return an env slot's observation as tensors of the types and shapes that the environment has.
+
+    Args:
+        observation: Group, then term, then array or tensor. The group of pictures may be missing as a whole.
+        spec: Group, then term, then `ArraySpec`.
+
+    Raises:
+        ObservationRefusedError: If a term is missing, unknown, of another shape or kind, or not finite.
+    """
+    due = {group: terms for group, terms in spec.items() if group != CAMERAS or group in observation}
+    _refuse_other_names("groups", observation, due)
+    checked: dict[str, dict[str, torch.Tensor]] = {}
+    for group, terms in due.items():
+        given = observation[group]
+        if not isinstance(given, Mapping):
+            raise ObservationRefusedError(f"'{group}' must hold arrays by name, it is a {type(given).__name__}")
+        _refuse_other_names(f"arrays of '{group}'", given, terms)
+        checked[group] = {name: _checked(f"{group}.{name}", given[name], terms[name]) for name in terms}
+    return checked
+
+
+def batched(observations: Mapping[int, SlotObservation], spec: Mapping[str, Any], num_envs: int) -> Observation:
+    """Return the observations of some env slots as a batch of all, with zeros in the others.
+
+    Args:
+        observations: By env slot.
+        spec: Group, then term, then `ArraySpec`.
+        num_envs: Env slots of the batch.
+    """
+    batch: Observation = {}
+    for group, terms in spec.items():
+        batch[group] = {
+            name: _pictures(name, observations, term, num_envs)
+            if group == CAMERAS
+            else _wide({env_id: each[group][name] for env_id, each in observations.items()}, term, num_envs)
+            for name, term in terms.items()
+        }
+    return batch
+
+
+def _refuse_other_names(what: str, given: Mapping[str, Any], due: Mapping[str, Any]) -> None:
+    missing = [name for name in due if name not in given]
+    unknown = [str(name)[:100] for name in given if name not in due]
+    if missing:
+        raise ObservationRefusedError(f"the observation lacks the {what} {_listed(missing)}")
+    if unknown:
+        hint = did_you_mean(unknown[0], due)
+        raise ObservationRefusedError(f"the observation has {what} that are not known: {_listed(unknown)}{hint}")
+
+
+def _checked(name: str, values: Any, spec: ArraySpec) -> torch.Tensor:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        tensor = torch.from_numpy(np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False)))
+    elif isinstance(values, torch.Tensor):
+        tensor = values
+    else:
+        kind = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
+        raise ObservationRefusedError(f"'{name}' must be an array of numbers, it is {kind}")
+    if tuple(tensor.shape) != spec.shape:
+        raise ObservationRefusedError(f"'{name}' has shape {tuple(tensor.shape)}, {spec.shape} is due")
+    if not spec.dtype.is_floating_point and tensor.dtype != spec.dtype:
+        raise ObservationRefusedError(f"'{name}' is of type {tensor.dtype}, {spec.dtype} is due")
+    tensor = tensor.to(spec.dtype)
+    if spec.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+        raise ObservationRefusedError(f"'{name}' holds NaN or infinity")
+    return tensor
+
+
+def _wide(values: Mapping[int, torch.Tensor], spec: ArraySpec, num_envs: int) -> torch.Tensor:
+    wide = torch.zeros((num_envs, *spec.shape), dtype=spec.dtype)
+    for env_id, part in values.items():
+        wide[env_id] = part
+    return wide
+
+
+def _pictures(
+    name: str, observations: Mapping[int, SlotObservation], spec: ArraySpec, num_envs: int
+) -> torch.Tensor | SomePictures:
+    there = {env_id: each[CAMERAS][name] for env_id, each in observations.items() if CAMERAS in each}
+    if len(there) == len(observations):
+        return _wide(there, spec, num_envs)
+    places = np.full(num_envs, -1)
+    places[list(there)] = range(len(there))
+    drawn = torch.stack(list(there.values())) if there else torch.zeros((0, *spec.shape), dtype=spec.dtype)
+    return SomePictures(name, drawn, places, reader=_POLICY)
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(map(repr, names[:8]))}{', …' if names[8:] else ''}"
+
+
+# Show a policy an environment that is simulated elsewhere: its specs and its words, but no simulation.
+
+
+class ServedEnvironment(Environment):
+    """Stands for the environments of clients, in which a served policy acts. Only its attributes mean anything.
+
+    Args:
+        real: The environment whose specs it shows; it may be closed afterwards.
+        num_envs: Env slots to show.
+        shown: Terms that clients send, by group; None for all.
+    """
+
+    def __init__(self, real: Environment, *, num_envs: int, shown: Mapping[str, Collection[str]] | None = None) -> None:
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self.observation_spec = real.observation_spec if shown is None else _part_of(real.observation_spec, shown)
+        self.action_spec = real.action_spec
+        self.task_description = real.task_description
+        self.max_episode_length = real.max_episode_length
+        self.control_dt = real.control_dt
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """Return nothing: whoever simulates knows what an episode starts from."""
+        del generator
+        return {}
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        """Refuse, because nothing is simulated here.
+
+        Raises:
+            PolicyError: Always.
+        """
+        del env_ids, conditions
+        raise PolicyError("a served policy cannot reset the environment, which is simulated elsewhere")
+
+    def step(self, action: torch.Tensor) -> Step:
+        """Refuse, because nothing is simulated here.
+
+        Raises:
+            PolicyError: Always.
+        """
+        del action
+        raise PolicyError("a served policy cannot step the environment, which is simulated elsewhere")
+
+
+def _part_of(spec: Mapping[str, Any], shown: Mapping[str, Collection[str]]) -> dict[str, Any]:
+    # In the environment's own order, which a network may rely on.
+    part = {
+        group: {name: term for name, term in terms.items() if name in shown.get(group, ())}
+        for group, terms in spec.items()
+    }
+    return {group: terms for group, terms in part.items() if terms}
+
+
+# Choose on how many env slots a served policy is asked, so that other clients change none of a client's answers.
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BuiltTogether:
+    """One policy for the env slots of all clients.
+
+    Attributes:
+        policy: The policy.
+        environment: What it sees, which may have more env slots than there are clients.
+        slots_per_call: Env slots of each call, None where others follow from who asks, or make no difference.
+        others_matter: Whether an env slot's answer depends on its place and on other clients, None if nobody knows.
+    """
+
+    policy: PolicyBase
+    environment: ServedEnvironment
+    slots_per_call: int | None = None
+    others_matter: bool | None = None
+
+
+@torch.no_grad()
+def settled(first: BuiltTogether, build: Callable[[int], BuiltTogether]) -> BuiltTogether:
+    """Return a policy that is asked on the first size of a call on which others do not matter, if there is one.
+
+    A policy that divides its calls gets calls of that size. Any other is asked on all env slots in each call, of which
+    it remembers something, and so it gets as many.
+
+    Args:
+        first: The policy as its options say it; what is returned may be it.
+        build: Builds another one that sees an environment of so many env slots.
+    """
+    traits = first.policy.traits
+    if traits.batch_invariant:
+        return BuiltTogether(policy=first.policy, environment=first.environment, others_matter=False)
+    if first.policy.is_remote or not traits.reproducible:
+        return first
+    if isinstance(first.policy, DividesCalls):
+        return _with_divided_calls(first, first.policy)
+    return _with_more_slots(first, build)
+
+
+def _with_divided_calls(first: BuiltTogether, calls: DividesCalls) -> BuiltTogether:
+    own = calls.slots_per_call(first.environment.num_envs)
+    if own is None:
+        return first
+    result, size = ProbeResult(passes=False), own
+    for size in filled_up(own):
+        calls.fill_calls_up_to(size)
+        result = probe_policy(first.policy, first.environment, batch=size)
+        if result.passes:
+            break
+    if not result.passes:
+        calls.fill_calls_up_to(None)
+        size = own
+    return _said(first, size, result)
+
+
+def _with_more_slots(first: BuiltTogether, build: Callable[[int], BuiltTogether]) -> BuiltTogether:
+    least, result = first.environment.num_envs, ProbeResult(passes=False)
+    for size in filled_up(least):
+        built = first if size == least else build(size)
+        result = probe_policy(built.policy, built.environment, batch=size)
+        if result.passes:
+            if built is not first:
+                first.policy.close()
+            return _said(built, size, result)
+        if built is not first:
+            built.policy.close()
+    return _said(first, least, result)
+
+
+def _said(built: BuiltTogether, size: int, result: ProbeResult) -> BuiltTogether:
+    name = type(built.policy).__name__
+    others_matter = None if result.error is not None else not result.passes
+    if others_matter:
+        _LOG.warning(
+            "on this machine the last digits of an answer of %s depend on its place and its neighbours in a call of %d "
+            "env slots, and so on other clients",
+            name,
+            size,
+        )
+    elif others_matter is None:
+        _LOG.info("nobody knows whether clients influence each other's last digits: %s", result.error)
+    else:
+        _LOG.info("each call of %s has %d env slots, whose answers do not depend on each other", name, size)
+    return BuiltTogether(
+        policy=built.policy, environment=built.environment, slots_per_call=size, others_matter=others_matter
+    )
+
+
+# Build a job's policy to act in the env slots of clients, together where it can, else by one object for each.
+
+ChooseTerms: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Collection[str]] | None]
+"""Returns which terms of an observation spec clients send, by group; None for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BegunEpisode:
+    """An episode that a client begins.
+
+    Attributes:
+        episode: Which episode.
+        instruction: What the client says that is to be done, None if it says nothing.
+    """
+
+    episode: Episode
+    instruction: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotAnswer:
+    """What a policy answers in one env slot.
+
+    Attributes:
+        action: Shape: (action_dim,), float32.
+        planned: The action, and those that follow it whatever the env slot shows. Shape: (n, action_dim), float32.
+        looks_next: Whether it will look at the pictures of the env slot's next observation.
+    """
+
+    action: np.ndarray
+    planned: np.ndarray
+    looks_next: bool
+
+
+class HostedPolicy:
+    """A job's policy for a fixed number of env slots. It belongs to one thread.
+
+    A policy that can act in some env slots while others wait is one object; see `served_batch` for how many env slots
+    each of its calls has. Any other would move every env slot on whenever one asks. So each env slot has an object of
+    its own, which shares the network where the policy offers that.
+
+    Args:
+        job: The job.
+        num_slots: Number of env slots.
+        shown: Chooses the terms that clients send from the environment's observation spec.
+
+    Attributes:
+        job: The job.
+        num_slots: Number of env slots.
+        environment: What the policy sees: of all env slots, or of one if each has an object of its own.
+        policy: The policy, or that of the first env slot.
+        chunk_length: Actions that follow from an episode's first observation.
+        acts_together: Whether there is one policy for all env slots.
+        slots_per_call: Env slots of each call; None where others follow from who asks, or make no difference.
+        looks_first: Whether it looks at the pictures of an episode's first observation.
+        reads_instruction: Whether it reads an episode's instruction.
+        stated_instruction: The instruction that the job states, for clients that send none; None if it states none.
+
+    Raises:
+        ConfigError: If ``shown`` refuses the environment, or the policy cannot act in it.
+    """
+
+    def __init__(self, job: Job, num_slots: int, shown: ChooseTerms = lambda _: None) -> None:
+        self.job, self.num_slots = job, num_slots
+        self.stated_instruction = job.config.language_instruction or None
+        self._policies: dict[int, PolicyBase] = {}
+        real = job.with_num_envs(1, policy_num_envs=1).build_environment(device=torch.device("cpu"), num_threads=1)
+        try:
+            terms = shown(real.observation_spec)
+            self.slots_per_call: int | None = 1
+            together = self._built_together(real, terms, num_slots)
+            self.policy, self.environment = together.policy, together.environment
+            self.acts_together = acts_in_some(self.policy)
+            if self.acts_together:
+                together = settled(together, partial(self._built_together, real, terms))
+                self.policy, self.environment = together.policy, together.environment
+                self.slots_per_call = together.slots_per_call
+            else:
+                self.environment = ServedEnvironment(real, num_envs=1, shown=terms)
+                self.policy.close()
+                self.policy = self._built(self.environment)
+        finally:
+            real.close()
+        self._policies[0] = self.policy
+        self._try_out()
+        # Whether the first observation of an episode needs pictures is the same in every env slot.
+        looked_at = announced_pictures(self.policy, self.environment, [0])
+        self.looks_first = looked_at is None or 0 in looked_at
+
+    @property
+    def observation_spec(self) -> Mapping[str, Any]:
+        """What each env slot shows: group, then term, then `ArraySpec`."""
+        return self.environment.observation_spec
+
+    def start(self, env_id: int, begun: BegunEpisode) -> None:
+        """Begin an episode in an env slot."""
+        policy = self._policy_of(env_id)
+        words = begun.instruction or self._instruction or self.environment.task_description
+        place = env_id if self.acts_together else 0
+        start = WatchedStart(env_id=place, episode=begun.episode, conditions={}, language_instruction=words)
+        policy.start_episodes(self.environment, [start])
+        self._started = start
+
+    def end(self, env_id: int) -> None:
+        """End the episode in an env slot."""
+        self._policy_of(env_id).end_episodes(self.environment, [env_id if self.acts_together else 0])
+
+    @torch.no_grad()
+    def act(self, observations: Mapping[int, SlotObservation]) -> dict[int, SlotAnswer | Exception]:
+        """Return the answer in some env slots, or what went wrong there, by env slot.
+
+        Args:
+            observations: By env slot; each has an episode under way.
+        """
+        if self.acts_together:
+            return self._asked(self.policy, observations)
+        answers: dict[int, SlotAnswer | Exception] = {}
+        for env_id, observation in observations.items():
+            answers[env_id] = self._asked(self._policy_of(env_id), {0: observation})[0]
+        return answers
+
+    def close(self) -> None:
+        """Close every policy."""
+        for policy in self._policies.values():
+            policy.close()
+
+    def _try_out(self) -> None:
+        """Ask once about zeros, so that a policy that cannot be served says so before anybody connects."""
+        zeros = with_leaves(self.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
+        answer: SlotAnswer | Exception
+        try:
+            self.start(0, BegunEpisode(episode=Episode(job="trial", episode_index=0, seed=0), instruction=None))
+            answer = self.act({0: zeros})[0]
+            self.end(0)
+        except PolicyError as error:
+            answer = error
+        self.policy.reset()
+        if isinstance(answer, Exception):
+            name = self.job.config.policy_type
+            raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
+        self.chunk_length = len(answer.planned)
+        self.reads_instruction = self._started.instruction_was_read
+
+    def _built_together(
+        self, real: Environment, terms: Mapping[str, Collection[str]] | None, num_envs: int
+    ) -> BuiltTogether:
+        environment = ServedEnvironment(real, num_envs=num_envs, shown=terms)
+        return BuiltTogether(policy=self._built(environment), environment=environment)
+
+    def _built(self, environment: ServedEnvironment) -> PolicyBase:
+        first = self._policies.get(0)
+        sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
+        policy = sharing or self.job.with_num_envs(1, policy_num_envs=environment.num_envs).build_policy()
+        policy.reset()
+        policy.check_environment(environment)
+        if first is None:
+            self.job.tell_connections(policy, environment)
+        self._instruction = agreed_instruction(policy, environment, self.job.config.language_instruction)
+        return policy
+
+    def _policy_of(self, env_id: int) -> PolicyBase:
+        if self.acts_together:
+            return self.policy
+        if env_id not in self._policies:
+            self._policies[env_id] = self._built(self.environment)
+        return self._policies[env_id]
+
+    def _asked(
+        self, policy: PolicyBase, observations: Mapping[int, SlotObservation]
+    ) -> dict[int, SlotAnswer | Exception]:
+        environment, env_ids = self.environment, list(observations)
+        shown = batched(observations, environment.observation_spec, environment.num_envs)
+        try:
+            if isinstance(policy, ActsInSome) and self.acts_together:
+                answer = policy.act_in_some(environment, shown, env_ids)
+            else:
+                answer = policy.get_action(environment, shown)
+            actions = checked_action(answer, environment).numpy()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  what one query does to a policy must not stop the server
+            return dict.fromkeys(env_ids, error)
+        looks = announced_pictures(policy, environment, ())
+        return {
+            env_id: _answer(_planned(policy, env_id, actions[env_id]), looks_next=looks is None or env_id in looks)
+            for env_id in env_ids
+        }
+
+
+def _planned(policy: PolicyBase, env_id: int, action: np.ndarray) -> np.ndarray:
+    """Return an action and those that follow it for certain. Shape: (n, action_dim)."""
+    plans = plans_of(policy)
+    if plans is None:
+        return action[None]
+    return np.concatenate((action[None], plans.planned(env_id).cpu().numpy().astype(np.float32)))
+
+
+def _answer(planned: np.ndarray, *, looks_next: bool) -> SlotAnswer | PolicyError:
+    if not np.isfinite(planned).all():
+        return PolicyError(f"the policy's action holds NaN or infinity: {planned[0].tolist()}")
+    return SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)
+
+
+# Answer the queries of all sessions: those that wait together go to the policy in one call, on one thread.
+
+
+class HostFullError(ArenaError):
+    """Every env slot of a served policy has a session. Whoever runs the server can give it more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStatistics:
+    """What a host has done so far.
+
+    Attributes:
+        sessions: Sessions at this moment.
+        queries: Queries that were answered.
+        calls: Calls of the policy that answered them.
+        waited_s: How long the queries have waited for their call, added up [s].
+        busy_s: How long the calls took, added up [s].
+        open_s: How long the host is open [s].
+    """
+
+    sessions: int
+    queries: int
+    calls: int
+    waited_s: float
+    busy_s: float
+    open_s: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Waiting:
+    """A query that waits for its call.
+
+    Attributes:
+        env_id: The env slot.
+        begun: The episode that begins with it, None if it goes on.
+        observation: What the env slot shows.
+        arrived_s: When it came, on the clock of `time.perf_counter` [s].
+        answer: Gets what the policy answers.
+    """
+
+    env_id: int
+    begun: BegunEpisode | None
+    observation: SlotObservation
+    arrived_s: float
+    answer: "Future[SlotAnswer]" = field(default_factory=Future)
+
+
+class PolicyHost:
+    """Asks a policy for sessions, each of which has an env slot of its own.
+
+    One thread asks the policy. It waits a moment for the sessions whose episode is under way, so that their queries
+    share a call. Where each env slot has a policy of its own, a call is one query, and nothing waits for others. A
+    session has one query at a time, so no more than one query of each env slot ever waits.
+
+    Args:
+        policy: The policy; the host closes it.
+        max_batch: Most queries of one call.
+        max_wait_s: How long the first query of a call waits for others [s].
+
+    Attributes:
+        policy: The policy.
+        failure: Why nothing is answered any more, None where nothing went wrong.
+    """
+
+    def __init__(self, policy: HostedPolicy, *, max_batch: int = 64, max_wait_s: float = 0.005) -> None:
+        self.policy = policy
+        self._max_batch, self._max_wait_s = max_batch if policy.acts_together else 1, max_wait_s
+        self._changed = threading.Condition()
+        self._free = list(range(policy.num_slots))
+        self._playing: set[int] = set()
+        self._begun: set[int] = set()
+        self._waiting: deque[_Waiting] = deque()
+        self._ended: deque[tuple[int, bool]] = deque()
+        self._is_closed = False
+        self.failure: str | None = None
+        self._queries, self._calls, self._waited_s, self._busy_s = 0, 0, 0.0, 0.0
+        self._since_s = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, name="policy host", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is answered any more."""
+        return self._is_closed
+
+    def check_room(self) -> None:
+        """Refuse another session where every env slot has one.
+
+        Raises:
+            HostFullError: If that is so.
+        """
+        if self._is_closed or not self._free:
+            num_slots = self.policy.num_slots
+            raise HostFullError(f"all {num_slots} env slots of the served policy are taken; try again later")
+
+    def open(self) -> "HostSession":
+        """Return a session with a free env slot.
+
+        Raises:
+            HostFullError: If there is none.
+        """
+        with self._changed:
+            self.check_room()
+            return HostSession(self, self._free.pop(0))
+
+    def statistics(self) -> HostStatistics:
+        """Return what was done so far."""
+        with self._changed:
+            return HostStatistics(
+                sessions=self.policy.num_slots - len(self._free),
+                queries=self._queries,
+                calls=self._calls,
+                waited_s=self._waited_s,
+                busy_s=self._busy_s,
+                open_s=time.perf_counter() - self._since_s,
+            )
+
+    def close(self) -> None:
+        """Answer what waits with an error, and close the policy. May be called more than once."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def submit(self, env_id: int, begun: BegunEpisode | None, observation: SlotObservation) -> "Future[SlotAnswer]":
+        """Let a query of an env slot wait for its call; only its session may ask, and only when it was answered."""
+        waiting = _Waiting(env_id=env_id, begun=begun, observation=observation, arrived_s=time.perf_counter())
+        with self._changed:
+            if self._is_closed:
+                raise PolicyError("the policy is no longer served")
+            self._waiting.append(waiting)
+            self._changed.notify_all()
+        return waiting.answer
+
+    def begin(self, env_id: int) -> None:
+        """Wait for the queries of an env slot from now on, whose session begins an episode."""
+        with self._changed:
+            self._playing.add(env_id)
+
+    def end(self, env_id: int, *, is_freed: bool) -> None:
+        """End the episode of an env slot, before anything else happens there; with ``is_freed`` also its session."""
+        with self._changed:
+            self._playing.discard(env_id)
+            self._ended.append((env_id, is_freed))
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        batch: Sequence[_Waiting] = ()
+        try:
+            while self._wait():
+                ended, batch = self._taken()
+                for env_id in self._begun.intersection(env_id for env_id, _ in ended):
+                    self._begun.discard(env_id)
+                    self.policy.end(env_id)
+                self._give_back([env_id for env_id, is_freed in ended if is_freed])
+                if batch:
+                    self._answer(batch)
+        except Exception as error:
+            self.failure = first_line(error)
+            raise
+        finally:
+            with self._changed:
+                self._is_closed = True
+                left = [waiting for waiting in (*batch, *self._waiting) if not waiting.answer.done()]
+            for waiting in left:
+                waiting.answer.set_exception(PolicyError("the policy is no longer served"))
+            self.policy.close()
+
+    def _wait(self) -> bool:
+        """Wait for something to do and for others to join it; return False where the host is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._waiting or self._ended)
+            if self._waiting and not self._is_closed:
+                left_s = self._waiting[0].arrived_s + self._max_wait_s - time.perf_counter()
+                self._changed.wait_for(self._need_not_wait, timeout=max(0.0, left_s))
+            return not self._is_closed
+
+    def _need_not_wait(self) -> bool:
+        return self._is_closed or len(self._waiting) >= min(self._max_batch, len(self._playing))
+
+    def _taken(self) -> tuple[Sequence[tuple[int, bool]], Sequence[_Waiting]]:
+        with self._changed:
+            ended, self._ended = self._ended, deque()
+            return ended, [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
+
+    def _give_back(self, env_ids: Sequence[int]) -> None:
+        with self._changed:
+            self._free += env_ids
+
+    def _answer(self, batch: Sequence[_Waiting]) -> None:
+        began_s = time.perf_counter()
+        answers = self._answers(batch)
+        with self._changed:
+            self._queries += len(batch)
+            self._calls += 1
+            self._waited_s += sum(began_s - waiting.arrived_s for waiting in batch)
+            self._busy_s += time.perf_counter() - began_s
+        for waiting in batch:
+            answer = answers[waiting.env_id]
+            if isinstance(answer, SlotAnswer):
+                waiting.answer.set_result(answer)
+            else:
+                waiting.answer.set_exception(answer)
+
+    def _answers(self, batch: Sequence[_Waiting]) -> Mapping[int, SlotAnswer | Exception]:
+        answers: dict[int, SlotAnswer | Exception] = {}
+        for waiting in batch:
+            try:
+                if waiting.begun is not None:
+                    self._begun.add(waiting.env_id)
+                    self.policy.start(waiting.env_id, waiting.begun)
+            except Exception as error:  # noqa: BLE001  what one client begins must not stop the others
+                answers[waiting.env_id] = error
+        shown = {waiting.env_id: waiting.observation for waiting in batch if waiting.env_id not in answers}
+        return {**answers, **(self.policy.act(shown) if shown else {})}
+
+
+class HostSession:
+    """A client's env slot in a served policy. It belongs to one thread."""
+
+    def __init__(self, host: PolicyHost, env_id: int) -> None:
+        self.env_id = env_id
+        self._host = host
+        self._begun: BegunEpisode | None = None
+        self._is_playing = False
+        self._is_open = True
+        self.looks_next = host.policy.looks_first
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether an episode is under way."""
+        return self._is_playing
+
+    def start_episode(self, episode: Episode, instruction: str | None = None) -> None:
+        """Begin an episode with the next query; one that is under way ends.
+
+        Args:
+            episode: Which episode, and so which random streams.
+            instruction: What is to be done, None for what the job or the environment says.
+        """
+        self.end_episode()
+        self._begun = BegunEpisode(episode=episode, instruction=instruction)
+        self._is_playing = True
+        self._host.begin(self.env_id)
+        self.looks_next = self._host.policy.looks_first
+
+    def ask(self, observation: Mapping[str, Any]) -> "Future[SlotAnswer]":
+        """Ask for the next action, and return what will hold the answer; `answered` waits for it.
+
+        Args:
+            observation: Group, then term, then array; see `checked_observation`.
+
+        Raises:
+            ObservationRefusedError: If the observation is wrong; the episode can go on with another.
+            PolicyError: If no episode is under way, or the policy is no longer served.
+        """
+        if not self._is_playing:
+            raise PolicyError("no episode is under way in this session; begin one first")
+        spec = self._host.policy.observation_spec
+        checked = checked_observation(observation, spec)
+        if self.looks_next and spec.get(CAMERAS) and CAMERAS not in checked:
+            raise ObservationRefusedError(f"the observation lacks '{CAMERAS}', at which the policy looks now")
+        answer = self._host.submit(self.env_id, self._begun, checked)
+        self._begun = None
+        return answer
+
+    def answered(self, answer: "Future[SlotAnswer]") -> SlotAnswer:
+        """Wait for an answer and return it.
+
+        Raises:
+            PolicyError: If the policy failed. Then the episode is over.
+        """
+        try:
+            found = answer.result()
+        except Exception:
+            self.end_episode()
+            raise
+        self.looks_next = found.looks_next
+        return found
+
+    def act(self, observation: Mapping[str, Any]) -> SlotAnswer:
+        """Return the answer to an observation; see `ask` and `answered`."""
+        return self.answered(self.ask(observation))
+
+    def end_episode(self) -> None:
+        """End the episode, if one is under way."""
+        if self._is_playing:
+            self._is_playing, self._begun = False, None
+            self._host.end(self.env_id, is_freed=False)
+
+    def close(self) -> None:
+        """End the session, and give its env slot back. May be called more than once."""
+        if self._is_open:
+            self._is_open, self._is_playing = False, False
+            self._host.end(self.env_id, is_freed=True)

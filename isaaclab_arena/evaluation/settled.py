@@ -1,0 +1,454 @@
+"""What one rank settles for all before the plan is written: backends, latency, policy servers."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from isaaclab_arena.config.schema import Delays, JobStatus, Meanwhile, PolicyServerConfig, ServerScope
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.evaluation.batching import made_up
+from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
+from isaaclab_arena.evaluation.latency import Answers, answers_of, continuation, in_time, refusals
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.pipelined import group_sizes
+from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, PolicyServer, ServedNetwork
+from isaaclab_arena.evaluation.policy_server.wire import NetworkOrder, ServerAddress, ServerOrders
+from isaaclab_arena.evaluation.process import put_back
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
+
+# Choose the backend of each job of a run, once, on one rank for all, before the plan is written.
+#
+# Ranks that each timed the backends for themselves could end on different physics, and so could the groups of a job's
+# env slots.
+
+_LOG = logging.getLogger(__name__)
+_ON_CPU = "mujoco"
+_ON_GPU = "warp"
+_UNMEASURED = (
+    "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is there; "
+    "'backend: %s' in its arena_env_args chooses the other one"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machinery:
+    """What the ranks of a run simulate with.
+
+    Attributes:
+        devices: Device of each rank, by rank.
+        num_threads: Threads that the physics of the rank that measures may use.
+        num_groups: Groups that a job's env slots are divided into.
+        measures: Whether the process that sets the run up can measure what ranks will do. The head of a cluster, whose
+            ranks have GPUs, may have none.
+    """
+
+    devices: tuple[str, ...]
+    num_threads: int
+    num_groups: int = 1
+    measures: bool = True
+
+    @property
+    def has_gpus_only(self) -> bool:
+        """Whether every rank simulates on a GPU."""
+        return all(torch.device(device).type == "cuda" for device in self.devices)
+
+
+def settle_backends(
+    jobs: Sequence[Job],
+    machinery: Machinery,
+    *,
+    known: Mapping[str, str] | None = None,
+    watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> dict[str, str]:
+    """Return what simulates each job that is to run, by its name; jobs without a choice are left out.
+
+    A job that says it gets what it says, one that was begun what it was begun with. What is left open is MuJoCo unless
+    every rank has a GPU; then the faster backend is measured, on this rank if it can, once for jobs that are alike.
+
+    Args:
+        jobs: Every job of the run.
+        machinery: What the ranks simulate with.
+        known: What was settled when the run began, by job.
+        watch: Entered while something is measured for the named job.
+    """
+    measured: dict[str, str] = {}
+    settled: dict[str, str] = {}
+    for job in jobs:
+        asked, name = job.asked_backend, job.config.name
+        if asked is None or job.config.status is not JobStatus.PENDING:
+            continue
+        if asked != OPEN_BACKEND:
+            settled[name] = asked
+        elif known is not None and name in known:
+            settled[name] = known[name]
+        elif not machinery.has_gpus_only:
+            settled[name] = _ON_CPU
+        elif not machinery.measures:
+            _LOG.warning(_UNMEASURED, name, _ON_CPU, _ON_GPU)
+            settled[name] = _ON_CPU
+        else:
+            key = job.environment_key
+            if key not in measured:
+                with watch(name):
+                    measured[key] = _faster_backend(job, machinery)
+            settled[name] = measured[key]
+    return settled
+
+
+def refuse_slow_backends(jobs: Sequence[Job], work: Sequence[AttemptEntry], machinery: Machinery) -> None:
+    """Refuse to go on without GPUs with jobs that were settled on MuJoCo-Warp because there were GPUs.
+
+    On a CPU it is several times slower than MuJoCo, and nobody has asked for it there.
+
+    Args:
+        jobs: Every job of the run.
+        work: What is left of them.
+        machinery: What the ranks simulate with now.
+
+    Raises:
+        ConfigError: With one problem per job.
+    """
+    left_open = {job.config.name for job in jobs if job.asked_backend == OPEN_BACKEND}
+    slow = [each.job for each in work if each.backend == _ON_GPU and each.job in left_open]
+    if slow and not machinery.has_gpus_only:
+        without = ", ".join(
+            dict.fromkeys(device for device in machinery.devices if torch.device(device).type != "cuda")
+        )
+        message = (
+            f"is simulated by MuJoCo-Warp since the run began on GPUs, and now ranks are on {without}; go on with a "
+            "GPU for every rank, or start a new run"
+        )
+        raise ConfigError([Problem(message, job=name, key="arena_env_args.backend") for name in slow])
+
+
+def with_settled_backends(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
+    """Return the jobs of a run as every rank of an attempt builds them."""
+    settled = {work.job: work.backend for work in attempt.jobs}
+    return tuple(job.with_backend(settled.get(job.config.name)) for job in jobs)
+
+
+def with_backends(work: Sequence[AttemptEntry], settled: Mapping[str, str]) -> tuple[AttemptEntry, ...]:
+    """Return what is left to do, with what simulates it."""
+    return tuple(replace(each, backend=settled.get(each.job)) for each in work)
+
+
+def _faster_backend(job: Job, machinery: Machinery) -> str:
+    """Return the faster backend for a job's largest group of env slots."""
+    builder, num_envs = job.builder, job.config.num_envs
+    if not isinstance(builder, SimulatedBuilder):
+        raise TypeError(f"'{job.config.environment}' has no backends to choose from")
+    try:
+        return builder.faster_backend(
+            job.environment_config,
+            num_envs=group_sizes(num_envs, min(machinery.num_groups, num_envs))[0],
+            device=torch.device(machinery.devices[0]),
+            num_threads=machinery.num_threads,
+            variations=job.variations,
+        )
+    except ArenaError as error:
+        # The job will fail by itself when it is built, and say so; the others need not.
+        _LOG.debug("job '%s' cannot be measured: %s", job.config.name, error)
+        return _ON_CPU
+
+
+# Measure how long a policy's queries take, once, on one rank for all, before the plan is written.
+#
+# Ranks that each measured for themselves would play other episodes than each other, and so would a run that is
+# resumed.
+
+NUM_QUERIES = 40
+QUANTILE = 95
+"""Up to which quantile of the measured times answers are late [%]."""
+_NUM_WARM_UP = 3
+_SEED = 2_506_073
+
+
+Asked: TypeAlias = Callable[[Job], AbstractContextManager[PolicyBase]]
+"""Builds a job's policy for a ``with`` block."""
+
+
+@contextmanager
+def asked_policy(job: Job) -> Iterator[PolicyBase]:
+    """Build a job's policy with a network of its own, for a ``with`` block."""
+    policy = job.build_policy()
+    try:
+        yield policy
+    finally:
+        policy.close()
+
+
+def settle_latencies(
+    jobs: Sequence[Job],
+    machinery: Machinery,
+    *,
+    known: Mapping[str, Delays],
+    asked: Asked = asked_policy,
+    watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> dict[str, Delays]:
+    """Return how late the answers are in each job that has its latency measured, by its name.
+
+    Args:
+        jobs: The jobs that are to run.
+        machinery: What the ranks simulate with.
+        known: What was measured when the run began, by job; it stands.
+        asked: Builds the policy that is asked.
+        watch: Entered while something is measured for the named job.
+
+    Raises:
+        ConfigError: If nothing can be measured here, or it is too late for what a job says the robot does meanwhile.
+    """
+    settled: dict[str, Delays] = {}
+    problems: list[Problem] = []
+    for job in filter(_is_to_measure, jobs):
+        name = job.config.name
+        if name in known:
+            settled[name] = known[name]
+            continue
+        if not machinery.measures:
+            problems.append(_unmeasurable(name, machinery))
+            continue
+        with watch(name):
+            measured = _tried(job, machinery, asked)
+        if measured is None:
+            continue
+        problems += [replace(each, job=name) for each in measured.problems]
+        settled[name] = measured.delays
+        _LOG.info("job '%s': the answers of its policy are %s late here; %s", name, measured.delays, measured.quantiles)
+    if problems:
+        raise ConfigError(problems)
+    return settled
+
+
+def with_latencies(work: Sequence[AttemptEntry], settled: Mapping[str, Delays]) -> list[AttemptEntry]:
+    """Return what is left to do, with how late answers are where that was measured."""
+    return [replace(each, latency=settled.get(each.job)) for each in work]
+
+
+def with_settled_latencies(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
+    """Return the jobs of a run as every rank of an attempt runs them."""
+    settled = {work.job: work.latency for work in attempt.jobs}
+    return tuple(job.with_delays(settled.get(job.config.name)) for job in jobs)
+
+
+def _unmeasurable(name: str, machinery: Machinery) -> Problem:
+    message = (
+        "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
+        f"{machinery.devices[0]}: give steps, ms or a file of measured times"
+    )
+    return Problem(message, job=name, key="latency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    delays: Delays
+    quantiles: str
+    problems: Sequence[Problem]
+
+
+def _is_to_measure(job: Job) -> bool:
+    is_pending = job.config.status is JobStatus.PENDING
+    return is_pending and job.latency is not None and job.latency.config.measured
+
+
+def _tried(job: Job, machinery: Machinery, asked: Asked) -> _Measured | None:
+    """Measure a job; None where its policy raises, because then the job will fail by itself, and say so."""
+    try:
+        with put_back(f"job '{job.config.name}'"):
+            return _measured_latency(job, machinery, asked)
+    except Exception as error:  # noqa: BLE001  what one policy raises must not stop the others
+        _LOG.debug("job '%s' cannot be measured: %s", job.config.name, error)
+        return None
+
+
+def _measured_latency(job: Job, machinery: Machinery, asked: Asked) -> _Measured:
+    """Return the delays that queries about one env slot take, which is what a robot asks, and why they are too long."""
+    meanwhile = Meanwhile.WAIT if job.latency is None else job.latency.config.meanwhile
+    one = job.with_num_envs(1, policy_num_envs=1)
+    environment = one.build_environment(device=torch.device(machinery.devices[0]), num_threads=machinery.num_threads)
+    try:
+        with asked(one) as policy:
+            answers = answers_of(policy, waits=meanwhile is Meanwhile.WAIT)
+            times_ms = query_times_ms(policy, answers, environment, continues=meanwhile is Meanwhile.RTC)
+        delays = in_time(without_outliers(times_ms), environment.control_dt)
+        middle, high, longest = np.percentile(times_ms, (50, QUANTILE, 100))
+        quantiles = f"{middle:.1f} ms (p50), {high:.1f} ms (p{QUANTILE}), {longest:.1f} ms (longest of {len(times_ms)})"
+        problems = refusals(delays, meanwhile, environment, traits=answers.traits)
+        return _Measured(
+            delays=delays,
+            quantiles=quantiles,
+            problems=[replace(each, message=f"{each.message}; measured here: {quantiles}") for each in problems],
+        )
+    finally:
+        environment.close()
+
+
+def without_outliers(times_ms: Sequence[float]) -> list[float]:
+    """Return the times with those above the quantile `QUANTILE` as long as that, which is one of them.
+
+    What a chunk has to last is set by the longest: one query during which the machine did something else would
+    decide that.
+    """
+    most = float(np.percentile(times_ms, QUANTILE, method="higher"))
+    return [min(each, most) for each in times_ms]
+
+
+@torch.no_grad()
+def query_times_ms(
+    policy: PolicyBase, answers: Answers, environment: Environment, *, continues: bool = False
+) -> list[float]:
+    """Return how long queries of a policy about made-up observations take [ms].
+
+    Args:
+        policy: The policy.
+        answers: How it is asked.
+        environment: An environment of one env slot; it is neither reset nor stepped.
+        continues: Whether each chunk goes on from the one before, which takes a network longer.
+    """
+    generator = np.random.default_rng(_SEED)
+    going_on, times_ms = None, []
+    continues = continues and answers.traits.can_continue
+    policy.check_environment(environment)
+    for number in range(_NUM_WARM_UP + NUM_QUERIES):
+        episode = Episode(job="measured latency", episode_index=number, seed=_SEED)
+        conditions = environment.draw_conditions(episode.conditions_generator())
+        words = environment.instruction(conditions)
+        start = EpisodeStart(env_id=0, episode=episode, conditions=conditions, language_instruction=words)
+        policy.start_episodes(environment, [start])
+        observation = made_up(environment.observation_spec, 1, generator, environment.device)
+        began_s = time.perf_counter()
+        answers.look(environment, observation, [0])
+        chunks = answers.chunks(environment, observation, [0], going_on)
+        times_ms.append(1000.0 * (time.perf_counter() - began_s))
+        if continues:
+            going_on = continuation(chunks, torch.tensor([answers.traits.played // 2]), committed=1)
+    return times_ms[_NUM_WARM_UP:]
+
+
+# Start the policy servers that the jobs of a run share, and tell each rank where they are.
+
+
+@contextmanager
+def running_policy_servers(
+    jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
+) -> Iterator[Mapping[PolicyServerConfig, ServerAddress]]:
+    """Run the policy servers that jobs ask for, within a ``with`` block; all ranks enter it together.
+
+    The first rank of a node, or of the run, starts a server, watches it and stops it.
+
+    Args:
+        jobs: Every job of the run.
+        to_run: Names of those that are to run.
+        options: The options of the run.
+        ranks: All ranks.
+        output_directory: The run's directory on this rank, for the servers' logs.
+
+    Yields:
+        Where each server listens, as this rank reaches it.
+
+    Raises:
+        ConfigError: If a server cannot listen.
+        DistributedError: If a rank does not answer.
+    """
+    addresses: dict[PolicyServerConfig, ServerAddress] = {}
+    with ExitStack() as running:
+        for number, (config, networks) in enumerate(_wanted(jobs, to_run, options).items()):
+            owner, told = _owner(config.shared, ranks.context), ""
+            if owner == ranks.context.rank:
+                log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
+                orders = _orders(config, networks, options)
+                server = PolicyServer(orders, host=_host(config.shared, ranks.context), log_file=log_file)
+                running.callback(server.close)
+                told = json.dumps(asdict(server.address))
+            said = ranks.gather(f"address of policy server {number}", told)[owner]
+            addresses[config] = ServerAddress(**json.loads(said))
+            _LOG.debug("policy server %d is rank %d's, at %s", number, owner, addresses[config])
+        yield addresses
+
+
+@contextmanager
+def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> Iterator[PolicyBase]:
+    """Build a job's policy as the run asks it, in a policy server of its own where it has one, for a ``with`` block.
+
+    Args:
+        job: The job.
+        options: The options of the run.
+        output_directory: The run's directory, which holds the server's log meanwhile.
+    """
+    config = job.config.policy_server
+    with ExitStack() as running:
+        if config is None:
+            yield running.enter_context(asked_policy(job))
+            return
+        orders = _orders(config, {job.network_key: _order(job, config, options)}, options)
+        # Under a name that the next start clears away if this one dies with it.
+        log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
+        running.callback(log_file.unlink, missing_ok=True)
+        server = PolicyServer(orders, host=None, log_file=log_file)
+        running.callback(server.close)
+        network = ServedNetwork(server.address, job.network_key)
+        running.callback(network.close)
+        policy = job.build_policy_asking(network)
+        running.callback(policy.close)
+        yield policy
+
+
+def _wanted(
+    jobs: Sequence[Job], to_run: Collection[str], options: RunOptions
+) -> dict[PolicyServerConfig, dict[str, NetworkOrder]]:
+    """Return the servers that jobs ask for, each with its networks, in the same order on every rank."""
+    wanted: dict[PolicyServerConfig, dict[str, NetworkOrder]] = {}
+    for job in jobs:
+        config = job.config.policy_server
+        if config is not None and job.config.name in to_run:
+            wanted.setdefault(config, {})[job.network_key] = _order(job, config, options)
+    return wanted
+
+
+def _order(job: Job, config: PolicyServerConfig, options: RunOptions) -> NetworkOrder:
+    asked = dict(job.policy_options)
+    if "num_envs" in asked:
+        # The same on every rank, whatever its env slots.
+        asked["num_envs"] = config.max_batch
+    device = config.device or options.policy_device
+    if device is not None:
+        asked[DEVICE_OPTION] = device
+    return NetworkOrder(policy_type=job.config.policy_type, options=asked)
+
+
+def _orders(config: PolicyServerConfig, networks: Mapping[str, NetworkOrder], options: RunOptions) -> ServerOrders:
+    return ServerOrders(
+        networks=networks,
+        max_batch=config.max_batch,
+        max_wait_ms=config.max_wait_ms,
+        torch_threads=options.torch_threads,
+        deterministic=options.deterministic,
+    )
+
+
+def _owner(scope: ServerScope, context: DistributedContext) -> int:
+    """Return the rank that runs the server which this rank asks."""
+    return 0 if scope is ServerScope.RUN else context.rank - context.local_rank
+
+
+def _host(scope: ServerScope, context: DistributedContext) -> str | None:
+    """Return by which name the ranks of other nodes know rank 0's machine, None where no other node asks."""
+    is_one_node = context.world_size == context.local_world_size
+    if scope is ServerScope.NODE or is_one_node or context.master_address is None:
+        return None
+    return context.master_address.rpartition(":")[0]

@@ -1,0 +1,637 @@
+"""The start of a run: one rank makes or repairs the directory, and all agree on what is left to do."""
+
+import hashlib
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from isaaclab_arena.config.schema import Delays, JobStatus
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import visible_gpu_count
+from isaaclab_arena.distributed.launch_options import announce_run_directory
+from isaaclab_arena.distributed.process import machine_identity
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.contents import (
+    check_names,
+    contents_of_jobs,
+    forget_settled,
+    jobs_to_run_anew,
+    set_aside_what_does_not_count,
+)
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.output_directory import (
+    PROBE_PATTERN,
+    clear_unbegun,
+    holds_no_run,
+    make_output_directory,
+    named_directory,
+)
+from isaaclab_arena.evaluation.planning import (
+    RunRequest,
+    answer_watch,
+    plan_attempt,
+    plan_differences,
+    plan_run,
+    revised_plan,
+)
+from isaaclab_arena.evaluation.process import Watchdog
+from isaaclab_arena.evaluation.settled import (
+    Machinery,
+    policy_as_served,
+    refuse_slow_backends,
+    settle_backends,
+    settle_latencies,
+    with_backends,
+    with_latencies,
+)
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.contents import Contents, changes
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
+from isaaclab_arena.storage.recordings import locate_episodes
+from isaaclab_arena.storage.recovery.recovery import recover_run
+from isaaclab_arena.storage.run.attempts import (
+    Attempt,
+    AttemptEntry,
+    attempt_numbers,
+    policy_batches_in_effect,
+    read_attempt,
+    read_attempts,
+    write_attempt,
+)
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible, read_job_reports
+from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run.run_plan import (
+    PlanEntry,
+    RunPlan,
+    plan_copy_path,
+    read_run_plan,
+    revise_run_plan,
+    write_run_plan,
+)
+
+# Find out whether every rank sees the run's directory, which rank 0 has made, and refuse the run if one does not.
+
+_POLL_INTERVAL_S = 0.05
+_SHARED_DISK_DELAY_S = 10.0
+_MAX_RANKS_TOLD = 8
+
+
+def common_directory(
+    ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = _SHARED_DISK_DELAY_S
+) -> Path:
+    """Return the run's directory by the name under which this rank sees it; all ranks come to the same verdict.
+
+    Args:
+        ranks: All ranks of the run. Asked once in a run.
+        options: The shared options; each rank looks at the ``--output_dir`` of its own command line.
+        made: The directory, on rank 0, which has made it; None elsewhere.
+        delay_s: How long a disk may take to show another node a new file [s].
+
+    Raises:
+        ConfigError: If a rank does not see it; the message names the ranks and their nodes.
+        PeerStoppedError: If another rank has given up.
+        DistributedError: If a rank does not answer in time.
+    """
+    if made is not None and not ranks.context.is_distributed:
+        return made
+    host, machine = socket.gethostname(), machine_identity()
+    probe = None if made is None else made / PROBE_PATTERN.replace("*", str(os.getpid()))
+    said = ""
+    if probe is not None:
+        probe.touch()
+        said = json.dumps([str(made), probe.name, host, machine])
+    path, name, home, its_machine = json.loads(ranks.share_from_rank_zero("output_directory", said))
+    # On one node there is no delay.
+    patience_s = 0.0 if machine == its_machine else delay_s
+    seen = made or _first_that_shows(name, _where_it_may_be(options, Path(path)), within_s=patience_s)
+    own = "" if seen is not None else f"rank {ranks.context.rank} on {host}"
+    blind = [each for each in ranks.gather("sight of the directory", own) if each]
+    if probe is not None:
+        probe.unlink(missing_ok=True)
+    if blind or seen is None:
+        more = f" and {len(blind) - _MAX_RANKS_TOLD} more" if len(blind) > _MAX_RANKS_TOLD else ""
+        message = (
+            f"rank 0 has made {path} on {home}, and {', '.join(blind[:_MAX_RANKS_TOLD])}{more} cannot see it; name one "
+            "directory on a disk that all nodes share, or run on a Ray cluster, which needs none: --cluster ray"
+        )
+        raise ConfigError(Problem(message, key="--output_dir"))
+    return seen
+
+
+def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:
+    """Return where this rank looks for the run's directory."""
+    if options.output_dir is not None:
+        return [named_directory(options.output_dir)]
+    # A directory with the date has a name that only rank 0 knows.
+    return [path, named_directory(options.output_base_dir) / path.name]
+
+
+def _first_that_shows(name: str, candidates: Sequence[Path], *, within_s: float) -> Path | None:
+    # A network file system may show a new file to other nodes only after seconds.
+    deadline = time.monotonic() + within_s
+    while True:
+        seen = next((path for path in candidates if (path / name).exists()), None)
+        if seen is not None or time.monotonic() >= deadline:
+            return seen
+        time.sleep(_POLL_INTERVAL_S)
+
+
+# Resume a run: find its directory, check that it is the same run, and repair what a crash left there.
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """A run that was taken up again.
+
+    Attributes:
+        number: Number of the attempt that begins.
+        jobs: What is left to do; nothing if the run is complete.
+    """
+
+    number: int
+    jobs: tuple[AttemptEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoingOn:
+    """How a run goes on.
+
+    Attributes:
+        plan: Its plan from now on.
+        is_revised: Whether that is another one than it had.
+        grown: How many episodes jobs have that have more than before, by name.
+        played_with: The number of env slots that episodes of jobs were played with that have another number now.
+        has_recorded: Whether a job has recorded anything, by its name.
+    """
+
+    plan: RunPlan
+    is_revised: bool
+    grown: Mapping[str, int]
+    played_with: Mapping[str, int]
+    has_recorded: Callable[[str], bool]
+
+
+def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir: str, plan: RunPlan) -> Path | None:
+    """Return the directory of the run to go on with.
+
+    Args:
+        resume: The directory if it was named, otherwise empty.
+        output_dir: The exact directory of the run, where the command line names it.
+        output_base_dir: Where dated directories are, for a run that named none.
+        plan: What is asked for now; of dated directories the newest with the same plan is meant.
+
+    Returns:
+        The directory; None if ``output_dir`` names one in which no run has begun yet.
+
+    Raises:
+        ConfigError: If there is no such run.
+    """
+    if resume:
+        return _directory_of_run(Path(resume), option="--resume")
+    if output_dir is not None:
+        path = named_directory(output_dir)
+        return None if holds_no_run(path) else _directory_of_run(path, option="--output_dir")
+    base = named_directory(output_base_dir)
+    runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
+    if not runs:
+        raise ConfigError(Problem(f"no run in '{base}' to go on with; name its directory", key="--resume"))
+    return _run_that_is_meant(runs, plan).absolute()
+
+
+def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
+    """Return how a run goes on, if it can go on as it is asked for now.
+
+    Args:
+        output_directory: The run's directory.
+        plan: What is asked for now.
+
+    Raises:
+        ConfigError: With everything that speaks against it.
+    """
+    begun = read_run_plan(output_directory)
+    has_recorded = cache(partial(_has_recorded, output_directory, begun.run_id))
+    wanted = {job.name: job.config.num_envs for job in plan.jobs}
+    played_with = {
+        job.name: job.config.num_envs
+        for job in (() if begun.settings.get("deterministic") else begun.jobs)
+        if wanted.get(job.name, job.config.num_envs) != job.config.num_envs and has_recorded(job.name)
+    }
+    differences = plan_differences(begun, plan, has_recorded=has_recorded)
+    for name, num_envs in played_with.items():
+        because = _why_only_plan(output_directory, begun, name)
+        if because is not None:
+            message = f"was {num_envs} when the run began, now {wanted[name]}, and {because}"
+            differences.append(Problem(message, job=name, key="num_envs"))
+    if differences:
+        differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
+        message = f"is another run: {differ}; start a new one, or ask for the same again"
+        raise ConfigError([Problem(message, file=str(output_directory)), *differences])
+    revised = revised_plan(begun, plan, has_recorded=has_recorded)
+    changed = [(was, now) for was, now in zip(begun.jobs, revised.jobs, strict=True) if was is not now]
+    grown = {now.name: now.config.num_episodes or 0 for was, now in changed if _grows(was, now)}
+    for name, number in grown.items():
+        _LOG.info("job '%s' goes on to %d episodes", name, number)
+    return GoingOn(
+        plan=revised, is_revised=bool(changed), grown=grown, played_with=played_with, has_recorded=has_recorded
+    )
+
+
+def _grows(was: PlanEntry, now: PlanEntry) -> bool:
+    return was.config.num_episodes != now.config.num_episodes
+
+
+def _has_recorded(output_directory: Path, run_id: str | None, job: str) -> bool:
+    """Whether a job has an episode, or has ended without any; what cannot be read may be one."""
+    directory = job_directory(output_directory, job)
+    log = read_commits(directory, job)
+    files, problems = locate_episodes(directory, job)
+    reports, _ = read_job_reports(directory, job, run_id)
+    has_ended = any(report.status is ReportedStatus.COMPLETED for report in reports)
+    return bool(log.lines or log.problems or files or problems or has_ended)
+
+
+def _why_only_plan(output_directory: Path, begun: RunPlan, job: str) -> str | None:
+    """Return why a job's episodes would be others with other env slots, None where no rank has said so."""
+    reports, _ = read_job_reports(job_directory(output_directory, job), job, begun.run_id)
+    plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
+    if plan is None:
+        return None
+    return f"its episodes are reproducible as plan, not bitwise: {plan.plan_because or 'nothing promises more'}"
+
+
+def take_up(
+    output_directory: Path,
+    going_on: GoingOn,
+    *,
+    retry_errors: bool,
+    max_equal_errors: int = 0,
+    anew: Sequence[str] = (),
+) -> Resumed:
+    """Repair what a crash has left in the directory of a run, and return what is left to do.
+
+    The caller holds the run's lock alone.
+
+    Args:
+        output_directory: The run's directory.
+        going_on: How it goes on.
+        retry_errors: Whether episodes that ended in an error run again.
+        max_equal_errors: How many in a row end a job, see `AnswerWatch`.
+        anew: Jobs whose episodes do not count any more.
+
+    Raises:
+        StorageError: If something cannot be read or repaired.
+    """
+    number, plan = max(attempt_numbers(output_directory), default=0) + 1, going_on.plan
+    set_aside_what_does_not_count(output_directory, anew, attempt=number)
+    recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
+    for note in recovery.notes:
+        _LOG.warning("%s", note)
+    batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory, plan.run_id)[0])
+    batches = {job: batch for job, batch in batches.items() if job not in anew}
+    finished = {each.job.name: each.finished for each in recovery.jobs}
+    watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
+    for each in recovery.jobs:
+        if each.reports:
+            watch.suspect(each.job.name)
+    left = recovery.left(watch.needed)
+    # A lost file of an attempt gives its number to no other: lines, reports and claims are of it.
+    number = max([number, *(each.last_attempt + 1 for each in recovery.jobs)])
+    begin = {job.job for job in left if not going_on.has_recorded(job.job)}
+    for name in begin:
+        forget_settled(output_directory, name, attempt=number)
+    jobs = tuple(
+        replace(
+            job,
+            policy_batch=None if job.job in begin else batches.get(job.job),
+            num_episodes=going_on.grown.get(job.job),
+            num_envs=going_on.played_with.get(job.job),
+        )
+        for job in left
+    )
+    return Resumed(number=number, jobs=jobs)
+
+
+def _run_that_is_meant(runs: Sequence[Path], plan: RunPlan) -> Path:
+    """Return the newest run that has the same plan, else the newest that can go on so, else the newest.
+
+    Of the newest the differences are worth telling, where none can.
+    """
+    able = None
+    for run in runs:
+        try:
+            begun = read_run_plan(run)
+        except ConfigError as error:
+            # One that the system cannot read may be the one that is meant.
+            _LOG.warning("%s is passed over: %s", run, error)
+            continue
+        if plan_differences(begun, plan):
+            continue
+        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (begun, plan))
+        if num_envs == wanted and revised_plan(begun, plan, has_recorded=lambda _: True) is begun:
+            return run
+        able = able or run
+    return able or runs[0]
+
+
+def _directory_of_run(path: Path, *, option: str) -> Path:
+    if not path.is_dir():
+        raise ConfigError(Problem(f"there is no directory '{path}'", key=option))
+    if plan_copy_path(path).is_file() and not (path / RUN_PLAN_FILE).is_file():
+        raise ConfigError(
+            Problem(f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back", key=option)
+        )
+    if not (path / RUN_PLAN_FILE).is_file():
+        raise ConfigError(
+            Problem(f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out", key=option)
+        )
+    return path.absolute()
+
+
+# Start the ranks of a run: one makes or repairs the directory, and all agree on what is left to do.
+
+_NOTHING_TO_DO = "nothing"
+_MAX_TOLD = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedRun:
+    """A run that all ranks have begun.
+
+    Attributes:
+        output_directory: Its directory, by the name under which this rank sees it.
+        plan: What it is, as it was written when it began.
+        attempt: What is left to do; None if everything is done and intact.
+        lock: Held by this rank until it exits.
+    """
+
+    output_directory: Path
+    plan: RunPlan
+    attempt: Attempt | None
+    lock: RunLock
+
+
+def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
+    """Agree on the plan, make the directory or go on with an earlier run's, and return what is to be done.
+
+    Raises:
+        ConfigError: If the ranks read different jobs, the directory cannot be used, another run is at work in it, or a
+            run is to be resumed that is not there or is another one.
+        DistributedError: If a rank does not answer.
+        StorageError: If a file cannot be read or written.
+    """
+    begin = _agree_and_begin(request, context, ranks)
+    path = common_directory(ranks, request.options, None if begin is None else begin.directory.path)
+    number, lock = "", None
+    with ranks.keep_waiting():
+        if begin is not None:
+            attempt = begin.begin()
+            number = _NOTHING_TO_DO if attempt is None else str(attempt.number)
+            announce_run_directory(path)
+            lock = begin.lock.share()
+    number = ranks.share_from_rank_zero("attempt", number)
+    lock = lock or RunLock(path).share()
+    # Only when all of them hold it may one of them leave.
+    ranks.gather("lock", "held")
+    attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
+    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
+
+
+def start_run_alone(request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
+    """Begin a run whose ranks come later, each with what this process has planned; see `start_run`.
+
+    Args:
+        request: What the run is to do.
+        context: Rank 0 of as many as there may be.
+        devices: Device of each rank.
+    """
+    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
+    path = begin.directory.path
+    attempt = begin.begin()
+    announce_run_directory(path)
+    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=begin.lock.share())
+
+
+def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
+    """Refuse ranks that differ in what they are to do, and return the run as rank 0 sets it up; None elsewhere."""
+    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
+    # The hash of the jobs leaves them out, because a resume may have others.
+    jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
+    ranks.agree_on("jobs and options", {**jobs, **request.options.of_every_rank()})
+    agree_on_versions(ranks, provenance.versions())
+    devices = ranks.gather("device", str(context.device))
+    on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
+    if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
+        _LOG.warning(
+            "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
+            "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
+            len(devices),
+            ", ".join(on_cpu[:_MAX_TOLD]) + (f" and {len(on_cpu) - _MAX_TOLD} more" if len(on_cpu) > _MAX_TOLD else ""),
+        )
+    with ranks.keep_waiting():
+        # It reads every checkpoint from end to end, which takes a while where they are large.
+        # One rank of each node does it: where they share no disk, their files have to be the same.
+        contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
+    agree_on_contents(ranks, contents)
+    return _Beginning(request, context, devices, contents) if context.is_rank_zero else None
+
+
+def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
+    """Refuse nodes with different packages: where an episode runs must not decide what comes out of it.
+
+    Args:
+        ranks: All ranks of the run.
+        versions: Package to version, on this rank.
+
+    Raises:
+        ConfigError: If they differ; the message names the package and each rank's version.
+    """
+    named = {f"the version of {package}": version for package, version in versions.items()}
+    ranks.agree_on("versions", named, way_out="install the same everywhere")
+
+
+def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
+    """Refuse nodes whose checkpoints, classes or robots differ.
+
+    Args:
+        ranks: All ranks of the run.
+        contents: What each job evaluates, as this rank's node has it; nothing on a rank that did not look.
+
+    Raises:
+        ConfigError: If they differ; the message names the rank and what differs there.
+    """
+    merged = named_contents(contents)
+    text = json.dumps(merged, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest() if contents else ""
+    digests = ranks.gather("contents", digest)
+    if {*digests} <= {"", digests[0]}:
+        return
+    first: dict[str, str] = json.loads(ranks.share_long_from_rank_zero("contents of rank 0", text))
+    told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
+    verdicts = ranks.gather("verdict on the contents", "; ".join(told[:_MAX_TOLD]))
+    raise ConfigError(
+        [
+            Problem(f"rank {rank} is on a node with other files than rank 0: {verdict}; copy the same everywhere")
+            for rank, verdict in enumerate(verdicts)
+            if verdict
+        ]
+    )
+
+
+def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
+    """Return the content of everything that jobs evaluate, by a name that names the job too."""
+    return {f"job '{job}': {name}": content for job, each in contents.items() for name, content in _named_of(each)}
+
+
+def _named_of(contents: Contents) -> list[tuple[str, str]]:
+    return [*contents.policy.items(), *((f"environment: {name}", each) for name, each in contents.environment.items())]
+
+
+class _Beginning:
+    """The run as rank 0 sets it up, alone: it chooses the directory, then writes down there what is to be done.
+
+    Args:
+        request: What the run is to do.
+        context: Who this process is.
+        devices: Device of each rank.
+        contents: What each job that is to run evaluates.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        context: DistributedContext,
+        devices: Sequence[str],
+        contents: Mapping[str, Contents],
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._devices = devices
+        self._run_id = uuid.uuid4().hex
+        self._contents = contents
+        self._plan = plan_run(request, context, devices, run_id=self._run_id, contents=contents)
+        options = request.options
+        self._machinery = Machinery(
+            devices=tuple(devices),
+            num_threads=options.num_threads or default_num_threads(context.local_world_size),
+            num_groups=options.pipeline,
+            measures=torch.device(devices[0]).type != "cuda" or visible_gpu_count() > 0,
+        )
+        self.directory = _choose_directory(request.options, self._plan)
+        self.lock = RunLock(self.directory.path).hold_alone()
+
+    def begin(self) -> Attempt | None:
+        """Write the plan or compare with the one that is there, and return what is to be done; None for nothing."""
+        try:
+            return self._begin()
+        except BaseException:
+            # Who asks for a run in the wrong way may ask again, from the same process too.
+            self.lock.release()
+            raise
+
+    def _begin(self) -> Attempt | None:
+        request, path = self._request, self.directory.path
+        number, jobs, anew, going_on = 1, _all_jobs(request), (), None
+        known: dict[str, str] = {}
+        measured: dict[str, Delays] = {}
+        if self.directory.resumes:
+            going_on = check_same_run(path, self._plan)
+            begun = going_on.plan
+            known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
+            measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
+            rerun = request.options.rerun
+            anew = jobs_to_run_anew(path, begun, self._plan, rerun, has_recorded=going_on.has_recorded)
+            # Before what they have is set aside.
+            refuse_slow_backends(
+                request.jobs, with_backends([AttemptEntry(job=name) for name in anew], known), self._machinery
+            )
+            resumed = take_up(
+                path,
+                going_on,
+                retry_errors=request.options.retry_errors,
+                max_equal_errors=request.options.max_equal_errors,
+                anew=anew,
+            )
+            number, jobs = resumed.number, resumed.jobs
+            _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
+            if not jobs:
+                return None
+        else:
+            clear_unbegun(path)
+        left = {work.job for work in jobs}
+        to_run = [job for job in request.jobs if job.config.name in left]
+        settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
+        jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
+        asked = partial(policy_as_served, options=request.options, output_directory=path)
+        latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=self._watch)
+        jobs = with_latencies(with_backends(jobs, settled), latencies)
+        refuse_slow_backends(to_run, jobs, self._machinery)
+        if not self.directory.resumes:
+            planned = tuple(
+                replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
+                for job in self._plan.jobs
+            )
+            write_run_plan(path, replace(self._plan, jobs=planned))
+        elif going_on is not None and going_on.is_revised:
+            revise_run_plan(path, going_on.plan)
+        attempt = plan_attempt(
+            request,
+            self._context,
+            self._devices,
+            number=number,
+            run_id=self._run_id,
+            run=self._run_id if going_on is None else going_on.plan.run_id,
+            jobs=jobs,
+        )
+        write_attempt(path, attempt)
+        return attempt
+
+    def _watch(self, job: str) -> AbstractContextManager[None]:
+        # Under a name that the next start clears away if this one dies with it.
+        watchdog = Watchdog(self.directory.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+        silence_s = self._request.options.build_timeout_s
+        return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDirectory:
+    """The directory that rank 0 has chosen for a run.
+
+    Attributes:
+        path: Its path there.
+        resumes: Whether it holds a run that is to go on.
+    """
+
+    path: Path
+    resumes: bool
+
+
+def _choose_directory(options: RunOptions, plan: RunPlan) -> RunDirectory:
+    if options.resume is not None:
+        path = directory_to_resume(
+            resume=options.resume, output_dir=options.output_dir, output_base_dir=options.output_base_dir, plan=plan
+        )
+        if path is not None:
+            return RunDirectory(path=path, resumes=True)
+    path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
+    return RunDirectory(path=path, resumes=False)
+
+
+def _all_jobs(request: RunRequest) -> tuple[AttemptEntry, ...]:
+    return tuple(AttemptEntry(job=job.config.name) for job in request.jobs if job.config.status is JobStatus.PENDING)

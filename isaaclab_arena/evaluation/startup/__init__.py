@@ -1,1 +1,0 @@
-"""Prepare a run before its first episode: output directory, plan, resume, contents of files."""

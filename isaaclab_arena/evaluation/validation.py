@@ -1,0 +1,857 @@
+"""Jobs checked against the environments and policies that exist, before anything is simulated."""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from isaaclab_arena.config.arena import in_own_options
+from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
+from isaaclab_arena.config.options import option_names, read_options
+from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobsFile
+from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
+from isaaclab_arena.evaluation.batching import batch_of, check_policy_batch
+from isaaclab_arena.evaluation.condition_sets import ConditionSet, difference, fitting_set, load_conditions
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.latency import JobLatency, job_latency
+from isaaclab_arena.evaluation.policy_server.client import DEVICE_OPTION, refuse_unshareable
+from isaaclab_arena.evaluation.process import Imports
+from isaaclab_arena.interfaces.connections import Connections, DescribesFiles, Description
+from isaaclab_arena.interfaces.content import LoadsCode
+from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
+from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
+from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.registry import Registry
+
+# Tells once what is wrong with many tasks of a suite, because it is one mistake.
+
+
+def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
+    """Return problems in their order; of those that tasks of a suite share the first, with how many others have it.
+
+    Args:
+        found: Each problem with its job. Messages are the same if they differ in the name of the task alone.
+    """
+    groups: dict[object, list[tuple[JobConfig, Problem]]] = {}
+    for position, (job, problem) in enumerate(found):
+        groups.setdefault(position if job.suite is None else _mistake(job, problem), []).append((job, problem))
+    return [_told(group) for group in groups.values()]
+
+
+def _mistake(job: JobConfig, problem: Problem) -> tuple[object, ...]:
+    entry = None if job.suite is None else job.suite.name
+    return entry, problem.key, problem.message.replace(job.environment.partition(":")[2] or job.environment, "")
+
+
+def _told(group: Sequence[tuple[JobConfig, Problem]]) -> Problem:
+    job, problem = group[0]
+    others = len({each.name for each, _ in group}) - 1
+    if not others or job.suite is None:
+        return problem
+    tasks = "another task" if others == 1 else f"{others} other tasks"
+    return replace(problem, message=f"{problem.message} (and so for {tasks} of suite '{job.suite.suite}')")
+
+
+# Give a job's episodes their conditions: drawn, with the job's variations, or read from a file.
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConditions:
+    """What the episodes of a job start from.
+
+    Attributes:
+        config: The job, with what its saved conditions settle: number of episodes, seed of the conditions.
+        variations: What varies.
+        saved: Conditions of each episode, by index, None where they are drawn.
+    """
+
+    config: JobConfig
+    variations: tuple[Variation, ...] = ()
+    saved: tuple[Conditions, ...] | None = None
+
+
+def job_conditions(
+    job: JobConfig,
+    *,
+    builder: EnvironmentBuilder,
+    environment_config: Any,
+    catalogue: Callable[[], tuple[Variation, ...]],
+    directory: Path,
+) -> JobConditions:
+    """Return what the episodes of a job start from.
+
+    Args:
+        job: The job.
+        builder: Builds its environment.
+        environment_config: Options of the environment.
+        catalogue: Returns everything that may vary in it.
+        directory: What a relative path of saved conditions starts from.
+
+    Raises:
+        ConfigError: With every problem, its key within the job.
+    """
+    if job.conditions is None:
+        variations = enabled_variations(catalogue(), job.variations) if job.variations else ()
+        return JobConditions(config=job, variations=variations)
+    chosen = _saved_set(job, builder, environment_config, directory)
+    _check_agreement(job, chosen)
+    offered = catalogue() if chosen.variations or isinstance(builder, VariableEnvironmentBuilder) else ()
+    variations = _saved_variations(chosen, offered)
+    if offered:
+        _check_keys(chosen, offered, variations, job.conditions or "")
+    has_length = job.num_episodes is not None or job.num_steps is not None
+    num_saved = len(chosen.episodes[: job.max_episodes])
+    config = dataclasses.replace(
+        job,
+        num_episodes=job.num_episodes if has_length else num_saved,
+        placement_seed=None if chosen.seed == job.seed else chosen.seed,
+    )
+    return JobConditions(config=config, variations=variations, saved=chosen.conditions())
+
+
+def _saved_variations(chosen: ConditionSet, offered: Sequence[Variation]) -> tuple[Variation, ...]:
+    """Return what varies in saved conditions; refuse what the environment does not have."""
+    try:
+        return enabled_variations(offered, chosen.variations) if chosen.variations else ()
+    except ConfigError as error:
+        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
+        raise ConfigError(Problem(message, key="conditions")) from error
+
+
+def _saved_set(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, directory: Path) -> ConditionSet:
+    try:
+        sets = load_conditions(job.conditions or "", directory)
+        seed = job.seed if job.placement_seed is None else job.placement_seed
+        differences = [_difference(each, job, builder, environment_config) for each in sets]
+        return fitting_set(sets, seed=seed, differences=differences)
+    except ConfigError as error:
+        problems = [Problem(_placed(problem, job.conditions), key="conditions") for problem in error.problems]
+        raise ConfigError(problems) from error
+
+
+def _placed(problem: Problem, reference: str | None) -> str:
+    return ": ".join(part for part in (problem.file or reference, problem.key, problem.message) if part)
+
+
+def _difference(saved: ConditionSet, job: JobConfig, builder: EnvironmentBuilder, wanted: Any) -> str | None:
+    if saved.environment != job.environment:
+        return f"environment was '{saved.environment}', the job has '{job.environment}'"
+    try:
+        config = read_options(
+            builder.config_class,
+            saved.environment_args,
+            owner=f"environment '{job.environment}'",
+            other_names=COMMON_ENVIRONMENT_KEYS,
+        )
+    except ConfigError as error:
+        return error.problems[0].message
+    return difference(config, wanted)
+
+
+def _check_keys(
+    chosen: ConditionSet, offered: Sequence[Variation], enabled: Sequence[Variation], reference: str
+) -> None:
+    """Refuse conditions that the environment needs and does not find, or that it would not heed."""
+    limits = {variation.key: variation for variation in (*offered, *enabled)}
+    needed = {variation.key for variation in offered if variation.is_drawn_anyway}
+    known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
+    for index, episode in enumerate(chosen.conditions()):
+        wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
+        wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
+        wrong += _values_that_cannot_be(episode, limits)
+        if wrong:
+            message = f"{reference}: set '{chosen.job}': episode {index}: {wrong[0]}"
+            raise ConfigError(Problem(message, key="conditions"))
+
+
+def _values_that_cannot_be(episode: Conditions, limits: Mapping[str, Variation]) -> list[str]:
+    problems = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
+    return [f"'{key}' {problem}" for key, problem in problems.items() if problem is not None]
+
+
+def _check_agreement(job: JobConfig, chosen: ConditionSet) -> None:
+    problems = []
+    if job.variations:
+        problems.append(Problem("are part of the saved conditions; leave them out", key="variations"))
+    if job.placement_seed is not None and job.placement_seed != chosen.seed:
+        message = f"is {job.placement_seed}, but the saved conditions have {chosen.seed}; leave it out"
+        problems.append(Problem(message, key="arena_env_args.placement_seed"))
+    saved = len(chosen.episodes)
+    if job.num_episodes is not None and job.num_episodes > saved:
+        problems.append(Problem(f"is {job.num_episodes}, but conditions are saved for {saved}", key="num_episodes"))
+    if job.num_rebuilds > saved:
+        problems.append(Problem(f"is {job.num_rebuilds}, but conditions are saved for {saved}", key="num_rebuilds"))
+    if problems:
+        raise ConfigError(problems)
+
+
+# Hold what a policy's files say of themselves against the job that uses them.
+
+ENV_NAME, ENV_OPTIONS, ENV_CAMERAS, ENV_VARIATIONS = "env_name", "env_kwargs", "enable_cameras", "variations"
+"""Keys of a recording's ``env_args``."""
+
+_SAY_NOTHING = ("camera_", "viewport_", ENV_CAMERAS, "backend")
+"""Options of an environment, or beginnings of them, that leave the same actions the same."""
+
+
+def held_against_files(job: Job) -> Job:
+    """Return a job with what its policy's files decide: how many episodes there are, and in what they differ from it.
+
+    Args:
+        job: The job as it is without that.
+
+    Raises:
+        ConfigError: If they lack one of its episodes.
+    """
+    described = job.described
+    if described is None:
+        return job
+    doubts = (*job.doubts, *described.doubts, *_doubts(job, described))
+    if described.episodes is None or job.config.num_steps is not None:
+        return dataclasses.replace(job, doubts=doubts)
+    there, wanted = len(described.episodes), job.config.num_episodes
+    number = min(there, job.config.max_episodes or there) if wanted is None else wanted
+    for index in range(number):
+        if index in described.unreadable:
+            raise ConfigError(Problem(f"episode {index}: {described.unreadable[index]}", key="num_episodes"))
+        if index not in described.episodes:
+            message = f"{described.source} holds {described.holds}: none for episode {index} of {number}"
+            raise ConfigError(Problem(f"{message}; {described.way_out}", key="num_episodes"))
+    return dataclasses.replace(job, doubts=doubts, num_played=number)
+
+
+def _doubts(job: Job, described: Description) -> list[str]:
+    """Return in what a job differs from what its policy's files were made in, in one sentence if in anything."""
+    config, source, name = job.config, described.source, described.environment.get(ENV_NAME)
+    if name and name != config.environment:
+        return [f"{source} was made in '{name}', and is used in '{config.environment}'"]
+    differences = _differences(described.environment, job) if name else []
+    varied = described.environment.get(ENV_VARIATIONS)
+    if name and varied is not None and _plain(varied) != _plain(spelled(job.variations)):
+        differences.append("other variations were on")
+    seed = config.seed if config.placement_seed is None else config.placement_seed
+    moved = next(((index, number) for index, number in (described.episodes or {}).items() if index != number), None)
+    if described.seed is not None and job.saved_conditions is None and described.seed != seed:
+        differences.append(f"episodes started from other conditions, with seed {described.seed} and not {seed}")
+    elif described.seed is not None and job.saved_conditions is None and moved is not None:
+        differences.append(f"episode {moved[0]} starts from other conditions than the recorded episode {moved[1]}")
+    return [f"{source} was made otherwise: {'; '.join(differences)}"] if differences else []
+
+
+def _differences(recorded: Mapping[str, Any], job: Job) -> list[str]:
+    """Return the options of an environment that differ from those it had."""
+    told, config_class = recorded.get(ENV_OPTIONS), job.builder.config_class
+    if not isinstance(told, Mapping) or not dataclasses.is_dataclass(config_class):
+        return []
+    try:
+        before = read_options(config_class, told, owner="it", other_names=COMMON_ENVIRONMENT_KEYS)
+    except ConfigError as error:
+        return [f"its environment was another, which had {error.problems[0].key}"]
+    now = job.environment_config
+    return [
+        f"{option.name} was {getattr(before, option.name)!r}, and is {getattr(now, option.name)!r}"
+        for option in dataclasses.fields(config_class)
+        if option.init and not option.name.startswith(_SAY_NOTHING)
+        if getattr(before, option.name) != getattr(now, option.name)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+# Check every job against the environments and policies that exist, before anything is simulated.
+
+_Result = TypeVar("_Result")
+_Environment: TypeAlias = tuple[EnvironmentBuilder, Any]
+_Policy: TypeAlias = tuple[type[PolicyBase], dict[str, Any]]
+_MISSING = "is missing"
+_LOG = logging.getLogger(__name__)
+_ON_NO_GPU = {DEVICE_OPTION: "cpu", "policy_device_id": None}
+_NAMES_A_DEVICE = ("policy_device", "policy_device_id", "device")
+
+
+def resolve_jobs(
+    jobs: JobsFile | Sequence[JobConfig],
+    *,
+    file: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environments: Registry = ENVIRONMENTS,
+    may_import: bool = True,
+    policy_batch: int | None = None,
+    device: str | None = None,
+    policy_class: type[PolicyBase] | None = None,
+) -> tuple[Job, ...]:
+    """Find the environment and the policy of every job and check all their options.
+
+    Args:
+        jobs: What the job file says; or the file as a whole, read ``partly``, whose jobs are checked as far as they
+            could be read.
+        file: The job file, for messages, where it is not given as a whole.
+        overrides: Options that the command line gives to every policy that has them, such as ``policy_device``;
+            those that are None are left out.
+        environments: Where the names of environments are looked up.
+        may_import: Whether a job may name code, that is the class path of a policy, the module of an environment or
+            an interpreter; otherwise registered names and those of installed packages are all there is.
+        policy_batch: Env slots that policies are always asked on, whatever a job's ``num_envs``; None for just those.
+        device: ``--device`` as the user gave it, None for the rank's own choice.
+        policy_class: The class of every job's policy, None for those that the jobs name.
+
+    Raises:
+        ConfigError: With every problem of every job, after those of the file.
+    """
+    known: tuple[Problem, ...] = ()
+    if isinstance(jobs, JobsFile):
+        jobs, file, known = jobs.jobs, jobs.path, jobs.problems
+    resolver = _Resolver(
+        environments,
+        {key: value for key, value in (overrides or {}).items() if value is not None},
+        Path(file or "").parent,
+        may_import=may_import,
+        policy_batch=policy_batch,
+        policies_on_cpu=cpu_holds_for_policy(device),
+        policy_class=policy_class,
+    )
+    return resolver.resolve_all(jobs, file, known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """What an environment and a policy together say; see `Job`."""
+
+    connections: Connections | None
+    doubts: tuple[str, ...]
+    described: Description | None
+    latency: JobLatency | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FoundEnvironment:
+    """What builds a job's environment.
+
+    Attributes:
+        builder: What builds it.
+        config: Its configuration, without the options that are wrong; None where that is not to be had.
+        own_args: ``environment_args`` in its own options.
+        problems: What is wrong with them.
+    """
+
+    builder: EnvironmentBuilder
+    config: Any
+    own_args: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def pair(self) -> _Environment:
+        return self.builder, self.config
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FoundPolicy:
+    """The class of a job's policy.
+
+    Attributes:
+        policy_class: The class.
+        options: Its options.
+        placement: What is added to them in this process alone.
+        problems: What is wrong with them.
+    """
+
+    policy_class: type[PolicyBase]
+    options: dict[str, Any]
+    placement: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+
+class _Resolver:
+    """Resolves jobs one by one, and what many jobs share only once."""
+
+    def __init__(
+        self,
+        environments: Registry,
+        overrides: Mapping[str, Any],
+        directory: Path,
+        *,
+        may_import: bool,
+        policy_batch: int | None,
+        policies_on_cpu: bool,
+        policy_class: type[PolicyBase] | None,
+    ) -> None:
+        self._policy_class = policy_class
+        self._environments = environments
+        self._may_import = may_import
+        self._policy_batch = policy_batch
+        self._policies_on_cpu = policies_on_cpu
+        self._overrides = overrides
+        self._directory = directory
+        self._known: dict[str, Any] = {}
+        self._imports = Imports()
+        # Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
+        self._overruled: dict[str, str] = {}
+
+    def resolve_all(self, jobs: Sequence[JobConfig], file: str | None, known: Sequence[Problem]) -> tuple[Job, ...]:
+        resolved: list[Job] = []
+        problems: list[tuple[JobConfig, Problem]] = []
+        broken = {problem.job for problem in known}
+        for job in jobs:
+            found, wrong = self._resolve(job)
+            # What is missing in a job of which a part could not be read may be in that part.
+            is_whole = broken.isdisjoint({None, job.name})
+            problems += [
+                (job, dataclasses.replace(problem, file=file, job=job.name))
+                for problem in wrong
+                if is_whole or not problem.message.startswith(_MISSING)
+            ]
+            if found is not None:
+                resolved.append(found)
+        if problems or known:
+            raise ConfigError([*known, *told_once(problems)])
+        if self._overruled:
+            _LOG.info(
+                "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
+                ", ".join(f"{named} of job '{job}'" for named, job in self._overruled.items()),
+            )
+        return tuple(resolved)
+
+    def _resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
+        problems: list[Problem] = []
+        wanted = [job.environment, job.environment_args, job.enable_cameras]
+        # What the file could not say is told already, and nothing is known of it.
+        unread = ConfigError(())
+        environment = (
+            self._once("environment", wanted, self._environment, job) if job.environment != UNREADABLE else unread
+        )
+        asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
+        policy = self._once("policy", asked, self._policy, job) if job.policy_type != UNREADABLE else unread
+        conditions = JobConditions(config=job)
+        is_sound = not isinstance(environment, ConfigError) and not environment.problems
+        if not isinstance(environment, ConfigError) and environment.config is not None:
+            if environment.own_args != job.environment_args:
+                job = dataclasses.replace(job, environment_args=environment.own_args)
+            try:
+                counts_itself = not isinstance(policy, ConfigError) and _counts_itself(policy.policy_class)
+                # How many episodes an environment has may depend on what is wrong with its options.
+                counted = _counted(job, environment, policy_counts=counts_itself) if is_sound else job
+                conditions = self._conditions(counted, environment)
+            except ConfigError as error:
+                problems.extend(error.problems)
+        for outcome in (environment, policy):
+            problems.extend(outcome.problems)
+        policy_class = None if isinstance(policy, ConfigError) else policy.policy_class
+        if policy_class is not None and self._lacks_length(conditions, policy_class, is_sound=is_sound):
+            message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
+            problems.append(Problem(message, key="num_episodes"))
+        if isinstance(environment, ConfigError) or isinstance(policy, ConfigError) or not is_sound or policy.problems:
+            return None, problems
+        fitting = (environment.pair, (policy.policy_class, {**policy.options, **policy.placement}))
+        fit = self._once("fit", [str(job.latency), *wanted, *asked], lambda of: self._fit(of, *fitting), job)
+        if isinstance(fit, ConfigError):
+            problems.extend(fit.problems)
+        if problems or isinstance(fit, ConfigError):
+            return None, problems
+        resolved = Job(
+            config=conditions.config,
+            builder=environment.builder,
+            environment_config=environment.config,
+            policy_class=policy.policy_class,
+            policy_options=policy.options,
+            policy_placement=policy.placement,
+            variations=conditions.variations,
+            saved_conditions=conditions.saved,
+            latency=fit.latency,
+            connections=fit.connections,
+            doubts=fit.doubts,
+            described=fit.described,
+        )
+        try:
+            return held_against_files(resolved), []
+        except ConfigError as error:
+            return None, list(error.problems)
+
+    def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> "_Fit":
+        """Refuse what environment and policy say against each other, and return what they say of each other."""
+        policy_class, options = policy
+        connections, doubts = _checked_fit(environment, policy)
+        described = None
+        if issubclass(policy_class, DescribesFiles):
+            config = declared_options(policy_class).read(options, owner="policy")
+            described = _keyed("policy_config_dict", lambda: policy_class.description(config))
+        latency = job_latency(job.latency, self._directory, environment, policy)
+        return _Fit(connections=connections, doubts=doubts, described=described, latency=latency)
+
+    def _once(
+        self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
+    ) -> _Result | ConfigError:
+        index = what + json.dumps(key, sort_keys=True)
+        if index not in self._known:
+            try:
+                self._known[index] = resolve(job)
+            except ConfigError as error:
+                self._known[index] = error
+            named = {"environment": job.environment, "policy": job.policy_type}
+            if what in named:
+                self._imports.settle(f"{what} '{named[what]}'")
+        return self._known[index]
+
+    def _lacks_length(self, conditions: JobConditions, policy_class: type[PolicyBase], *, is_sound: bool) -> bool:
+        """Return whether nothing says when a job ends, nor an environment that would once its options are right."""
+        if not _has_no_length(conditions, policy_class) or is_sound:
+            return _has_no_length(conditions, policy_class)
+        try:
+            return not isinstance(self._environments.get(conditions.config.environment), CountedBuilder)
+        except ConfigError:
+            return True
+
+    def _environment(self, job: JobConfig) -> _FoundEnvironment:
+        """Return what builds a job's environment, with everything that is wrong with its options.
+
+        Raises:
+            ConfigError: If there is no such environment.
+        """
+        if job.environment.lower().endswith((".yaml", ".yml")):
+            message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
+            raise ConfigError(Problem(message, key="arena_env_args.environment"))
+        builder = _keyed("arena_env_args.environment", lambda: self._environments.get(job.environment))
+        owner = f"environment '{job.environment}'"
+        known = option_names(builder.config_class) or frozenset()
+        own, renamed = _keyed(
+            "arena_env_args", lambda: in_own_options(job.environment_args, known, name=job.environment)
+        )
+        reading = _Reading("arena_env_args", renamed)
+        options = dict(own)
+        if job.enable_cameras and "enable_cameras" in known:
+            options["enable_cameras"] = True
+        elif job.enable_cameras:
+            reading.add([Problem(f"{owner} has no cameras", key="enable_cameras")])
+        config = reading.read(
+            lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
+            options,
+        )
+        # Code that may not run is not asked for more problems.
+        is_trusted = self._may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
+        if config is not None and not (is_trusted and reading.check(lambda: _checked(builder, config, owner))):
+            config = None
+        return _FoundEnvironment(builder=builder, config=config, own_args=own, problems=tuple(reading.problems))
+
+    def _conditions(self, job: JobConfig, environment: _FoundEnvironment) -> JobConditions:
+        builder, environment_config = environment.pair
+
+        def catalogue(of: JobConfig) -> tuple[Variation, ...]:
+            if not isinstance(builder, VariableEnvironmentBuilder):
+                message = f"environment '{of.environment}' has no variations; leave them out"
+                raise ConfigError(Problem(message, key="variations"))
+            return builder.variations(environment_config)
+
+        def catalogue_once() -> tuple[Variation, ...]:
+            found = self._once("catalogue", [job.environment, job.environment_args], catalogue, job)
+            if isinstance(found, ConfigError):
+                raise found
+            return found
+
+        return job_conditions(
+            job,
+            builder=builder,
+            environment_config=environment_config,
+            catalogue=catalogue_once,
+            directory=self._directory,
+        )
+
+    def _policy(self, job: JobConfig) -> _FoundPolicy:
+        """Return the class of a job's policy, with everything that is wrong with its options.
+
+        Raises:
+            ConfigError: If there is no such class, or it cannot be a policy of the job.
+        """
+        policy_class = self._policy_class or _keyed(
+            "policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import)
+        )
+        undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
+        if undefined:
+            message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
+            raise ConfigError(Problem(message, key="policy_type"))
+        num_envs = _keyed("arena_env_args.num_envs", lambda: self._batch(job, policy_class))
+        options = dict(job.policy_config_dict)
+        # A class that reads its dict itself knows best what may be in it.
+        if overrides(policy_class, "from_dict"):
+            refuse_unshareable(policy_class, job, options=None)
+            return _FoundPolicy(policy_class=policy_class, options=options, placement={})
+        owner = f"policy '{job.policy_type}'"
+        declared = _keyed("policy_type", lambda: declared_options(policy_class))
+        known = declared.names
+        refuse_unshareable(policy_class, job, options=known)
+        placement: dict[str, Any] = {}
+        if known is not None:
+            options |= {key: value for key, value in self._overrides.items() if key in known}
+            if "num_envs" in known:
+                options["num_envs"] = num_envs
+            placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
+        placed = {**options, **placement}
+        reading = _Reading("policy_config_dict")
+        config = reading.read(lambda given: declared.read(given, owner=owner), placed)
+        if config is not None or not reading.problems:
+            is_trusted = self._may_import or reading.check(lambda: _refuse_foreign_code(policy_class, config))
+            if policy_class.traits.uses_own_device:
+                named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
+                devices = {name: getattr(config, name, None) for name in named}
+                is_there = reading.check(lambda: self._check_device(job, devices))
+                if not is_there and dataclasses.is_dataclass(config) and not isinstance(config, type):
+                    # What else is wrong shows on the CPU too.
+                    config = dataclasses.replace(config, **{name: _ON_NO_GPU[name] for name in named})
+            if is_trusted:
+                reading.check(lambda: policy_class.check_options(config))
+        return _FoundPolicy(
+            policy_class=policy_class, options=options, placement=placement, problems=tuple(reading.problems)
+        )
+
+    def _placement(
+        self,
+        policy_class: type[PolicyBase],
+        declared: DeclaredOptions,
+        options: Mapping[str, Any],
+        *,
+        is_served: bool,
+    ) -> dict[str, Any]:
+        """Return where a policy runs of which nobody says it: on the CPU that all are kept on, or the rank's GPU."""
+        if is_served:
+            # Its network is in the policy server, and nothing of it needs the rank's GPU.
+            return {name: value for name, value in _ON_NO_GPU.items() if name in (declared.names or ())}
+        if not policy_class.traits.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
+            return {}
+        if self._policies_on_cpu and "policy_device" in (declared.names or ()):
+            return {"policy_device": "cpu"}
+        # The defaults of Arena's classes take a GPU for granted, and the first one for every rank's.
+        defaults = {name: str(declared.defaults.get(name)) for name in ("policy_device", "device")}
+        return {name: self._place_of(default) for name, default in defaults.items() if default.startswith("cuda")}
+
+    def _place_of(self, default: str) -> str:
+        if self._policies_on_cpu or resolve_policy_device().type == "cpu":
+            return "cpu"
+        return str(resolve_policy_device(policy_device=default))
+
+    def _check_device(self, job: JobConfig, devices: Mapping[str, Any]) -> None:
+        overruled = check_policy_device(**devices)
+        if overruled is not None:
+            self._overruled.setdefault(overruled, job.name)
+        resolve_policy_device(**devices)
+
+    def _batch(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
+        """Return the size of the batch that a policy is asked on."""
+        batch = batch_of(policy_class, self._policy_batch, num_envs=job.num_envs)
+        check_policy_batch(batch, num_envs=job.num_envs)
+        return batch
+
+
+class _Reading:
+    """One reading of options: collects what is wrong with them instead of stopping at the first.
+
+    Args:
+        prefix: The key that the options stand under.
+        renamed: Options to what they are called in the file, where that differs.
+
+    Attributes:
+        problems: What is wrong so far, each with the key of the file.
+    """
+
+    def __init__(self, prefix: str, renamed: Mapping[str, str] | None = None) -> None:
+        self._prefix = prefix
+        self._renamed = renamed
+        self._wrong: set[str] = set()
+        self._given: frozenset[str] | None = None
+        self.problems: list[Problem] = []
+
+    def add(self, problems: Sequence[Problem]) -> None:
+        """Take note of problems that name options."""
+        self._wrong |= {(problem.key or "").partition(".")[0] for problem in problems}
+        self.problems += _in_file(problems, self._prefix, self._renamed)
+
+    def read(self, read: Callable[[Mapping[str, Any]], Any], options: Mapping[str, Any]) -> Any:
+        """Return what options are read as, without those that are wrong; None where nothing comes of the others."""
+        try:
+            return read(options)
+        except ConfigError as error:
+            self.add(error.problems)
+        self._given = frozenset(options)
+        sound = {name: value for name, value in options.items() if name not in self._wrong}
+        try:
+            return read(sound) if len(sound) < len(options) else None
+        except ConfigError:
+            return None
+
+    def check(self, act: Callable[[], object]) -> bool:
+        """Do something; return whether it found nothing wrong.
+
+        Where options were left out, what is wrong without them is not told: only what is wrong with one that was given.
+        """
+        try:
+            act()
+        except ConfigError as error:
+            names = [(problem, (problem.key or "").partition(".")[0]) for problem in error.problems]
+            told = [
+                problem
+                for problem, name in names
+                if self._given is None or (name in self._given and name not in self._wrong)
+            ]
+            self.problems += _in_file(told, self._prefix, self._renamed)
+            return False
+        return True
+
+
+def _counted(job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> JobConfig:
+    """Return a job with the number of episodes that its environment has, where neither it nor its policy names one."""
+    builder, environment_config = environment.pair
+    count = builder.num_episodes(environment_config) if isinstance(builder, CountedBuilder) else None
+    if count is None:
+        return job
+    if job.num_steps is not None:
+        message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
+        raise ConfigError(Problem(message, key="num_steps"))
+    if job.num_episodes is None and job.conditions is None and not policy_counts:
+        return dataclasses.replace(job, num_episodes=min(count, job.max_episodes or count))
+    if (job.num_episodes or 0) > count:
+        message = (
+            f"is {job.num_episodes}, and '{job.environment}' has {count} episodes with these options; play all or fewer"
+        )
+        raise ConfigError(Problem(message, key="num_episodes"))
+    return job
+
+
+def _checked_fit(environment: _Environment, policy: _Policy) -> tuple[Connections | None, tuple[str, ...]]:
+    """Refuse a policy that does not fit the environment, and return what it is shown, if milliseconds tell that."""
+    builder, environment_config = environment
+    policy_class, options = policy
+    if not overrides(policy_class, "check_fit") or not isinstance(builder, SampleBuilder):
+        return None, ()
+    try:
+        sample = builder.sample(environment_config)
+    except EnvironmentBuildError:
+        # Its job will tell, and fail alone.
+        return None, ()
+    config = declared_options(policy_class).read(options, owner="policy")
+    try:
+        connections = _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
+        return connections, () if connections is None else tuple(connections.doubts(sample))
+    finally:
+        sample.close()
+
+
+def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:
+    job = conditions.config
+    # Saved conditions have a length, even where they turned out to be wrong.
+    if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
+        return False
+    return not _counts_itself(policy_class)
+
+
+def _counts_itself(policy_class: type[PolicyBase]) -> bool:
+    """Return whether a policy may say itself how many episodes or steps it plays."""
+    return any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
+
+
+def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:
+    _refuse(owner.foreign_code(config) if isinstance(owner, LoadsCode) else ())
+
+
+def _refuse(found: Sequence[Problem]) -> None:
+    why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
+    if found:
+        raise ConfigError([dataclasses.replace(problem, message=f"{problem.message}; {why}") for problem in found])
+
+
+def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:
+    try:
+        builder.check(config)
+    except ConfigError:
+        raise
+    except Exception as error:  # another package's code may fail in any way
+        raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
+
+
+def _keyed(prefix: str, act: Callable[[], Any]) -> Any:
+    """Do something, and put a key before what its problems name."""
+    try:
+        return act()
+    except ConfigError as error:
+        raise ConfigError(_in_file(error.problems, prefix)) from error
+
+
+def _in_file(problems: Sequence[Problem], prefix: str, renamed: Mapping[str, str] | None = None) -> list[Problem]:
+    """Return problems with the key of the file in place of the option that they name.
+
+    Args:
+        problems: What is wrong.
+        prefix: The key that the options stand under.
+        renamed: Options to what they are called in the file, where that differs.
+    """
+    in_file = renamed or {}
+    return [
+        dataclasses.replace(problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix)
+        for problem in problems
+    ]
+
+
+# Rebuild the environment of a recording from the recording's attributes.
+
+
+def environment_args(job: Job) -> dict[str, Any]:
+    """Return what a recording says of its environment: all that builds it, whatever the number of env slots.
+
+    Args:
+        job: The job that is recorded.
+    """
+    config = job.config
+    return {
+        ENV_NAME: config.environment,
+        ENV_OPTIONS: dict(config.environment_args),
+        ENV_CAMERAS: config.enable_cameras,
+        ENV_VARIATIONS: dict(spelled(job.variations)),
+    }
+
+
+def recorded_environment_job(
+    env_args: Mapping[str, Any], *, source: str | None, num_envs: int, cameras: bool, may_import: bool = False
+) -> Job:
+    """Return a job whose environment is the one that a recording was made in.
+
+    Args:
+        env_args: What the recording says of it; see `environment_args`.
+        source: The recording, for messages; None where there is none.
+        num_envs: Env slots to build.
+        cameras: Whether policies' pictures are needed; without them nothing is rendered.
+        may_import: Whether a module or an interpreter that the recording names may be loaded. It runs with the rights
+            of who replays, whoever made the recording.
+
+    Raises:
+        ConfigError: If the recording does not say what its environment was, or there is no such environment.
+    """
+    name = env_args.get(ENV_NAME)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(Problem(f"does not say what its environment was: env_args has no {ENV_NAME}", file=source))
+    config = JobConfig(
+        index=0,
+        name=name,
+        environment=name,
+        environment_args=_mapping(env_args, ENV_OPTIONS, source),
+        enable_cameras=bool(env_args.get(ENV_CAMERAS)) and cameras,
+        variations=_mapping(env_args, ENV_VARIATIONS, source),
+        num_envs=num_envs,
+        policy_type="zero_action",
+        num_episodes=1,
+    )
+    (job,) = resolve_jobs([config], file=source, may_import=may_import)
+    return job
+
+
+def _mapping(env_args: Mapping[str, Any], key: str, source: str | None) -> Mapping[str, Any]:
+    value = env_args.get(key, {})
+    if not isinstance(value, Mapping):
+        raise ConfigError(Problem(f"env_args.{key} is no mapping but {value!r}", file=source))
+    return value

@@ -1,0 +1,436 @@
+"""The verification of a run: its files, and a sample of its episodes run again."""
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.errors import ArenaError, StorageError, first_line
+from isaaclab_arena.evaluation.process import signals_held_back
+from isaaclab_arena.evaluation.replaying import Difference, first_difference, result_difference
+from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
+from isaaclab_arena.evaluation.verification_worker import plan_sample, read_contents
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.lent_content import STATE
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes
+from isaaclab_arena.results.result_files import TABLES, stale_tables
+from isaaclab_arena.results.rows import JobEvidence
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
+from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import ACTIONS, demo_name, job_directory
+from isaaclab_arena.storage.provenance import Provenance
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.recordings import datasets, in_words, locate_episodes
+from isaaclab_arena.storage.recovery.recorded_copies import RecordedCopy, read_recordings
+from isaaclab_arena.storage.run.attempts import (
+    Attempt,
+    contents_in_effect,
+    policy_batches_in_effect,
+    read_attempts,
+    write_attempt,
+)
+from isaaclab_arena.storage.run.commits import CommitLine, read_commits
+from isaaclab_arena.storage.run.job_reports import read_job_reports
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
+
+# Check the files of a run: every episode once, its arrays as written, the tables up to date.
+
+
+def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[str]:
+    """Yield one line for each thing that is wrong with the files of a run; every array is read.
+
+    Args:
+        output_directory: The run's directory, in which nothing is written.
+        merged: What a merge of it gives.
+    """
+    yield from merged.problems
+    yield from map(_what_is_missing, merged.missing)
+    for job in merged.plan.jobs:
+        directory = job_directory(output_directory, job.name)
+        try:
+            wrong = [*_check_recordings(directory, job.name), *_check_totals(directory, job.name)]
+        except StorageError as error:
+            wrong = [str(error)]
+        yield from (f"job '{job.name}': {what}" for what in wrong)
+    yield from _check_tables(output_directory, merged)
+
+
+def _what_is_missing(missing: MissingEpisodes) -> str:
+    if not missing.episode_indices:
+        return f"job '{missing.job}' is {missing.status}"
+    return f"job '{missing.job}' is {missing.status} and lacks {in_words(missing.episode_indices)}"
+
+
+def _check_recordings(directory: Path, job: str) -> Iterator[str]:
+    lines = {line.episode_index: line for line in read_commits(directory, job).lines}
+    recordings = read_recordings(directory, job, lines.values())
+    yield from (f"{path.name}: {reason}" for path, reason in recordings.unreadable)
+    copies = recordings.by_episode
+    yield from _check_lines(lines, copies)
+    for index, line in lines.items():
+        yield from _check_episode(line, copies.get(index, []))
+
+
+def _check_lines(lines: Mapping[int, CommitLine], copies: Mapping[int, Sequence[RecordedCopy]]) -> Iterator[str]:
+    for index, recorded in copies.items():
+        if index not in lines:
+            yield f"{recorded[0].path} holds {demo_name(index)}, which has no line in the commit record"
+        if len(recorded) > 1:
+            yield f"{demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
+
+
+def _check_episode(line: CommitLine, copies: Sequence[RecordedCopy]) -> Iterator[str]:
+    """Yield what is wrong with the recordings of a finished episode."""
+    name = demo_name(line.episode_index)
+    for copy in copies:
+        if copy.damage is not None:
+            yield copy.damage
+        if copy.contradiction is not None:
+            yield f"{name} in {copy.path.name}: {copy.contradiction}"
+    if line.checksum is None:
+        if copies:
+            yield f"{name} is recorded in {copies[0].path.name}, though its commit line says that nothing was"
+    elif all(copy.damage is None and copy.checksum != line.checksum for copy in copies):
+        what = "the recording of an error is lost: " if line.outcome is Outcome.ERROR else ""
+        yield f"{what}no file holds {name} with the checksum of its commit line"
+
+
+def _check_totals(directory: Path, job: str) -> Iterator[str]:
+    for path in datasets(directory, job):
+        try:
+            told, found = read_totals(path)
+        except StorageError:
+            # It was told as unreadable already.
+            continue
+        if told != found:
+            yield f"{path.name} says that it holds {told} control steps, its episodes have {found}"
+
+
+def _check_tables(output_directory: Path, merged: MergedResults) -> Iterator[str]:
+    stale = stale_tables(output_directory, merged)
+    if stale and not any((output_directory / f"{name}.csv").is_file() for name in TABLES):
+        yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
+        return
+    for path in stale:
+        wrong = "is not what a merge of these files gives" if path.is_file() else "is missing"
+        yield f"{path} {wrong}; isaaclab-arena merge writes it anew"
+
+
+# Verifies a run: a sample of its episodes, run again with other env slots and ranks, must give the same bits.
+
+_WORKER = "isaaclab_arena.evaluation.verification_worker"
+_LOG_FILE = "worker.log"
+_LAUNCHER_LOGS = "launcher"
+_MAX_ENDING_S = 10.0
+_LOG_LINES_SHOWN = 15
+_LAUNCHER = "torch/distributed/elastic"
+
+Sample = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedEpisode:
+    """What came of running one episode again.
+
+    Attributes:
+        job: Its job.
+        episode_index: Which episode.
+        num_steps: Control steps in the run.
+        compares_arrays: Whether its recording was compared, beside how it ended.
+        difference: The first thing that differs, None if nothing does.
+        failure: Why it did not finish this time, None if it did.
+        unreadable: Why its recording cannot be compared, None where that is not so.
+        explanation: Why a difference is no surprise, None where there is none.
+        other_provenance: What was other when the run ran: versions, processor, device, model.
+        contents: What was run that is not what ran now: checkpoints, classes, robots.
+    """
+
+    job: str
+    episode_index: int
+    num_steps: int
+    compares_arrays: bool = False
+    difference: Difference | None = None
+    failure: str | None = None
+    unreadable: str | None = None
+    explanation: str | None = None
+    other_provenance: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return self.difference is None and self.failure is None and self.unreadable is None
+
+
+def jobs_of_one_program(plan: RunPlan) -> list[str]:
+    """Return the jobs whose policy lived in the program that began the run: an object, a function, a class of its own.
+
+    Args:
+        plan: What the run set out to do.
+    """
+    return [
+        job.name
+        for job in plan.jobs
+        if (job.contents is not None and STATE in job.contents.policy)
+        or job.config.policy_type.startswith("__main__.")
+        or "<locals>" in job.config.policy_type
+    ]
+
+
+def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
+    """Return the finished episodes of each job that can be run again; nothing repeats how one was broken off.
+
+    Args:
+        output_directory: The run's directory.
+        plan: What it set out to do.
+    """
+    gone = jobs_of_one_program(plan)
+    return {
+        job.name: [
+            line.episode_index for line in _lines(output_directory, job.name) if line.termination not in BROKEN_OFF
+        ]
+        for job in plan.jobs
+        if job.name not in gone
+    }
+
+
+def prepare_sample(
+    output_directory: Path, directory: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
+) -> RunPlan:
+    """Write the plan of running a sample of a run's episodes again, and return it.
+
+    Args:
+        output_directory: The run's directory, in which nothing is written.
+        directory: Where the sample is to run; empty.
+        sample: Episodes of each job.
+        num_envs: Env slots of every job; None for other numbers than the run had.
+        num_ranks: Number of ranks.
+
+    Raises:
+        ConfigError: If the run's plan does not hold what builds its jobs.
+    """
+    begun = read_run_plan(output_directory)
+    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory, begun.run_id)[0])
+    plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks, policy_batches=batches)
+    write_run_plan(directory, plan)
+    write_attempt(directory, attempt)
+    return plan
+
+
+def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
+    """Run a sample that `prepare_sample` has prepared, end to end, in processes of its own; several under torchrun.
+
+    They work where the run was started, if that directory is there: relative paths of policies count from it.
+
+    Args:
+        output_directory: The run's directory.
+        directory: Where the sample runs.
+        may_import: Whether jobs may import code that is not registered; if not, they do not work in that directory.
+
+    Raises:
+        ArenaError: If a rank could not do its work.
+    """
+    begun, num_ranks = read_run_plan(output_directory), read_run_plan(directory).world_size
+    arguments = ["--output_dir", str(directory), "--source", str(output_directory.absolute())]
+    if all(device == "cpu" for device in begun.devices):
+        arguments += ["--device", "cpu"]
+    if not may_import:
+        arguments.append("--no_import")
+    started_in = begun.working_directory if may_import else None
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
+    launcher += ["--log-dir", str(directory / _LAUNCHER_LOGS), "-m"]
+    command = [sys.executable, "-m", *(launcher if num_ranks > 1 else []), _WORKER, *arguments]
+    log = directory / _LOG_FILE
+    if _exit_code(command, log, directory=started_in if started_in and Path(started_in).is_dir() else None) != 0:
+        raise ArenaError("\n".join(["the episodes could not be run again:", *_last_words(log)]))
+
+
+def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> int:
+    """Run a program to its end and return its exit code; it is ended, too, by what ends the wait for it."""
+    process = None
+    with log.open("wb") as stream:
+        try:
+            # A program that nobody knows of yet could not be ended.
+            with signals_held_back():
+                process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
+                    command, cwd=directory, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+                )
+            return process.wait()
+        except BaseException:
+            if process is not None:
+                # A launcher ends its ranks when it is asked to end, not when it is killed.
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=_MAX_ENDING_S)
+                process.kill()
+                process.wait()
+            raise
+
+
+def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
+    """Yield, for each episode of a sample, whether it came out the same when it ran again.
+
+    Args:
+        output_directory: The run's directory.
+        directory: Where the sample ran again.
+        sample: Episodes of each job.
+    """
+    first, second = _Run(output_directory), _Run(directory)
+    for job, episodes in sample.items():
+        before, now = first.job(job), second.job(job)
+        for index in episodes:
+            yield _compared(before, now, index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordedJob(JobEvidence):
+    """What one run's files say of one job, with the recordings of its episodes."""
+
+    plan: RunPlan
+    attempts: Mapping[int, Attempt]
+    files: Mapping[int, list[Path]]
+
+    @cached_property
+    def line_of(self) -> Mapping[int, CommitLine]:
+        return {line.episode_index: line for line in self.lines}
+
+    @property
+    def plan_because(self) -> list[str]:
+        return [report.plan_because for report in self.reports if report.plan_because is not None]
+
+    def recording(self, index: int) -> RecordedEpisode | None:
+        """Return the recording of an episode, None if there is none."""
+        line = self.line_of[index]
+        if line.checksum is None:
+            return None
+        files = self.files.get(index, [])
+        file = next((file for file in files if read_attributes(file, index).get("checksum") == line.checksum), None)
+        return None if file is None else read_episode(file, index)
+
+    def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
+        """Return what an episode's bits may depend on beside its job; its recording knows better than the reports."""
+        line = self.line_of[index]
+        ran = self.attempts.get(line.attempt, self.plan)
+        device = {report.rank: report.device for report in self.reports}.get(line.rank)
+        kind = {} if device is None else {"device": torch.device(device).type}
+        said = {} if recorded is None else recorded.provenance
+        return Provenance(facts={**ran.provenance.facts, **kind, **said})
+
+
+class _Run:
+    """The files of a run."""
+
+    def __init__(self, output_directory: Path) -> None:
+        self._directory = output_directory
+        self._plan = read_run_plan(output_directory)
+        attempts = read_attempts(output_directory, self._plan.run_id)[0]
+        self._attempts = {attempt.number: attempt for attempt in attempts}
+        self._contents = {**contents_in_effect(self._plan.jobs, attempts), **read_contents(output_directory)}
+
+    def job(self, name: str) -> _RecordedJob:
+        directory = job_directory(self._directory, name)
+        return _RecordedJob(
+            job=next(job for job in self._plan.jobs if job.name == name),
+            lines=_lines(self._directory, name),
+            reports=read_job_reports(directory, name, self._plan.run_id)[0],
+            contents=self._contents.get(name),
+            plan=self._plan,
+            attempts=self._attempts,
+            files=locate_episodes(directory, name)[0],
+        )
+
+
+def _last_words(log: Path) -> list[str]:
+    """Return the last lines that the ranks wrote, before what the launcher says of their end."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    of_ranks = list(takewhile(lambda line: _LAUNCHER not in line, lines))
+    return of_ranks[-_LOG_LINES_SHOWN:]
+
+
+def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEpisode:
+    line = before.line_of[index]
+    verdict = VerifiedEpisode(
+        job=before.job.name,
+        episode_index=index,
+        num_steps=line.episode_length,
+        contents=_other_contents(before.contents, now.contents),
+    )
+    if index not in now.line_of:
+        errors = [report.error for report in now.reports if report.error is not None]
+        return dataclasses.replace(verdict, failure="; ".join(errors) or "it did not finish")
+    again = now.line_of[index]
+    try:
+        recorded, found = before.recording(index), now.recording(index)
+    except StorageError as error:
+        # That the files are not whole has been told; the other episodes are still worth comparing.
+        return dataclasses.replace(verdict, unreadable=first_line(error))
+    if recorded is None or found is None:
+        recorded = found = None
+    difference = None if recorded is None or found is None else first_difference(recorded, found)
+    difference = difference or _difference_of_commits(line, again)
+    return dataclasses.replace(
+        verdict,
+        compares_arrays=recorded is not None,
+        difference=difference,
+        explanation=None if difference is None else _explanation(before, now, difference, verdict.contents),
+        other_provenance=before.provenance(index, recorded).told_differences(now.provenance(index, found)),
+    )
+
+
+def _other_contents(before: Contents | None, now: Contents | None) -> tuple[str, ...]:
+    if before is None or now is None:
+        return ()
+    # The conditions of a sample are taken from the run itself.
+    differences = differences_of_contents(before, now)
+    return tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
+
+
+def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | None:
+    """Return the first thing in which the commit lines of an episode differ, other than when and where it ran."""
+    for name in ("episode_seed", "variations", "language_instruction"):
+        before, now = (json_line(getattr(each, name)) for each in (line, again))
+        if before != now:
+            field = "conditions" if name == "variations" else name
+            return Difference(field=field, recorded=before, found=now, at_start=True)
+    if line.episode_length != again.episode_length:
+        return Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
+    return result_difference(_results(line), _results(again))
+
+
+def _results(line: CommitLine) -> dict[str, Any]:
+    return {**dataclasses.asdict(line), "metrics": json_line(line.metrics)}
+
+
+def _explanation(
+    before: _RecordedJob, now: _RecordedJob, difference: Difference, contents: Sequence[str]
+) -> str | None:
+    """Return why an episode may go otherwise this time, where the difference could come from that."""
+    if contents:
+        return "expected: something else ran than was run"
+    comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)
+    if not comes_from_actions:
+        return None
+    policy = resolve_policy_class(before.job.config.policy_type)
+    reasons = []
+    deterministic = bool(before.plan.settings.get("deterministic"))
+    other_num_envs = before.job.config.num_envs != now.job.config.num_envs
+    if other_num_envs and not policy.traits.batch_invariant and not deterministic:
+        reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
+    if not policy.traits.reproducible and not before.plan_because:
+        reasons.append("this policy does not say that it is reproducible")
+    reasons += dict.fromkeys([*before.plan_because, *now.plan_because])
+    return "; ".join(reasons) or None
+
+
+def _lines(output_directory: Path, job: str) -> tuple[CommitLine, ...]:
+    return read_commits(job_directory(output_directory, job), job).lines

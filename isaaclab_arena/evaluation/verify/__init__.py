@@ -1,1 +1,0 @@
-"""Run recorded episodes again, and compare them step by step."""
