@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
     from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents
     from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater, PicturesOnDemand
-    from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable
-    from isaaclab_arena.interfaces.snapshottable import Snapshottable
+    from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable, Snapshottable
     from isaaclab_arena.interfaces.specs import ArraySpec
     from isaaclab_arena.interfaces.variation import Sampler, VariableEnvironmentBuilder, Variation
 
@@ -83,7 +82,7 @@ _HOMES = {
     "Restorable": "isaaclab_arena.interfaces.recordable",
     "SUITES": "isaaclab_arena.environments.catalog",
     "Sampler": "isaaclab_arena.interfaces.variation",
-    "Snapshottable": "isaaclab_arena.interfaces.snapshottable",
+    "Snapshottable": "isaaclab_arena.interfaces.recordable",
     "Step": "isaaclab_arena.interfaces.environment",
     "Suite": "isaaclab_arena.config.expansion.suites",
     "SuiteTask": "isaaclab_arena.config.expansion.suites",

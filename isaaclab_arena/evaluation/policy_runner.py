@@ -40,7 +40,7 @@ from isaaclab_arena.evaluation.planning import RunRequest, show_variations
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
-from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
+from isaaclab_arena.interfaces.policy_options import DeclaredOptions
 from isaaclab_arena.policy.catalog import resolve_policy_class
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"

@@ -27,7 +27,7 @@ from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import CountedBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
-from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
+from isaaclab_arena.interfaces.policy_options import DeclaredOptions
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.registry import Registry

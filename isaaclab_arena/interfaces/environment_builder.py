@@ -1,11 +1,44 @@
-"""The contracts of what builds environments: what every builder does, and what a builder may offer beside it."""
+"""The contracts of what builds environments, and the description of an environment in a few words."""
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment
+
+# Describe an environment in a few words, for lists and documents, without simulating anything.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentSummary:
+    """What a person wants to know before choosing an environment.
+
+    Attributes:
+        instruction: What it asks for with its default options, in the words a policy is told.
+        success: When it counts as solved, and when as lost.
+        episode_length: Control steps until an episode is cut.
+        episode_s: The same as time [s].
+        embodiments: Registered robots that it can be built with.
+        objects: Registered objects that it can be built with, empty for an environment without that option.
+    """
+
+    instruction: str
+    success: str
+    episode_length: int
+    episode_s: float
+    embodiments: tuple[str, ...]
+    objects: tuple[str, ...] = ()
+
+
+def described_success(thing: object) -> str:
+    """Return what the docstring of a thing's class says, as one line."""
+    return " ".join((inspect.getdoc(type(thing)) or "").split())
+
+
+# The contracts of what builds environments: what every builder does, and what a builder may offer beside it.
 
 
 class EnvironmentBuilder(Protocol):
@@ -17,7 +50,7 @@ class EnvironmentBuilder(Protocol):
             ``enable_cameras`` if the environment can show policies what its cameras see.
 
     A builder may have a method ``summary()`` without arguments, whose result `isaaclab-arena list environments` shows;
-    see `isaaclab_arena.environments.arena.summary.EnvironmentSummary`.
+    see `isaaclab_arena.interfaces.environment_builder.EnvironmentSummary`.
     """
 
     config_class: type

@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces import policy_options as styles
 from isaaclab_arena.interfaces.connections import Connections, StatesConnections
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy_options import styles
-from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
-from isaaclab_arena.interfaces.policy_options.parsed import add_config_arguments, config_from_arguments
+from isaaclab_arena.interfaces.policy_options import DeclaredOptions, add_config_arguments, config_from_arguments
 from isaaclab_arena.interfaces.policy_traits import (
     ActsInSome,
     AnnouncesPictures,

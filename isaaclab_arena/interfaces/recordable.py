@@ -1,4 +1,4 @@
-"""The protocols of environments whose state can be recorded, and of those that start a recorded episode again."""
+"""The protocols of environments that are recorded, started again, or kept whole by a training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -8,6 +8,8 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree
 from isaaclab_arena.interfaces.episode import Conditions
+
+# The protocols of environments whose state can be recorded, and of those that start a recorded episode again.
 
 
 @runtime_checkable
@@ -81,3 +83,23 @@ class Restorable(Protocol):
 def episode_states_of(environment: Environment, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
     """Return what restores each of some env slots bit for bit, empty where the environment is not `Restorable`."""
     return environment.episode_states(env_ids) if isinstance(environment, Restorable) else [{}] * len(env_ids)
+
+
+# The protocol of environments of which a training keeps everything, to go on as if it had not stopped.
+
+
+@runtime_checkable
+class Snapshottable(Protocol):
+    """An environment that can be put back where it was; a training in others begins new episodes when it resumes."""
+
+    def snapshot(self) -> Mapping[str, torch.Tensor] | None:
+        """Return everything that the future of all env slots depends on, copied; None where its options forbid it."""
+        ...
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
+        """Put every env slot where it was when `snapshot` was taken, of this or of an equal environment.
+
+        Returns:
+            The observation of all env slots, bit for bit the last one before the snapshot.
+        """
+        ...

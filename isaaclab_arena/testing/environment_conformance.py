@@ -10,8 +10,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import conditions_from_json
-from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable
-from isaaclab_arena.interfaces.snapshottable import Snapshottable
+from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable, Snapshottable
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.picture_conformance import PictureConformance
 from isaaclab_arena.testing.playing import (

@@ -13,9 +13,9 @@ import tyro
 
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import option_types
-from isaaclab_arena.environments.arena.summary import EnvironmentSummary
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 

@@ -21,7 +21,6 @@ from isaaclab_arena.environments.arena.environment import (
     FloorEnvironment,
     TableEnvironment,
 )
-from isaaclab_arena.environments.arena.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.actions import ACTION_MODES, ActionModeName, make_action_mode
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
@@ -45,6 +44,7 @@ from isaaclab_arena.environments.variations.catalogue import (
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.environment_builder import EnvironmentSummary, described_success
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.registry import Registry

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand
-from isaaclab_arena.interfaces.snapshottable import Snapshottable
+from isaaclab_arena.interfaces.recordable import Snapshottable
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.policy.network_inputs import flattened
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts

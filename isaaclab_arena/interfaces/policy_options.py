@@ -1,24 +1,136 @@
-"""Options that a policy class declares to argparse, as in Isaac Lab Arena: ``add_args_to_parser`` and ``from_args``.
-
-The parser is the class's own, so the words of a command line and the values of a job file are both read by it. Values
-of a job file are written as the words that a person would have typed.
-"""
+"""The options of a policy class, in any way that Isaac Lab Arena's releases declare them."""
 
 import argparse
 import dataclasses
+import inspect
 import json
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
 from typing import Any, NoReturn
 
-from isaaclab_arena.config.options import misnamed_options, option_names, option_types
+from isaaclab_arena.config.options import misnamed_options, option_names, option_types, read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
+
+# The ways in which the constructor of a policy class takes its options: a config, keywords, a dict, or none.
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredOptions:
+    """The options of a policy class, and how it is built from them.
+
+    Attributes:
+        names: Names of the options, None where a class takes whatever it is given.
+        read: Takes plain values by name and, as ``owner``, whose options they are, for messages; returns what the class
+            is built from. It raises `ConfigError` with every problem, whose ``key`` names the option.
+        build: Takes what ``read`` has returned, and returns the policy.
+        defaults: What options are that nobody gives, as far as that is known.
+        taken_from: Takes the words of a command line; returns the options among them that only the class can read, and
+            the other words.
+    """
+
+    names: Collection[str] | None
+    read: Callable[..., Any]
+    build: Callable[[Any], Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    taken_from: Callable[[Sequence[str]], tuple[dict[str, Any], list[str]]] = lambda words: ({}, list(words))
+
+
+def no_options(policy_class: Any) -> DeclaredOptions:
+    """Return the options of a class that takes none."""
+
+    def read(options: Mapping[str, Any], *, owner: str) -> None:
+        if options:
+            raise ConfigError([Problem(f"{owner} takes no options", key=key) for key in options])
+
+    return DeclaredOptions(names=(), read=read, build=lambda _: policy_class())
+
+
+def config_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
+    """Return the options of a class whose constructor takes an instance of a dataclass."""
+    fields = dataclasses.fields(config_class)
+    return DeclaredOptions(
+        names=option_names(config_class) or (),
+        read=partial(read_options, config_class),
+        build=policy_class,
+        defaults={each.name: each.default for each in fields if each.default is not dataclasses.MISSING},
+    )
+
+
+def keyword_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
+    """Return the options of a class whose constructor takes an instance of a plain class, made from keywords."""
+    keywords = _keywords(config_class)
+
+    def read(options: Mapping[str, Any], *, owner: str) -> Any:
+        if keywords is not None:
+            required = [each.name for each in required_parameters(list(keywords.values()))]
+            problems = misnamed_options(options, keywords, required, owner=owner)
+            if problems:
+                raise ConfigError(problems)
+        try:
+            return config_class(**options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"options of {owner}: {error}") from error
+
+    parameters = (keywords or {}).values()
+    return DeclaredOptions(
+        names=None if keywords is None else frozenset(keywords),
+        read=read,
+        build=policy_class,
+        defaults={each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty},
+    )
+
+
+def _keywords(config_class: Any) -> dict[str, inspect.Parameter] | None:
+    """Return the keywords that a class takes, None where it takes any or does not say."""
+    try:
+        parameters = inspect.signature(config_class).parameters
+    except (TypeError, ValueError):
+        return None
+    kinds = {parameter.kind for parameter in parameters.values()}
+    return None if inspect.Parameter.VAR_KEYWORD in kinds else dict(parameters)
+
+
+def dict_options(policy_class: Any) -> DeclaredOptions:
+    """Return the options of a class whose constructor takes a dict, or something that it does not describe.
+
+    Its ``build`` raises `ConfigError` where the class takes its options for an object with attributes.
+    """
+
+    def build(config: dict[str, Any]) -> Any:
+        try:
+            return policy_class(config)
+        except AttributeError as error:
+            if error.obj is not config:
+                raise
+            message = (
+                f"{policy_class.__name__} reads config.{error.name}, but it does not say what its config is, so it "
+                "gets a dict; derive it from PolicyBase[Cfg] with a dataclass of its options"
+            )
+            raise ConfigError(Problem(message, key=error.name)) from error
+
+    def read(options: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+        del owner
+        return dict(options)
+
+    return DeclaredOptions(names=None, read=read, build=build)
+
+
+def required_parameters(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Return the parameters without which nothing can be called."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each for each in parameters if each.default is inspect.Parameter.empty and each.kind not in kinds]
+
+
+# Options that a policy class declares to argparse, as in Isaac Lab Arena: ``add_args_to_parser`` and ``from_args``.
+#
+# The parser is the class's own, so the words of a command line and the values of a job file are both read by it.
+# Values of a job file are written as the words that a person would have typed.
 
 SHARED_OPTIONS = ("num_envs", "device")
 """What Arena's own parser gives to every policy beside its own arguments, as far as there is such a thing here."""
@@ -297,3 +409,96 @@ def _reading(hint: Any) -> dict[str, Any]:
     if origin is dict or hint is dict:
         return {"type": json.loads}
     return {"type": hint if isinstance(hint, type) and issubclass(hint, int | float | Enum | PurePath) else str}
+
+
+# Read the options that a policy class declares, in any way of Isaac Lab Arena's releases.
+#
+# In this order: a config class; ``add_args_to_parser`` and ``from_args``; the annotation of the constructor's first
+# parameter; a constructor that takes a config of which nothing is said, which is then a dict; nothing.
+
+_CONFIG_NAMES = ("config", "cfg")
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def declared_options(policy_class: type, *, config_class: type | None, has_own_parser: bool) -> DeclaredOptions:
+    """Return what a policy class says its options are.
+
+    Args:
+        policy_class: The class.
+        config_class: What it names as the class of its options.
+        has_own_parser: Whether it defines ``from_args`` itself.
+
+    Raises:
+        ConfigError: If its constructor needs what nothing declares.
+    """
+    parameters = _parameters(policy_class)
+    if config_class is not None and parameters:
+        typed = _typed(policy_class, config_class, parameters)
+        takes_dict = issubclass(config_class, Mapping)
+        return _with_parser(typed, policy_class) if has_own_parser and not takes_dict else typed
+    if has_own_parser:
+        return PolicyParser(policy_class).declared()
+    if not parameters:
+        return no_options(policy_class)
+    annotated = _annotation(policy_class, parameters[0].name)
+    if annotated is not None:
+        return _typed(policy_class, annotated, parameters)
+    required = required_parameters(parameters)
+    if not required:
+        return no_options(policy_class)
+    if [parameter.name for parameter in required] == [parameters[0].name] and required[0].name in _CONFIG_NAMES:
+        return dict_options(policy_class)
+    raise ConfigError(_undeclared(policy_class, required))
+
+
+def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter]) -> DeclaredOptions:
+    others = [parameter for parameter in required_parameters(parameters) if parameter is not parameters[0]]
+    if others:
+        raise ConfigError(_undeclared(policy_class, others))
+    if issubclass(config_class, Mapping):
+        return dict_options(policy_class)
+    options = keyword_options if option_names(config_class) is None else config_options
+    return options(policy_class, config_class)
+
+
+def _with_parser(typed: DeclaredOptions, policy_class: type) -> DeclaredOptions:
+    try:
+        return either_options(typed, PolicyParser(policy_class))
+    except ConfigError:
+        # What the config class declares needs no parser.
+        return typed
+
+
+def _parameters(policy_class: type) -> list[inspect.Parameter]:
+    """Return the parameters of a constructor, those that are given by position first; none if it has no such."""
+    parameters = list(inspect.signature(policy_class).parameters.values())
+    return parameters if parameters and parameters[0].kind in _POSITIONAL else required_parameters(parameters)
+
+
+def _annotation(policy_class: Any, name: str) -> Any:
+    """Return the class that a constructor expects, None where that is not known or no class for options."""
+    try:
+        hint = typing.get_type_hints(policy_class.__init__).get(name)
+    except (NameError, TypeError):
+        return None
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
+        hint = choices[0] if len(choices) == 1 else None
+    hint = typing.get_origin(hint) or hint
+    if not isinstance(hint, type) or hint is Any:
+        return None
+    # Another class holds options only where the parameter says so: a constructor may also take a path, or a network.
+    is_config = option_names(hint) is not None or issubclass(hint, Mapping) or name in _CONFIG_NAMES
+    return hint if is_config else None
+
+
+def _undeclared(policy_class: type, parameters: Sequence[inspect.Parameter]) -> str:
+    needed = " and ".join(f"'{parameter.name}'" for parameter in parameters)
+    return (
+        f"{policy_class.__name__}.__init__ needs {needed}, and nothing says which options that comes from; derive the "
+        "class from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
+    )
