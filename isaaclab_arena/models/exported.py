@@ -1,4 +1,4 @@
-"""Networks that were exported as programs: TorchScript and ONNX files."""
+"""Networks in files: TorchScript, ONNX, or a checkpoint."""
 
 import zipfile
 from collections.abc import Callable, Mapping
@@ -9,6 +9,15 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, Problem, first_line
 from isaaclab_arena.models.network import Answer, Memory, PolicyNetwork
+from isaaclab_arena.models.rsl_rl_checkpoint import (
+    AGENT_FILE,
+    AgentSettings,
+    load_actor,
+    read_checkpoint,
+    refuse_other_trainers,
+)
+
+# Networks that were exported as programs: TorchScript and ONNX files.
 
 _MEMORY_NAMES = ("hidden_state", "cell_state")
 _FIRST_WEIGHTS = ("rnn.weight_ih_l0", "mlp.0.weight", "actor.0.weight", "student.0.weight")
@@ -187,3 +196,31 @@ def _onnx_session(path: Path) -> Any:
     except Exception as error:
         # onnxruntime has a dozen exceptions for a bad file, with no public base class but this one.
         raise ConfigError(Problem(f"cannot be loaded as ONNX: {first_line(error)}", file=str(path))) from error
+
+
+# The network that a file holds, whatever kind of file it is.
+
+
+def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> PolicyNetwork:
+    """Return the network of a checkpoint of rsl_rl, an ONNX file or a TorchScript file.
+
+    Args:
+        path: The file.
+        settings: The configuration that it was trained with; exported files do without.
+        device: Where it is to run. ONNX runs on the CPU.
+
+    Raises:
+        ConfigError: If the file is none of these, or its network is not known here.
+    """
+    if path.suffix.lower() == ".onnx":
+        return OnnxNetwork(path)
+    if is_torchscript(path):
+        return TorchScriptNetwork(path, device)
+    if settings is None:
+        refuse_other_trainers(read_checkpoint(path), path)
+        message = (
+            f"has no {AGENT_FILE} beside it or one directory above, and without its training's configuration nobody "
+            "knows its activation; name the file as agent_cfg_path"
+        )
+        raise ConfigError(Problem(message, file=str(path)))
+    return load_actor(path, settings, device)

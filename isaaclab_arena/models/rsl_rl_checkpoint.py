@@ -1,20 +1,310 @@
-"""rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl."""
+"""rsl_rl's checkpoints, of version 2 to 5, and the settings beside them, read without rsl_rl."""
 
+import dataclasses
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.models.actor import Actor
-from isaaclab_arena.models.agent_settings import AgentSettings, NetworkSettings
-from isaaclab_arena.models.rebuilt_actor import CLASSES, EXPORT, rebuilt_actor
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.options import read_options
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, first_line
+from isaaclab_arena.models.action_scaling import ActionScaling
+from isaaclab_arena.models.actor import (
+    ACTIVATIONS,
+    ActionDistribution,
+    Actor,
+    Beta,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Layer,
+    Normalizer,
+    RecurrentActor,
+    StdRange,
+)
+
+# Read ``params/agent.yaml``, the settings of an rsl_rl training that its checkpoints lack.
+#
+# It is read as rsl_rl of any version from 2 on, Isaac Lab, mjlab and this package write it; of all its keys only
+# those that decide what a policy does.
+
+AGENT_FILE = Path("params", "agent.yaml")
+ENVIRONMENT_FILE = "env.yaml"
+
+_DEFAULT_GROUP = "policy"
+# Of what the network is the configuration: of students, of actors since rsl_rl 4, and of both before.
+_NETWORK_KEYS = ("student", "actor", "policy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """What is known of a network beside its tensors.
+
+    Attributes:
+        class_name: Its class in rsl_rl, without module; empty where nobody says.
+        activation: One of rsl_rl's names.
+        distribution: ``class_name`` and options of its distribution; empty where nobody says.
+        module: The module of the class where one is named.
+    """
+
+    class_name: str = ""
+    activation: str = "elu"
+    distribution: Mapping[str, Any] = field(default_factory=dict)
+    module: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """What decides how a checkpoint acts, with the keys of the file.
+
+    Attributes:
+        class_name: Class of the runner that trained it.
+        obs_groups: What each network is shown: groups of the environment, by the name of the set.
+        observation_terms: The terms of each group, in the order in which the network was shown them.
+        action_scaling: What its numbers mean to the environment.
+        clip_actions: Largest absolute value of its numbers that counts, None for no limit.
+        actor: Configuration of the actor, since rsl_rl 4.
+        student: Configuration of a student that was distilled.
+        policy: Configuration of the networks before rsl_rl 4.
+    """
+
+    class_name: str = "OnPolicyRunner"
+    obs_groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    observation_terms: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    action_scaling: ActionScaling = ActionScaling.AS_IS
+    clip_actions: float | None = None
+    actor: dict[str, Any] | None = None
+    student: dict[str, Any] | None = None
+    policy: dict[str, Any] | None = None
+
+    @property
+    def observation_groups(self) -> tuple[str, ...]:
+        """The groups that the policy is shown, one behind the other."""
+        for name in _NETWORK_KEYS:
+            if getattr(self, name) is not None and self.obs_groups.get(name):
+                return self.obs_groups[name]
+        return self.obs_groups.get(_DEFAULT_GROUP) or (_DEFAULT_GROUP,)
+
+    @property
+    def network(self) -> NetworkSettings:
+        """What is said of the policy's network."""
+        block = next((found for name in _NETWORK_KEYS if (found := getattr(self, name)) is not None), {})
+        module, _, class_name = str(block.get("class_name") or "").replace(":", ".").rpartition(".")
+        distribution = block.get("distribution_cfg") or {}
+        if not distribution and block.get("state_dependent_std"):
+            std_type = block.get("noise_std_type") or "scalar"
+            distribution = {"class_name": "HeteroscedasticGaussianDistribution", "std_type": std_type}
+        return NetworkSettings(
+            class_name=class_name,
+            module=module,
+            activation=str(block.get("activation") or "elu").lower(),
+            distribution=distribution,
+        )
+
+
+def find_agent_file(checkpoint: Path) -> Path | None:
+    """Return the configuration that belongs to a checkpoint or an exported network, None where there is none.
+
+    It is looked for beside the file, where Isaac Lab, mjlab and this package put it, and one directory above, because
+    exported files lie in a directory of their own.
+
+    Args:
+        checkpoint: The file.
+    """
+    directories = checkpoint.absolute().parents[:2]
+    return next((path for directory in directories if (path := directory / AGENT_FILE).is_file()), None)
+
+
+def trained_environment(agent_file: Path) -> Mapping[str, Any]:
+    """Return the environment that a training of this package names beside its configuration, empty for any other.
+
+    Args:
+        agent_file: The configuration of the agent.
+
+    Returns:
+        ``env_name`` and ``env_kwargs``, as a recording has them.
+    """
+    path = agent_file.with_name(ENVIRONMENT_FILE)
+    try:
+        document = read_document(path, python_tags=True) if path.is_file() else {}
+    except ConfigError:
+        # Nothing of it decides what the network does, and other programs write there what they like.
+        return {}
+    if not isinstance(document, dict) or not isinstance(document.get("environment"), str):
+        return {}
+    options = {key: value for key, value in document.items() if key not in ("environment", "num_envs")}
+    return {"env_name": document["environment"], "env_kwargs": options}
+
+
+def read_agent_settings(path: str | Path) -> AgentSettings:
+    """Read a configuration; tags of Python's own, which Isaac Lab and mjlab leave in it, are passed over.
+
+    Raises:
+        ConfigError: With every problem, each with the file and the key.
+    """
+    document = read_document(path, python_tags=True)
+    file = str(path)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("must be a mapping from key to value", file=file))
+    known = {entry.name for entry in dataclasses.fields(AgentSettings)}
+    options = {key: value for key, value in document.items() if key in known and value is not None}
+    try:
+        return read_options(AgentSettings, options, owner="the configuration of an agent")
+    except ConfigError as error:
+        raise ConfigError([dataclasses.replace(problem, file=file) for problem in error.problems]) from error
+
+
+# Actors rebuilt from the tensors of rsl_rl's networks.
+#
+# Sizes come from the tensors; what they do not tell, the activation and the distribution, from the agent's
+# configuration.
 
 State: TypeAlias = dict[str, torch.Tensor]
+
+CLASSES = ("MLPModel", "RNNModel", "ActorCritic", "ActorCriticRecurrent", "StudentTeacher", "StudentTeacherRecurrent")
+"""Classes of rsl_rl that are rebuilt here; the last four are those of versions 2 and 3."""
+
+EXPORT = (
+    "if it takes one vector and gives one, export it (export_policy_to_onnx or export_policy_to_jit of rsl_rl's "
+    "runner) and name that file; otherwise write a policy of your own"
+)
+"""The way out for networks of other kinds."""
+
+_LAYER = re.compile(r"mlp\.(\d+)\.weight")
+_RNN_GATES: dict[int, type[torch.nn.LSTM] | type[torch.nn.GRU]] = {4: torch.nn.LSTM, 3: torch.nn.GRU}
+
+
+def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings) -> Actor:
+    """Return the actor that is made of some tensors.
+
+    Args:
+        tensors: Under the names of rsl_rl 5, float32, on the device where it is to run.
+        network: What the tensors do not tell.
+
+    Raises:
+        ConfigError: If there is more or less among them than belongs to a network of rsl_rl.
+    """
+    # Each part is taken out; what is left over in the end is not known.
+    state = dict(tensors)
+    if network.activation not in ACTIVATIONS:
+        raise ConfigError(
+            f"there is no activation '{network.activation}'{did_you_mean(network.activation, ACTIVATIONS)}"
+        )
+    layers = _take_layers(state)
+    rnn = _take_rnn(state)
+    normalizer = _take_normalizer(state)
+    distribution = _take_distribution(state, network.distribution)
+    if state:
+        names = ", ".join(sorted(state)[:5])
+        raise ConfigError(f"has parts that are not known here ({names}), so it is no network of {CLASSES[0]}; {EXPORT}")
+    if layers[-1].weight.shape[0] % distribution.features_per_action:
+        raise ConfigError(
+            f"gives {layers[-1].weight.shape[0]} numbers, which cannot be two for each action, as "
+            f"{network.distribution.get('class_name')} needs; its configuration is of another network"
+        )
+    shared: dict[str, Any] = {
+        "activation": network.activation,
+        "normalizer": normalizer,
+        "distribution": distribution,
+    }
+    actor = Actor(layers, **shared) if rnn is None else RecurrentActor(rnn, layers, **shared)
+    _check_sizes(layers, normalizer, rnn, actor.num_inputs or 0)
+    return actor
+
+
+def _take_layers(state: State) -> list[Layer]:
+    indices = sorted(int(match[1]) for name in state if (match := _LAYER.fullmatch(name)))
+    # Between two linear layers stands an activation, which has no tensors but is counted.
+    if not indices or indices != list(range(0, 2 * len(indices), 2)):
+        raise ConfigError(f"has no multilayer perceptron of rsl_rl: its linear layers are {indices}; {EXPORT}")
+    layers = []
+    for index in indices:
+        weight, bias = state.pop(f"mlp.{index}.weight"), state.pop(f"mlp.{index}.bias", None)
+        if weight.dim() != 2 or bias is None or bias.shape != weight.shape[:1]:
+            raise ConfigError(f"has a layer mlp.{index} that is not linear with a bias; {EXPORT}")
+        layers.append(Layer(weight=weight, bias=bias))
+    return layers
+
+
+def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
+    prefix = "rnn.rnn."
+    names = [name for name in state if name.startswith(prefix)]
+    if not names:
+        return None
+    tensors = {name.removeprefix(prefix): state.pop(name) for name in names}
+    hidden, inputs = tensors.get("weight_hh_l0"), tensors.get("weight_ih_l0")
+    if hidden is None or inputs is None or hidden.shape[0] // hidden.shape[1] not in _RNN_GATES:
+        raise ConfigError(f"has a recurrent part that is neither an LSTM nor a GRU; {EXPORT}")
+    kind = _RNN_GATES[hidden.shape[0] // hidden.shape[1]]
+    num_layers = sum(name.startswith("weight_hh_l") for name in tensors)
+    sizes = {"input_size": inputs.shape[1], "hidden_size": hidden.shape[1], "num_layers": num_layers}
+    # Made without drawing weights: nothing here may use the process-wide generator.
+    rnn = kind(**sizes, device="meta")
+    try:
+        rnn.load_state_dict(tensors, assign=True)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"has an {kind.__name__} that is not one of rsl_rl's: {first_line(error)}; {EXPORT}"
+        ) from error
+    rnn.flatten_parameters()
+    return rnn.requires_grad_(requires_grad=False).eval()
+
+
+def _take_normalizer(state: State) -> Normalizer | None:
+    prefix = "obs_normalizer."
+    tensors = {name: state.pop(name) for name in list(state) if name.startswith(prefix)}
+    if not tensors:
+        return None
+    mean, std = tensors.get(f"{prefix}_mean"), tensors.get(f"{prefix}_std")
+    if mean is None or std is None:
+        raise ConfigError(f"has an observation normaliser that is not rsl_rl's EmpiricalNormalization; {EXPORT}")
+    return Normalizer(mean=mean.reshape(1, -1), std=std.reshape(1, -1))
+
+
+def _take_distribution(state: State, options: Mapping[str, Any]) -> ActionDistribution:
+    std, log_std = state.pop("distribution.std_param", None), state.pop("distribution.log_std_param", None)
+    name = str(options.get("class_name") or "GaussianDistribution").replace(":", ".").rpartition(".")[2]
+    if name == "BetaDistribution":
+        return Beta(*_interval(options, "action_range", (-1.0, 1.0)))
+    low, high = _interval(options, "std_range", (1e-6, 1e6))
+    if name == "GaussianDistribution":
+        numbers = std if log_std is None else log_std
+        return Gaussian(numbers, StdRange(is_log=log_std is not None, low=low, high=high))
+    if name == "HeteroscedasticGaussianDistribution":
+        return HeteroscedasticGaussian(StdRange(is_log=options.get("std_type") == "log", low=low, high=high))
+    known = "GaussianDistribution, HeteroscedasticGaussianDistribution, BetaDistribution"
+    raise ConfigError(f"has the distribution '{name}'; known are {known}; {EXPORT}")
+
+
+def _interval(options: Mapping[str, Any], key: str, default: tuple[float, float]) -> tuple[float, float]:
+    try:
+        low, high = options.get(key) or default
+        return float(low), float(high)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"has a distribution whose {key} is no pair of numbers: {options[key]!r}") from error
+
+
+def _check_sizes(
+    layers: list[Layer], normalizer: Normalizer | None, rnn: torch.nn.LSTM | torch.nn.GRU | None, num_inputs: int
+) -> None:
+    sizes = [layer.weight.shape[0] for layer in layers]
+    first = [] if rnn is None else [(rnn.hidden_size, layers[0].weight.shape[1])]
+    joints = [*first, *((size, layer.weight.shape[1]) for size, layer in zip(sizes, layers[1:], strict=False))]
+    if normalizer is not None:
+        joints.append((normalizer.mean.shape[1], num_inputs))
+        joints.append((normalizer.std.shape[1], num_inputs))
+    wrong = [f"{given} numbers meet {taken}" for given, taken in joints if given != taken]
+    if wrong:
+        raise ConfigError(f"has parts whose sizes do not fit: {', '.join(wrong)}; the file is damaged or mixed up")
+
+
+# rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl.
 
 _TRACE = (
     "to evaluate it, trace its actor and name that file, torch.jit.trace(actor, torch.zeros(2, num_inputs))"

@@ -21,9 +21,9 @@ from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.models.action_scaling import ActionScaler
-from isaaclab_arena.models.agent_settings import find_agent_file, trained_environment
 from isaaclab_arena.models.exported import is_torchscript
 from isaaclab_arena.models.network import Memory, forgotten, remembered
+from isaaclab_arena.models.rsl_rl_checkpoint import find_agent_file, trained_environment
 from isaaclab_arena.models.run_directory import checkpoint_file
 from isaaclab_arena.models.shared_network import NetworkOnServer, SharedNetwork
 from isaaclab_arena.policy.network_inputs import DEFAULT_GROUP, NetworkInputs, network_inputs

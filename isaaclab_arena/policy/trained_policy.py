@@ -12,9 +12,9 @@ from isaaclab_arena.distributed.devices import check_policy_device, resolve_poli
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.models.action_scaling import ActionScaling
-from isaaclab_arena.models.agent_settings import AgentSettings, find_agent_file, read_agent_settings
+from isaaclab_arena.models.exported import load_network
 from isaaclab_arena.models.network import PolicyNetwork
-from isaaclab_arena.models.policy_file import load_network
+from isaaclab_arena.models.rsl_rl_checkpoint import AgentSettings, find_agent_file, read_agent_settings
 from isaaclab_arena.models.run_directory import checkpoint_file
 
 FILE_KEY = "checkpoint_path"

@@ -19,7 +19,7 @@ from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.evaluation.watching.curve import Score
-from isaaclab_arena.models.agent_settings import AGENT_FILE, find_agent_file
+from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.content_hash import content_hash
 from isaaclab_arena.storage.json_values import json_text, read_versioned
