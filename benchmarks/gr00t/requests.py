@@ -16,7 +16,7 @@ from benchmarks.harness.environments import Tally, build, tally
 from benchmarks.harness.tables import markdown_table
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.scripted.policy import ScriptedPolicy
+from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Dimensions, Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, QueryCount

@@ -19,8 +19,7 @@ from benchmarks.harness.processes import cpu_of_all_s
 from benchmarks.harness.tables import Table, spread
 from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed, values
 from benchmarks.harness.workers import Worker
-from isaaclab_arena.policy.lerobot.network import LeRobotNetwork
-from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot.network import LeRobotNetwork, LeRobotPolicyCfg
 
 PICTURES, EDGE_PX = ("observation.images.front", "observation.images.wrist"), 224
 THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

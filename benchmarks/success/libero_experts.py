@@ -6,7 +6,7 @@ from benchmarks.harness.environments import build, success_rate, tally
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts.libero import LIBERO_PLANS, LiberoExpertPolicy
+from isaaclab_arena.policy.experts import LIBERO_PLANS, LiberoExpertPolicy
 
 PACKAGES = ("libero", "robosuite", "mujoco", "numpy", "python")
 

@@ -11,7 +11,7 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.environments.gym.worker.sources.meta_world import task_names
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts.meta_world import MetaWorldExpertPolicy
+from isaaclab_arena.policy.experts import MetaWorldExpertPolicy
 
 RELIABLE = 0.95
 PACKAGES = ("metaworld", "mujoco", "gymnasium", "numpy", "python")

@@ -6,7 +6,7 @@ from benchmarks.harness.environments import build, success_rate, tally
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts.robosuite import PLANS, RobosuiteExpertPolicy
+from isaaclab_arena.policy.experts import PLANS, RobosuiteExpertPolicy
 
 PACKAGES = ("robosuite", "mujoco", "numpy", "python")
 

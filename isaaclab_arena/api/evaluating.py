@@ -36,8 +36,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
-from isaaclab_arena.policy.lent import lent_policy_class, modules_at_rest
-from isaaclab_arena.policy.lent_content import name_of_lent
+from isaaclab_arena.policy.lent import lent_policy_class, modules_at_rest, name_of_lent
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE

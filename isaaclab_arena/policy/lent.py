@@ -1,19 +1,144 @@
-"""Policies that somebody else made and lends to an evaluation: objects, modules and functions."""
+"""Policies that another program lends to an evaluation, and what tells one from another."""
 
+import hashlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, overrides
 from isaaclab_arena.policy.function_policy import FunctionPolicy
-from isaaclab_arena.policy.lent_content import content_of_lent
+
+# Compute what tells one policy object or function from another: a hash of its parameters and its state.
+
+STATE = "state in memory"
+"""The name of an object's parameters and state among what decides what a policy does."""
+
+_DEEPEST = 12
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+"""Attributes that every module has: the mode that it is in, its hooks, and what its state already says."""
+_SPELLED = (str, bytes, int, float, complex, type(None), Enum, Path, torch.device, torch.dtype, torch.Size, np.generic)
+
+_TOLD_BY_THE_LOOP = "task_description"
+
+
+def content_of_lent(policy: Any) -> ContentSources:
+    """Return what decides what a policy object or function does, read from memory.
+
+    Args:
+        policy: An object, a module or a function. Nothing of it is changed or called.
+    """
+    return ContentSources(modules=_modules(policy), stated={STATE: state_hash(policy) or UNKNOWN})
+
+
+def state_hash(value: Any) -> str | None:
+    """Return the SHA-256 of everything that an object holds and a function refers to; None where a part is opaque.
+
+    Args:
+        value: Parameters and buffers of modules, tensors, arrays, plain values, and what holds them.
+    """
+    digest, seen = hashlib.sha256(), set[int]()
+    try:
+        for piece in _pieces(value, seen, 0):
+            digest.update(piece)
+    except _OpaqueError:
+        return None
+    return digest.hexdigest()
+
+
+class _OpaqueError(Exception):
+    """A part of which nobody can say what it holds."""
+
+
+def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
+    yield type(value).__qualname__.encode()
+    if isinstance(value, _SPELLED):
+        yield repr(value).encode()
+    elif isinstance(value, torch.Tensor):
+        yield from _tensor(value)
+    elif isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise _OpaqueError
+        yield f"{value.dtype} {value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, (type, ModuleType)):
+        yield value.__name__.encode()
+    elif id(value) not in seen:
+        seen.add(id(value))
+        if depth == _DEEPEST:
+            raise _OpaqueError
+        for name, part in _parts(value):
+            yield name.encode()
+            yield from _pieces(part, seen, depth + 1)
+
+
+def _tensor(tensor: torch.Tensor) -> Iterator[bytes]:
+    try:
+        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    except (RuntimeError, ValueError, TypeError) as error:
+        # Such as a parameter of a lazy module, which has no values yet, or a sparse one.
+        raise _OpaqueError from error
+    yield f"{tensor.dtype} {tuple(tensor.shape)}".encode()
+    yield content.tobytes()
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what something is made of, in an order that does not depend on when it was made."""
+    if isinstance(value, Mapping):
+        yield from sorted(((repr(name), part) for name, part in value.items()), key=lambda named: named[0])
+    elif isinstance(value, (list, tuple)):
+        yield from ((str(index), part) for index, part in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        yield "set", sorted(map(repr, value))
+    elif isinstance(value, torch.nn.Module):
+        yield "layers", str(value)
+        yield from sorted(value.state_dict().items())
+        yield from sorted((name, each) for name, each in vars(value).items() if name not in _OF_EVERY_MODULE)
+    elif isinstance(value, MethodType):
+        yield "method", value.__name__
+        yield "object", value.__self__
+    elif isinstance(value, FunctionType):
+        yield from _parts_of_function(value)
+    elif hasattr(value, "__dict__"):
+        yield from sorted((name, each) for name, each in vars(value).items() if name != _TOLD_BY_THE_LOOP)
+    else:
+        raise _OpaqueError
+
+
+def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    yield "code", code.co_code
+    yield "constants", [each for each in code.co_consts if isinstance(each, _SPELLED)]
+    yield "defaults", [function.__defaults__, function.__kwdefaults__]
+    # Names of things that are imported stand for sources, which count by themselves.
+    named = inspect.getclosurevars(function)
+    yield from sorted({**named.globals, **named.nonlocals}.items())
+
+
+def _modules(policy: Any) -> tuple[str, ...]:
+    function: Any = policy.__func__ if isinstance(policy, MethodType) else policy
+    classes = type(policy.__self__ if isinstance(policy, MethodType) else policy).__mro__
+    names = [function.__module__] if isinstance(function, FunctionType) else []
+    return tuple(dict.fromkeys(name for name in [*names, *(each.__module__ for each in classes)] if name))
+
+
+def name_of_lent(policy: Callable[..., Any] | Any) -> str:
+    """Return the qualified name of a function, or of an object's class: ``my_package.train.act``."""
+    named = policy if isinstance(policy, (FunctionType, MethodType, type)) else type(policy)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+# Policies that somebody else made and lends to an evaluation: objects, modules and functions.
 
 _SAID_BY_THE_CLASS = ("has_length", "is_recording", "num_episodes", "is_remote")
 

@@ -1,20 +1,77 @@
-"""The process in which a policy of LeRobot runs: it is started, asked, and started again where it was lost."""
+"""The process in which a policy of LeRobot runs: its options, and the network that is asked."""
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
-from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
+from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.lerobot.pretrained import KEY, read_features, refuse_another
 from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker, stop_kept_workers
 from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
 from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
+
+# Options of policies of LeRobot.
+
+
+@dataclass(frozen=True)
+class LeRobotPolicyCfg(PolicyCfg):
+    """Options of `LeRobotPolicy`. Paths are relative to the working directory.
+
+    Attributes:
+        pretrained: Directory that LeRobot's ``save_pretrained`` wrote, or one of a training, whose last checkpoint is
+            taken.
+        python: Interpreter that has LeRobot; that of this program by default.
+        environment_variables: What the policy's process has beside this program's variables.
+        images: Camera for each of the policy's pictures: ``{"observation.images.front": "front_cam_rgb"}``. By default
+            the camera of the same name, or the only one.
+        states: Observations of the group ``policy``, in order, for each of the policy's other inputs:
+            ``{"observation.state": ["robot_joint_pos", "gripper_pos"]}``. By default those that the training's dataset
+            names, or the only one of that size.
+        dataset: The training's dataset, for names of states and the rate; by default where the training found it.
+        fps: Control steps per second that the policy is made for; by default the dataset's.
+        action_columns: Indices into the policy's action for each number of the environment's; None if both are the
+            same.
+        n_action_steps: Actions that are played before the policy looks again, at most as many as it was saved with.
+        slots_per_call: Env slots in each call of the network; by default up to 4 on a CPU, and on a GPU as many as need
+            a chunk.
+        policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
+        policy_device_id: Index of a GPU.
+        start_timeout_s: How long importing LeRobot and loading the policy may take [s].
+        timeout_s: How long an answer may take [s].
+    """
+
+    pretrained: str
+    python: str | None = None
+    environment_variables: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dataset: str | None = None
+    fps: Positive | None = None
+    action_columns: tuple[int, ...] | None = None
+    n_action_steps: Count | None = None
+    slots_per_call: Count | None = None
+    policy_device: str | None = None
+    policy_device_id: int | None = None
+    start_timeout_s: Positive = 300.0
+    timeout_s: Positive = 120.0
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter of the policy's process."""
+        return str(given_path(self.python or sys.executable))
+
+
+# The process in which a policy of LeRobot runs: it is started, asked, and started again where it was lost.
 
 ANSWERS = Path(__file__).with_name("worker")
 """The directory with what the worker answers by."""
@@ -229,3 +286,82 @@ class LeRobotNetwork:
         if not np.isfinite(actions).all():
             raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
         return actions
+
+
+# Ask a policy of LeRobot in the run's policy server: the network that is there, and what stands for it on a rank.
+
+_SHOWN, _WORDS, _SEEDS, _ACTIONS, _MEMORIES = "shown.", "words", "noise_seeds", "actions", "memories"
+
+
+class SharedNetwork:
+    """A policy of LeRobot in its worker, as a `Network`. What it remembers is part of the entry and of the answer.
+
+    Args:
+        network: The policy's worker.
+    """
+
+    def __init__(self, network: LeRobotNetwork) -> None:
+        self._network = network
+        self.about: Mapping[str, Any] = {"slots_per_call": None, **asdict(network.description)}
+
+    def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
+        """Return the next actions; see `Network.answer`."""
+        shown = {name[len(_SHOWN) :]: np.asarray(entries[name]) for name in entries if name.startswith(_SHOWN)}
+        seeds = [int(seed) for seed in entries[_SEEDS]]
+        memories = [np.asarray(memory) for memory in entries.get(_MEMORIES, ())]
+        acted = self._network.actions(shown, list(map(str, entries[_WORDS])), seeds, memories)
+        if not acted.memories:
+            return {_ACTIONS: acted.actions}
+        return {_ACTIONS: acted.actions, _MEMORIES: _of_one_length(acted.memories, self._network.description)}
+
+
+class NetworkOnServer:
+    """Stands for a `LeRobotNetwork` that a policy server has.
+
+    Args:
+        network: The network there.
+
+    Attributes:
+        description: What it says of itself. A call has always one size there.
+    """
+
+    def __init__(self, network: NetworkElsewhere) -> None:
+        self._network = network
+        said = {name: value for name, value in network.about.items() if name != "slots_per_call"}
+        self.description = replace(Description(**said), max_batch=network.max_batch)
+
+    def actions(
+        self,
+        shown: Mapping[str, np.ndarray],
+        words: Sequence[str],
+        noise_seeds: Sequence[int],
+        memories: Sequence[np.ndarray] = (),
+        *,
+        slots_per_call: int | None = None,
+    ) -> Acted:
+        """Return what is done next in some env slots; see `LeRobotNetwork.actions` and `NetworkElsewhere.ask`."""
+        entries: dict[str, np.ndarray | Sequence[str]] = {f"{_SHOWN}{name}": values for name, values in shown.items()}
+        entries |= {_WORDS: list(words), _SEEDS: np.array(noise_seeds, np.int64)}
+        if self.description.remembers:
+            entries[_MEMORIES] = _of_one_length(memories, self.description)
+        answers = self._network.ask(entries, slots_per_call=slots_per_call or len(words))
+        return Acted(actions=answers[_ACTIONS], memories=[*answers.get(_MEMORIES, ())])
+
+    def close(self) -> None:
+        """Say that nothing will be asked for now."""
+        self._network.close()
+
+
+def _of_one_length(memories: Sequence[np.ndarray], description: Description) -> np.ndarray:
+    """Return memories with zeros behind them, which say nothing. Shape: (n, memory_bytes), uint8.
+
+    Raises:
+        PolicyError: If one is longer than a policy server takes.
+    """
+    size, longest = description.memory_bytes, max(map(len, memories))
+    if longest > size:
+        raise PolicyError(
+            f"the policy remembers more in the course of an episode, {longest} bytes instead of {size}, and a policy "
+            "server takes what has one size; leave policy_server out"
+        )
+    return np.stack([np.pad(memory, (0, size - len(memory))) for memory in memories])

@@ -2,7 +2,7 @@ import pytest
 
 from isaaclab_arena.cli.commands.listing import catalog_text
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.policy.scripted.scripts import SCRIPTS
+from isaaclab_arena.policy.scripted import SCRIPTS
 from tests.environments.building import ALL_ENVIRONMENTS
 
 

@@ -11,7 +11,7 @@ from isaaclab_arena.environments.tasks.pick_by_colour import PickByColour
 from isaaclab_arena.environments.variations.catalogue import word_distance
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.scripted.scripts import SCRIPTS
+from isaaclab_arena.policy.scripted import SCRIPTS
 from tests.environments.building import ALL_ENVIRONMENTS, build
 from tests.environments.variations.varying import build_varied, catalogue_of, conditions_of, fixed
 

@@ -15,9 +15,8 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
-from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg
+from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, load_trained
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.trained_policy import load_trained
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.episode_arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions

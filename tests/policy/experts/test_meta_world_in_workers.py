@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts.meta_world import MetaWorldExpertCfg, MetaWorldExpertPolicy
+from isaaclab_arena.policy.experts import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import Trace, build, run
 from tests.fakes import CoinConfig, CoinEnvironment

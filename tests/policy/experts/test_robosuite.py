@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts.robosuite import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
+from isaaclab_arena.policy.experts import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_robosuite import IN_ROBOSUITE

@@ -12,8 +12,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
-from isaaclab_arena.policy.lerobot.network import NOTHING, LeRobotNetwork, versions_there
-from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot.network import NOTHING, LeRobotNetwork, LeRobotPolicyCfg, versions_there
 from isaaclab_arena.workers.kept_workers import _KEPT, stop_kept_workers
 from tests.policy.lerobot.policies import PICTURE, REMEMBERING, STATE, options_for, saved
 

@@ -15,8 +15,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy.lerobot.network import Acted, Description, LeRobotNetwork
-from isaaclab_arena.policy.lerobot.options import LeRobotPolicyCfg
+from isaaclab_arena.policy.lerobot.network import Acted, Description, LeRobotNetwork, LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot.policy import LeRobotPolicy
 from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from isaaclab_arena.testing.policy_conformance import PolicyConformance

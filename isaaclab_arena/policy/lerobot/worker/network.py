@@ -1,16 +1,589 @@
-"""A policy of LeRobot with its processors, asked for chunks of actions."""
+"""A policy of LeRobot with its processors, loaded and asked in LeRobot's own interpreter."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import pathlib
+import struct
+import sys
+import traceback
+import types
 import typing
 
 import numpy as np
+import safetensors
 import torch
+from torch.overrides import TorchFunctionMode
 
-from .loading import loaded, saved_steps  # noqa: TID252  beside this file, whatever imports it
-from .memory import NOTHING, EpisodeMemory  # noqa: TID252
-from .noise import NoiseOfEntries  # noqa: TID252
+# Puts off the import of modules that other modules import but do not use.
+
+
+@contextlib.contextmanager
+def deferred_imports(names: typing.Collection[str]) -> typing.Iterator[None]:
+    """Let modules import the named ones, and those below them, without executing them.
+
+    What they import from these is imported when it is used. Modules that are executed already stay as they are.
+
+    Args:
+        names: Modules, such as ``lerobot.datasets``.
+    """
+    finder = _StandInFinder(names)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, _StandIn):
+                del sys.modules[name]
+                parent, _, child = name.rpartition(".")
+                vars(sys.modules.get(parent, module)).pop(child, None)
+
+
+class _StandIn(types.ModuleType):
+    """A module that is not executed."""
+
+    def __getattr__(self, name: str) -> typing.Any:
+        # The machinery of imports asks for these, and has to be told that they are not there.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Later(self.__name__, name)
+
+
+class _Later:
+    """A function or a class of a module that is executed when it is used."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        return self._itself()(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> typing.Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._itself(), name)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        """Return False: of a class that nobody has there are no instances."""
+        return False
+
+    def __or__(self, other: object) -> object:
+        """Stand in an annotation, as a class can."""
+        return self
+
+    __ror__ = __or__
+
+    def _itself(self) -> typing.Any:
+        module = importlib.import_module(self._module)
+        if isinstance(module, _StandIn):
+            message = f"'{self._module}.{self._name}' is needed for the import of another module"
+            raise ImportError(message)  # noqa: TRY004  it is an import that fails
+        return getattr(module, self._name)
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds stand-ins for some modules, and for those below them."""
+
+    def __init__(self, names: typing.Collection[str]) -> None:
+        self._names = frozenset(names)
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """Return how a stand-in is made, None for modules that are not put off."""
+        del path, target
+        parts = fullname.split(".")
+        above = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if above & self._names else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the stand-in."""
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing."""
+
+
+# Tells a policy that has its weights from a file from one to which LeRobot has left some by chance.
+
+_SHOWN = 5
+_PREFIX = "model."
+"""What LeRobot adds to names of weights that others have saved."""
+
+
+def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.Any:
+    """Return a policy whose weights do not depend on chance.
+
+    LeRobot warns of weights that a file lacks, or cannot read, and goes on with random ones. Those that are not seen in
+    the file may be from elsewhere, or be changed; so the policy is loaded again, and they have to be the same.
+
+    Args:
+        load: Loads it.
+        file: Where its weights are.
+
+    Raises:
+        ValueError: If it has weights of chance.
+    """
+    torch.manual_seed(0)
+    policy = load()
+    doubtful = [*_not_seen_in(file, policy)]
+    if not doubtful:
+        return policy
+    first = {name: value.detach().cpu().clone() for name, value in _weights(policy).items() if name in doubtful}
+    del policy
+    torch.manual_seed(1)
+    policy = load()
+    again = _weights(policy)
+    by_chance = [name for name, value in first.items() if not torch.equal(value, again[name].detach().cpu())]
+    if by_chance:
+        names = ", ".join(by_chance[:_SHOWN]) + (", ..." if len(by_chance) > _SHOWN else "")
+        raise ValueError(
+            f"LeRobot leaves {len(by_chance)} of {len(again)} weights to chance, which {file} lacks: {names}"
+        )
+    return policy
+
+
+def _not_seen_in(file: str, policy: typing.Any) -> typing.Iterator[str]:
+    """Yield the names of weights that a file lacks, or has otherwise, as far as their beginnings tell."""
+    weights = _weights(policy)
+    if not weights:
+        return
+    with safetensors.safe_open(file, "pt") as saved:
+        names = {name.removeprefix(_PREFIX): name for name in saved.keys()}  # noqa: SIM118  it is no mapping
+
+        def is_seen(name: str, value: torch.Tensor) -> bool:
+            if name.removeprefix(_PREFIX) not in names:
+                return False
+            part = saved.get_slice(names[name.removeprefix(_PREFIX)])
+            if list(part.get_shape()) != [*value.shape]:
+                return False
+            begin = part[:1] if value.ndim else part[...]
+            return torch.equal(begin.to(value.dtype), (value[:1] if value.ndim else value).detach().cpu())
+
+        seen = {value.data_ptr() for name, value in weights.items() if is_seen(name, value)}
+    yield from (name for name, value in weights.items() if value.data_ptr() not in seen)
+
+
+def _weights(policy: typing.Any) -> dict[str, torch.Tensor]:
+    """Return all weights by name, those of several names under each."""
+    return dict(policy.named_parameters(remove_duplicate=False))
+
+
+# Loads a policy of LeRobot with its processors, and imports no more of LeRobot than the policy needs.
+
+_TRIED = frozenset({"act", "diffusion"})
+"""Types that were seen to act without what LeRobot imports for others. For any other type all is imported."""
+
+_NOT_NEEDED = (
+    "accelerate",
+    "torch._dynamo",
+    "transformers",
+    "datasets",
+    "lerobot.datasets",
+    "lerobot.configs.train",
+    "lerobot.envs",
+    "lerobot.teleoperators",
+)
+"""What LeRobot imports for training, datasets and robots. It takes three times as long as what a policy needs."""
+
+_USED_UNIMPORTED = "packaging.version"
+"""What LeRobot uses and leaves to `accelerate` to import."""
+
+_DEVICE_STEP = "device_processor"
+_WEIGHTS = "model.safetensors"
+
+
+class Loaded(typing.NamedTuple):
+    """A policy, and its saved processors."""
+
+    policy: typing.Any
+    before: typing.Any
+    after: typing.Any
+
+
+def loaded(directory: str, device: str) -> Loaded:
+    """Return a policy with its processors.
+
+    Args:
+        directory: What LeRobot's ``save_pretrained`` wrote.
+        device: Where it is to run, such as ``cuda:1``.
+    """
+    kind = json.loads((pathlib.Path(directory) / "config.json").read_text())["type"]
+    if kind in _TRIED:
+        try:
+            return _loaded(directory, device, kind, (*_NOT_NEEDED, *_other_types(kind)))
+        except Exception:  # noqa: BLE001  whatever it is, LeRobot as it is either does it, or says what is wrong
+            traceback.print_exc()
+            for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
+                del sys.modules[name]
+    # Types of other packages register themselves where they are found.
+    getattr(_lerobot("utils.import_utils"), "register_third_party_plugins", lambda: None)()
+    return _loaded(directory, device, kind, ())
+
+
+def saved_steps(directory: str, processor: str) -> set[str]:
+    """Return the names of the steps of a saved processor, ``policy_preprocessor`` or ``policy_postprocessor``."""
+    saved = json.loads((pathlib.Path(directory) / f"{processor}.json").read_text())
+    return {step.get("registry_name") for step in saved["steps"]}
+
+
+def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collection[str]) -> Loaded:
+    if not_needed:
+        importlib.import_module(_USED_UNIMPORTED)
+    with deferred_imports(not_needed):
+        factory, configurations = _lerobot("policies.factory"), _lerobot("configs.policies")
+        policy_class = factory.get_policy_class(kind)
+    config = configurations.PreTrainedConfig.from_pretrained(directory)
+    config.device = device
+    has_device_step = _DEVICE_STEP in saved_steps(directory, "policy_preprocessor")
+    processors = factory.make_pre_post_processors(
+        config,
+        pretrained_path=directory,
+        preprocessor_overrides={_DEVICE_STEP: {"device": device}} if has_device_step else {},
+    )
+    file = str(pathlib.Path(directory, _WEIGHTS))
+    policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
+    return Loaded(policy, *processors)
+
+
+def _other_types(kind: str) -> list[str]:
+    """Return the packages of all types of policies but one."""
+    policies = pathlib.Path(importlib.import_module("lerobot").__path__[0], "policies")
+    return [f"lerobot.policies.{path.name}" for path in policies.iterdir() if path.is_dir() and path.name != kind]
+
+
+def _lerobot(module: str) -> typing.Any:
+    return importlib.import_module(f"lerobot.{module}")
+
+
+# Turns what a policy remembers into bytes and back: numbers, texts, tensors, arrays, and containers of them.
+
+_HEADER = struct.Struct("<I")
+
+
+def packed(value: typing.Any) -> bytes:
+    """Return a value as bytes.
+
+    Raises:
+        TypeError: If something in it is of another kind.
+    """
+    blobs: list[bytes] = []
+    header = json.dumps(_described(value, blobs)).encode()
+    return b"".join([_HEADER.pack(len(header)), header, *blobs])
+
+
+def unpacked(data: bytes, device: torch.device) -> typing.Any:
+    """Return a value, all of it in new memory, tensors in the layout that they had: last digits may depend on it.
+
+    Args:
+        data: What `packed` gave, and perhaps more behind it.
+        device: Where its tensors are that were not on the CPU.
+    """
+    (size,) = _HEADER.unpack_from(data)
+    start = _HEADER.size + size
+    return _Reader(data, start, device).value(json.loads(data[_HEADER.size : start]))
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of the numbers of a tensor."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _described(value: typing.Any, blobs: list[bytes]) -> typing.Any:
+    """Return a value as JSON, and add the bytes of its arrays to others."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is torch.Tensor:
+        blobs.append(raw(value))
+        name = str(value.dtype).removeprefix("torch.")
+        place = "cpu" if value.device.type == "cpu" else "device"
+        return {"kind": "tensor", "of": [name, list(value.shape), list(value.stride()), place]}
+    if kind is np.ndarray and value.dtype.kind in "biuf":
+        blobs.append(value.tobytes())
+        return {"kind": "array", "of": [value.dtype.str, list(value.shape)]}
+    if kind is dict:
+        return {"kind": "dict", "of": [[_described(each, blobs) for each in pair] for pair in value.items()]}
+    if kind in (list, tuple, collections.deque):
+        described = {"kind": kind.__name__, "of": [_described(each, blobs) for each in value]}
+        return {**described, "maxlen": value.maxlen} if kind is collections.deque else described
+    raise TypeError(f"a {kind.__name__} is kept, which cannot be carried from one step to the next")
+
+
+class _Reader:
+    """Reads the arrays of a value one after the other."""
+
+    def __init__(self, data: bytes, start: int, device: torch.device) -> None:
+        self._data, self._next, self._device = data, start, device
+
+    def value(self, described: typing.Any) -> typing.Any:
+        if not isinstance(described, dict):
+            return described
+        kind, of = described["kind"], described["of"]
+        if kind == "tensor":
+            return self._tensor(*of)
+        if kind == "array":
+            dtype = np.dtype(of[0])
+            return np.frombuffer(self._taken(dtype.itemsize * _number(of[1])), dtype).reshape(of[1]).copy()
+        if kind == "dict":
+            return {self.value(key): self.value(value) for key, value in of}
+        values = [self.value(each) for each in of]
+        if kind == "deque":
+            return collections.deque(values, described["maxlen"])
+        return tuple(values) if kind == "tuple" else values
+
+    def _tensor(self, name: str, shape: list[int], stride: list[int], place: str) -> torch.Tensor:
+        dtype = getattr(torch, name)
+        data = self._taken(dtype.itemsize * _number(shape))
+        flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        # Numbers that stand for several have no place of their own.
+        is_spread = any(step == 0 and length > 1 for step, length in zip(stride, shape, strict=True))
+        laid_out = torch.empty(shape, dtype=dtype) if is_spread else torch.empty_strided(shape, stride, dtype=dtype)
+        laid_out.copy_(flat.reshape(shape))
+        return laid_out if place == "cpu" else laid_out.to(self._device)
+
+    def _taken(self, size: int) -> bytes:
+        first, self._next = self._next, self._next + size
+        return self._data[first : self._next]
+
+
+def _number(shape: list[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+# What a policy keeps of an episode, beside its last observations and the actions that it has still to play.
+
+NOTHING = np.zeros(0, np.uint8)
+"""The memory of an episode that begins."""
+
+QUEUES = (("", "_queues"), ("", "_action_queue"))
+"""Where LeRobot's policies keep observations and actions: those of a question, and its answer, hold all of it."""
+
+_FURTHER_ACTIONS = 3
+"""Further actions after which it is looked what is kept: something may only be kept from the second one on."""
+
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+
+_Path = tuple[str, ...]
+"""The module of a policy, and an attribute of it, or of an object in one of its attributes."""
+
+
+class EpisodeMemory:
+    """The attributes of a policy that an action changes and that `reset` sets back.
+
+    Args:
+        policy: A policy.
+
+    Attributes:
+        paths: Where it keeps what it remembers; none if it remembers nothing.
+    """
+
+    def __init__(self, policy: typing.Any) -> None:
+        self._policy, self.paths = policy, list[_Path]()
+
+    def find(self, act: typing.Callable[[], object]) -> None:
+        """Find out what is kept, by a trial.
+
+        Args:
+            act: Has the policy act. It has acted once already.
+        """
+        found = self._changed()
+        if found <= {*QUEUES}:
+            return
+        for _ in range(_FURTHER_ACTIONS):
+            act()
+        acted = _states(self._policy)
+        found |= self._changed(acted)
+        self.paths = sorted(found | {path for path in QUEUES if path in acted})
+
+    def kept(self) -> np.ndarray:
+        """Return what the policy remembers now. Shape: (bytes,), uint8.
+
+        Raises:
+            TypeError: If it keeps what is neither numbers nor texts nor containers of them.
+        """
+        parts = []
+        for number, path in enumerate(self.paths):
+            owner = _owner(self._policy, path)
+            if hasattr(owner, path[-1]):
+                parts.append((number, getattr(owner, path[-1])))
+        try:
+            return np.frombuffer(packed(parts), np.uint8)
+        except TypeError as error:
+            names = ", ".join(".".join(filter(None, path)) for path in self.paths)
+            raise TypeError(f"what the policy remembers is in {names}: {error}") from error
+
+    def recall(self, kept: np.ndarray, device: torch.device) -> None:
+        """Have the policy remember what it remembered once, and nothing else.
+
+        Args:
+            kept: What `kept` gave, and perhaps zeros behind it; nothing, or zeros alone, for an episode that begins.
+            device: Where the policy is.
+        """
+        self._policy.reset()
+        if not kept.any():
+            return
+        values = dict(unpacked(kept.tobytes(), device))
+        for number, path in enumerate(self.paths):
+            owner = _owner(self._policy, path)
+            if number in values:
+                setattr(owner, path[-1], values[number])
+            elif hasattr(owner, path[-1]):
+                delattr(owner, path[-1])
+
+    def _changed(self, acted: dict[_Path, object] | None = None) -> set[_Path]:
+        """Return what differs between a policy that has acted and one that was reset, which it is afterwards."""
+        before = _states(self._policy) if acted is None else acted
+        self._policy.reset()
+        after = _states(self._policy)
+        return {path for path in before.keys() | after.keys() if before.get(path, _Path) != after.get(path, _Path)}
+
+
+def _states(policy: typing.Any) -> dict[_Path, object]:
+    """Return all attributes of a policy's modules, and of objects of theirs, in a form that tells whether they differ.
+
+    Objects of packages that none of the modules is from are only known by which they are.
+    """
+    modules = dict(policy.named_modules())
+    packages = {_package(module) for module in modules.values()}
+    states: dict[_Path, object] = {}
+    seen: set[int] = set()
+
+    def look_at(values: dict[str, object], path: _Path) -> None:
+        for name, value in values.items():
+            own = (*path, name)
+            states[own] = _form(value)
+            is_object = not isinstance(value, (type, torch.nn.Module, torch.Tensor)) and hasattr(value, "__dict__")
+            if is_object and _package(value) in packages and id(value) not in seen:
+                seen.add(id(value))
+                states[own] = type(value)
+                look_at(vars(value), own)
+
+    for name, module in modules.items():
+        own = {key: value for key, value in vars(module).items() if key not in _OF_MODULES}
+        look_at({**own, **dict(module.named_buffers(recurse=False))}, (name,))
+    return states
+
+
+def _form(value: typing.Any) -> object:
+    """Return what is equal for equal values. An object is equal to itself."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type != "meta":
+        return torch.Tensor, value.dtype, value.shape, raw(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return np.ndarray, value.dtype, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return kind, [(key, _form(each)) for key, each in value.items()]
+    if isinstance(value, (list, tuple, collections.deque)):
+        return kind, [_form(each) for each in value]
+    # A NaN is no other than before.
+    return (kind, repr(value)) if value is None or kind in (bool, int, float, str) else _Same(value)
+
+
+class _Same:
+    """Equal to another one for the same object, which it holds so that no other gets its place in memory."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _owner(policy: typing.Any, path: _Path) -> typing.Any:
+    owner = policy.get_submodule(path[0])
+    for name in path[1:-1]:
+        owner = getattr(owner, name)
+    return owner
+
+
+def _package(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+# Draws the noise of each entry of a batch from a seed of its own, so that it does not depend on the batch.
+
+_LIKE = {torch.randn_like: torch.randn, torch.rand_like: torch.rand}
+_SIZED = {torch.randn: torch.randn, torch.rand: torch.rand}
+_REFUSED = frozenset(
+    {
+        torch.randint,
+        torch.randint_like,
+        torch.randperm,
+        torch.multinomial,
+        torch.bernoulli,
+        torch.poisson,
+        torch.Tensor.normal_,
+        torch.Tensor.uniform_,
+        torch.Tensor.bernoulli_,
+        torch.Tensor.exponential_,
+        torch.Tensor.random_,
+    }
+)
+_DRAWING = _REFUSED.union(_LIKE, _SIZED, [torch.normal])
+
+
+class NoiseOfEntries(TorchFunctionMode):
+    """While it is entered, torch draws noise whose first dimension is the batch from one generator for each entry.
+
+    It draws on the CPU, whatever the device, so that a seed gives the same noise everywhere.
+
+    Args:
+        seeds: One number per entry.
+    """
+
+    def __init__(self, seeds: typing.Sequence[int]) -> None:
+        super().__init__()
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __torch_function__(
+        self, function: typing.Any, types: typing.Any, args: tuple = (), kwargs: dict | None = None
+    ) -> typing.Any:
+        """Draw noise anew, and do everything else as it is.
+
+        Raises:
+            RuntimeError: If something is drawn that cannot be told by entries.
+        """
+        given = kwargs or {}
+        if function not in _DRAWING:
+            return function(*args, **given)
+        if function in _LIKE:
+            like = args[0]
+            wanted = given.get("dtype") or like.dtype, given.get("device") or like.device
+            return self._drawn(_LIKE[function], like.shape, *wanted)
+        if function in _SIZED:
+            size = given.get("size", args[0] if len(args) == 1 else args)
+            return self._drawn(_SIZED[function], _shape(size), given.get("dtype"), given.get("device"))
+        if function is torch.normal:
+            return self._normal(args, given)
+        raise RuntimeError(f"the policy draws with {function.__name__}, which is not known to be drawn by entries")
+
+    def _normal(self, args: tuple, given: dict) -> torch.Tensor:
+        mean, std = given.get("mean", args[0] if args else 0.0), given.get("std", args[1] if len(args) > 1 else 1.0)
+        size = given.get("size", args[2] if len(args) > 2 else None)
+        if size is None:
+            size = (mean if isinstance(mean, torch.Tensor) else std).shape
+        return self._drawn(torch.randn, _shape(size), given.get("dtype"), given.get("device")) * std + mean
+
+    def _drawn(self, draw: typing.Any, shape: typing.Any, dtype: typing.Any, device: typing.Any) -> torch.Tensor:
+        if len(shape) == 0 or shape[0] != len(self._generators):
+            raise RuntimeError(f"the policy draws noise of shape {tuple(shape)} for {len(self._generators)} entries")
+        # The functions are called themselves here: the mode is not entered while it handles one.
+        drawn = torch.stack([draw(tuple(shape[1:]), generator=each, dtype=dtype) for each in self._generators])
+        return drawn if device is None else drawn.to(device)
+
+
+def _shape(size: typing.Any) -> tuple[int, ...]:
+    return (size,) if isinstance(size, int) else tuple(size)
+
+
+# A policy of LeRobot with its processors, asked for chunks of actions.
 
 DRAWN_BY_ENTRY = frozenset({"act", "diffusion", "pi0", "pi05", "smolvla", "xvla"})
 """Types whose noise, if they draw any, has the batch as its first dimension. Others are asked about one entry each."""

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.policy.lerobot.worker.loading import loaded
-from isaaclab_arena.policy.lerobot.worker.memory import NOTHING
-from isaaclab_arena.policy.lerobot.worker.network import Network
+from isaaclab_arena.policy.lerobot.worker.network import NOTHING, Network, loaded
 from tests.policy.lerobot.policies import PICTURE, REMEMBERING, SITE, STATE, saved
 
 SETTINGS = {"threads": torch.get_num_threads(), "deterministic": False}

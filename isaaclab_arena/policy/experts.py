@@ -1,4 +1,4 @@
-"""Scripted experts for robosuite's Lift, Stack and PickPlaceCan, which see nothing but the observation."""
+"""Scripted experts for tasks of LIBERO, robosuite and Meta-World."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+
+# Scripted experts for robosuite's Lift, Stack and PickPlaceCan, which see nothing but the observation.
 
 ACTION_DIM = 7
 """Three of the gripper's place, three of its turn, and one for its fingers."""
@@ -163,3 +165,76 @@ def _yaw(quaternion: np.ndarray) -> float:
 def _quarter_turn(angle: float) -> float:
     """Return an angle up to whole quarter turns, which leave a cube as it is [rad]."""
     return (angle + np.pi / 4) % (np.pi / 2) - np.pi / 4
+
+
+# A scripted expert for LIBERO's first spatial task, which sees nothing but the observation.
+
+LIBERO_PLANS: Mapping[str, Plan] = {
+    "pick_up_the_black_bowl_between_the_plate_and_the_ramekin_and_place_it_on_the_plate": Plan(
+        thing="akita_black_bowl_1",
+        # The fingers take the rim, one of them inside the bowl.
+        grip=(0.0, -0.044, 0.033),
+        has_corners=False,
+        onto="plate_1",
+        place=(0.0, 0.0, 0.01),
+        tolerance_m=0.012,
+        clearance_m=0.1,
+    )
+}
+"""The tasks of ``libero_spatial`` for which there is an expert."""
+
+
+class LiberoExpertPolicy(RobosuiteExpertPolicy):
+    """Does what the expert of LIBERO's task does, where the last number of an action closes the gripper at 1."""
+
+    name: ClassVar[str] = "libero_expert"
+    plans: ClassVar[Mapping[str, Plan]] = LIBERO_PLANS
+    family: ClassVar[str] = "libero:libero_spatial/"
+
+
+# Meta-World's own scripted experts, one for each of its tasks.
+
+
+@dataclass(frozen=True)
+class MetaWorldExpertCfg(PolicyCfg):
+    """Options of `MetaWorldExpertPolicy`.
+
+    Attributes:
+        task: Whose expert acts, for example ``reach-v3``; the one of the environment's task by default.
+    """
+
+    task: str | None = None
+
+
+class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
+    """Does what Meta-World's expert for the task does; it sees nothing but the observation.
+
+    The expert is asked where the environment's Meta-World is, which may be another interpreter.
+    """
+
+    name: ClassVar[str] = "metaworld_expert"
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
+    config_class: ClassVar[type | None] = MetaWorldExpertCfg
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the expert's actions. Shape: (num_envs, 4).
+
+        Raises:
+            ConfigError: If the environment is none that has experts, or there is none for the task.
+        """
+        ask = getattr(env, "expert_actions", None)
+        if ask is None:
+            raise ConfigError(f"metaworld_expert acts in environments metaworld:<task>, and this is {_name(env)}")
+        task = self.config.task if self.config is not None and self.config.task is not None else _name(env)
+        try:
+            actions = ask(task, observation["policy"]["obs"].to("cpu", torch.float32).numpy())
+        except ImportError as error:
+            message = f"metaworld_expert needs Meta-World where its environment runs ({error})"
+            raise ConfigError(f"{message}: docs/how_to/external_environments.md says how to install it") from error
+        except LookupError as error:
+            raise ConfigError(Problem(str(error), key="task")) from error
+        return torch.tensor(actions, device=env.device)
+
+
+def _name(env: Environment) -> str:
+    return str(getattr(env, "task_name", env.task_description))

@@ -1,1 +1,0 @@
-"""Scripted experts of benchmarks made elsewhere, which see nothing but observations."""
