@@ -25,8 +25,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.recording.video import VideoRecorder
-from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.recording.video import VideoFile, VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import available_cores
 from isaaclab_arena.sim.visible_world import VisibleWorld

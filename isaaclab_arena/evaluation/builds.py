@@ -32,7 +32,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.pictures import LoadsRenderer
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, stated_model
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
-from isaaclab_arena.recording.episode_arrays import RecordedObservations
+from isaaclab_arena.recording.arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads

@@ -27,7 +27,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.interfaces.recordable import episode_states_of
-from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
+from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, changes
 from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode

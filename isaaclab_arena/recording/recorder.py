@@ -18,8 +18,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.paths import now
-from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
-from isaaclab_arena.recording.slot_numbers import SlotNumbers
+from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, SlotNumbers
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.hdf5.compressed_image import check_compression

@@ -1,24 +1,549 @@
-"""Films episodes: a video per episode and camera, and a contact sheet of the job."""
+"""Films of episodes: a video per episode and camera, captions, and a contact sheet of the job."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
+from io import BytesIO
 from pathlib import Path
+from threading import Condition, Thread
+from typing import TypeAlias, cast
 
+import av
 import numpy as np
+from av.video.stream import VideoStream
+from PIL import Image, ImageDraw, ImageFont
 
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
-from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater
-from isaaclab_arena.recording.contact_sheet import MAX_EPISODES, SheetStrip, write_contact_sheet
-from isaaclab_arena.recording.film_threads import FilmThreads
-from isaaclab_arena.recording.slot_numbers import SlotNumbers
-from isaaclab_arena.recording.take import Draw, Take
-from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.recording.arrays import SlotNumbers
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_bytes
+from isaaclab_arena.storage.layout import poster_file
+
+# Draws captions into pictures, makes pictures smaller, and writes them as PNG or as a small poster.
+
+BAR_HEIGHT = 16
+
+POSTER_SIDE = 240
+"""Pixels of a poster's longer side; a picture that is smaller keeps its size."""
+POSTER_BYTES = 6_000
+"""Largest file of a poster, so that a page can hold hundreds of them."""
+
+_TEXT_SIZE = 11
+_TEXT = (240, 240, 240)
+_BACKGROUND = (24, 24, 28)
+
+
+def caption_bar(width: int, texts: Sequence[str]) -> np.ndarray:
+    """Return a bar with the first of the texts that fits, or with the last one as far as it goes.
+
+    Args:
+        width: Its width in pixels.
+        texts: What it may say, longest first.
+
+    Returns:
+        Shape: (BAR_HEIGHT, width, 3), uint8.
+    """
+    image = Image.new("RGB", (width, BAR_HEIGHT), _BACKGROUND)
+    font = ImageFont.load_default(_TEXT_SIZE)
+    text = next((text for text in texts if font.getlength(text) + 4 <= width), texts[-1])
+    ImageDraw.Draw(image).text((3, 1), text, font=font, fill=_TEXT)
+    return np.asarray(image)
+
+
+def text_block(width: int, height: int, lines: Sequence[str], *, colour: tuple[int, int, int] = _TEXT) -> np.ndarray:
+    """Return lines of text, the first one in a colour. Shape: (height, width, 3), uint8."""
+    image = Image.new("RGB", (width, height), _BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(_TEXT_SIZE + 1)
+    for index, line in enumerate(lines):
+        draw.text((6, 4 + 16 * index), line, font=font, fill=colour if index == 0 else _TEXT)
+    return np.asarray(image)
+
+
+def line_chart(
+    width: int,
+    height: int,
+    title: str,
+    lines: Sequence[tuple[np.ndarray, tuple[int, int, int]]],
+    *,
+    colour: tuple[int, int, int] = _TEXT,
+) -> np.ndarray:
+    """Return lines over the same span, below a title, with the lowest and the highest value at the left.
+
+    Args:
+        width: Pixels.
+        height: Pixels.
+        title: What is drawn.
+        lines: Each line's values, finite ones, and its colour; drawn in this order. Shape of the values: (n,), n > 1.
+        colour: The title's.
+
+    Returns:
+        Shape: (height, width, 3), uint8.
+    """
+    picture = Image.fromarray(text_block(width, height, [title], colour=colour))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(_TEXT_SIZE)
+    low = min(float(np.min(values)) for values, _ in lines)
+    high = max(float(np.max(values)) for values, _ in lines)
+    left, top, right, bottom = 52, BAR_HEIGHT + 14, width - 8, height - 12
+    scale = (bottom - top) / (high - low) if high > low else 0.0
+    for value, at in ((high, top), (low, bottom)):
+        draw.text((left - 4, at), f"{value:.3f}", font=font, fill=_TEXT, anchor="rm")
+    for values, line_colour in lines:
+        x = np.linspace(left, right, len(values))
+        y = bottom - scale * (np.asarray(values) - low)
+        draw.line(list(zip(x.tolist(), y.tolist(), strict=True)), fill=line_colour, width=2)
+    return np.asarray(picture)
+
+
+def write_png(path: Path, picture: np.ndarray) -> None:
+    """Write a picture, over one of the same name; it is complete or not there. Shape: (height, width, 3), uint8.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    encoded = BytesIO()
+    Image.fromarray(picture).save(encoded, format="PNG")
+    write_bytes(path, encoded.getvalue(), overwrite=True)
+
+
+def write_poster(path: Path, picture: np.ndarray) -> None:
+    """Write a small copy of a picture as WebP of at most `POSTER_BYTES`, over one of the same name.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    image = Image.fromarray(picture)
+    image.thumbnail((POSTER_SIDE, POSTER_SIDE), Image.Resampling.BILINEAR)
+    encoded = _webp(image, quality=75)
+    while len(encoded) > POSTER_BYTES:
+        # Pictures of a simulation fit at once; noise does not.
+        image.thumbnail((image.width * 3 // 4, image.height * 3 // 4), Image.Resampling.BILINEAR)
+        encoded = _webp(image, quality=50)
+    write_bytes(path, encoded, overwrite=True)
+
+
+def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:
+    """Return a smaller or larger copy of a frame. Shape: (height, in proportion, 3), uint8."""
+    width = max(1, round(frame.shape[1] * height / frame.shape[0]))
+    return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def _webp(image: Image.Image, *, quality: int) -> bytes:
+    encoded = BytesIO()
+    image.save(encoded, format="WEBP", quality=quality)
+    return encoded.getvalue()
+
+
+# Draws and encodes films on threads beside the loop, so that control steps wait for none of it.
+
+TASKS_UNDONE = 64
+"""Tasks for each thread that are not done yet, at most, which bounds their memory; then the loop waits."""
+
+Task: TypeAlias = Callable[[], None]
+
+
+class FilmThreads:
+    """Does the tasks of a job's films: those of one film in order, one at a time; one that fails stops none behind it.
+
+    A thread takes the next task of any film, so none is idle while tasks of several films wait. One core is the loop's:
+    where there are several threads, one of them rests, unless the loop itself waits for films.
+
+    Args:
+        number: How many threads there are; they start with the first film.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._threads: list[Thread] = []
+        # The tasks of each film that no thread is at; the first of them is next.
+        self._waiting: deque[deque[Task]] = deque()
+        self._num_undone = 0
+        self._num_at_work = 0
+        self._loop_waits = False
+        self._is_closing = False
+        self._changed = Condition()
+        self._failure: BaseException | None = None
+
+    def for_a_film(self) -> Callable[[Task], None]:
+        """Return what has a task of a new film done once those before it are; it waits while too many are undone."""
+        while len(self._threads) < self._number:
+            # A program that ends without `close` must not wait for films.
+            self._threads.append(Thread(target=self._work, name="film", daemon=True))
+            self._threads[-1].start()
+        return partial(self._do, deque())
+
+    def raise_failure(self) -> None:
+        """Raise what the first task that failed has raised, if nobody was told of it yet."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Return once all tasks are done; raise what one of them raised. May be called more than once."""
+        with self._changed:
+            self._is_closing = self._loop_waits = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self.raise_failure()
+
+    def _do(self, film: deque[Task], task: Task) -> None:
+        with self._changed:
+            while self._num_undone >= self._number * TASKS_UNDONE:
+                self._wait_for_room()
+            self._num_undone += 1
+            film.append(task)
+            # Whoever is at a task of the film finds the next one.
+            if len(film) == 1:
+                self._waiting.append(film)
+                self._changed.notify_all()
+
+    def _wait_for_room(self) -> None:
+        self._loop_waits = True
+        self._changed.notify_all()
+        self._changed.wait()
+        self._loop_waits = False
+
+    def _work(self) -> None:
+        while (film := self._next_film()) is not None:
+            try:
+                film[0]()
+            except BaseException as error:  # noqa: BLE001  it is raised in the loop's thread, by `raise_failure`
+                self._failure = self._failure or error
+            with self._changed:
+                film.popleft()
+                self._num_undone -= 1
+                self._num_at_work -= 1
+                if film:
+                    self._waiting.append(film)
+                self._changed.notify_all()
+
+    def _next_film(self) -> deque[Task] | None:
+        """Return the tasks of a film that has some to do, None once there are no more and none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_take_one() or (self._is_closing and not self._num_undone))
+            if not self._waiting:
+                return None
+            self._num_at_work += 1
+            return self._waiting.popleft()
+
+    def _may_take_one(self) -> bool:
+        most = self._number if self._loop_waits else max(1, self._number - 1)
+        return bool(self._waiting) and self._num_at_work < most
+
+
+# Writes one video frame by frame; the file appears under its name when it is complete.
+
+# The macroblock tree of x264 core 165 answers differently from run to run: without it, equal frames make equal files,
+# an eighth larger at the same quality.
+_ENCODER = {"preset": "veryfast", "crf": "18", "x264-params": "mbtree=0"}
+
+
+class VideoFile:
+    """An MP4 file, H.264 in YUV 4:2:0, which every player and browser shows. Equal frames make equal bytes.
+
+    Args:
+        path: Where it will lie; its directory is made.
+        frames_per_second: How fast it plays.
+        title: What players call it.
+
+    Attributes:
+        path: Where it will lie.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, frames_per_second: float, title: str) -> None:
+        self.path = path
+        self._temporary = temporary_path(path)
+        self._rate = Fraction(frames_per_second).limit_denominator(1000)
+        with storage_errors("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._container = av.open(str(self._temporary), mode="w", format="mp4")
+        self._container.metadata["title"] = title
+        self._stream: VideoStream | None = None
+
+    def add(self, frame: np.ndarray) -> None:
+        """Append a frame.
+
+        Args:
+            frame: Shape: (height, width, 3), uint8, the same for every frame.
+        """
+        even = even_sized(frame)
+        if self._stream is None:
+            self._stream = self._new_stream(even)
+        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
+        with storage_errors("write", self.path):
+            self._container.mux(self._stream.encode(picture))
+
+    def finish(self) -> None:
+        """Complete the file and put it in place, over one of the same name.
+
+        Raises:
+            StorageError: If it cannot be written, or has no frames.
+        """
+        if self._stream is None:
+            self.discard()
+            raise StorageError(f"cannot write {self.path}: it has no frames")
+        with storage_errors("write", self.path):
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
+            self._temporary.replace(self.path)
+
+    def discard(self) -> None:
+        """Forget the video; nothing of it stays on disk."""
+        with storage_errors("remove", self._temporary):
+            self._container.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _new_stream(self, frame: np.ndarray) -> VideoStream:
+        stream = cast(VideoStream, self._container.add_stream("libx264", rate=self._rate, options=dict(_ENCODER)))
+        stream.height, stream.width = frame.shape[:2]
+        stream.pix_fmt = "yuv420p"
+        # Encoding must not take cores from the other ranks.
+        stream.codec_context.thread_count = 1
+        return stream
+
+
+def even_sized(frame: np.ndarray) -> np.ndarray:
+    """Return a frame of even size, as YUV 4:2:0 needs: its lower or right edge is repeated where it has to be."""
+    height, width = frame.shape[:2]
+    # Padding by nothing takes as long as by something.
+    if height % 2 == width % 2 == 0:
+        return frame
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+# Draws the contact sheet of a job: a strip per episode with its first, middle and last frame and its outcome.
+
+MAX_EPISODES = 200
+"""Episodes on a sheet; with more, nobody would look."""
+
+_STRIP_HEIGHT = 96
+_TEXT_WIDTH = 150
+_GAP = 4
+_STRIPS_PER_COLUMN = 20
+_SAMPLES = 8
+_COLOURS = {
+    Outcome.SUCCESS: (120, 220, 120),
+    Outcome.FAILURE: (250, 120, 110),
+    Outcome.TIMEOUT: (250, 190, 90),
+    Outcome.ERROR: (230, 110, 230),
+}
+_UNKNOWN_COLOUR = (200, 200, 200)
+
+
+_LARGEST_KEPT_BYTES = 2**20
+"""Frames that are larger are not kept whole until it is known whether they get onto the sheet."""
+
+
+class FrameSamples:
+    """A few frames spread over an episode whose length is not known beforehand."""
+
+    def __init__(self) -> None:
+        self._frames: list[np.ndarray] = []
+        self._stride = 1
+        self._seen = 0
+
+    def add(self, frame: np.ndarray) -> None:
+        """Take note of the next frame, which nobody changes afterwards. Shape: (height, width, 3), uint8."""
+        if self._seen % self._stride == 0:
+            if len(self._frames) == _SAMPLES:
+                self._frames = self._frames[::2]
+                self._stride *= 2
+            if self._seen % self._stride == 0:
+                is_large = frame.nbytes > _LARGEST_KEPT_BYTES
+                self._frames.append(thumbnail(frame, _STRIP_HEIGHT) if is_large else frame)
+        self._seen += 1
+
+    def first_and_middle(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first frame and one near the middle, off by an eighth of the episode at most."""
+        middle = round((self._seen - 1) / 2 / self._stride)
+        return self._frames[0], self._frames[min(middle, len(self._frames) - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SheetStrip:
+    """An episode on the sheet.
+
+    Attributes:
+        record: How it went.
+        frames: First, middle and last, as high as a strip. Shape of each: (height, width, 3), uint8.
+    """
+
+    record: EpisodeRecord
+    frames: Sequence[np.ndarray]
+
+    @classmethod
+    def of(cls, record: EpisodeRecord, frames: Sequence[np.ndarray]) -> "SheetStrip":
+        """Return the strip of an episode with small copies of frames of any size."""
+        return cls(record=record, frames=[thumbnail(frame, _STRIP_HEIGHT) for frame in frames])
+
+    def image(self) -> np.ndarray:
+        """Return the strip as a picture. Shape: (height, width, 3), uint8."""
+        record = self.record
+        outcome = record.outcome
+        lines = [
+            "not measured" if outcome is None else str(outcome),
+            f"episode {record.episode.episode_index}",
+            f"{record.length} steps",
+            f"return {record.episode_return:.2f}",
+        ]
+        colour = _UNKNOWN_COLOUR if outcome is None else _COLOURS[outcome]
+        return np.concatenate([*self.frames, text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)], axis=1)
+
+
+def write_contact_sheet(path: Path, strips: Sequence[SheetStrip]) -> None:
+    """Write the sheet of a job as PNG, by episode, in columns; it is complete or not there.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    ordered = sorted(strips, key=lambda strip: strip.record.episode.episode_index)
+    write_png(path, arranged([strip.image() for strip in ordered]))
+
+
+def arranged(images: Sequence[np.ndarray]) -> np.ndarray:
+    """Return pictures of one size below each other, in as many columns as are needed, with gaps between.
+
+    Shape: (height, width, 3), uint8.
+    """
+    height, width = images[0].shape[:2]
+    num_strips = min(len(images), _STRIPS_PER_COLUMN)
+    num_columns = -(-len(images) // num_strips)
+    sheet = np.zeros((num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP, 3), np.uint8)
+    for index, image in enumerate(images):
+        column, strip = divmod(index, num_strips)
+        top, left = strip * (height + _GAP), column * (width + _GAP)
+        sheet[top : top + height, left : left + width] = image
+    return sheet
+
+
+# The videos of one episode under way, which a thread beside the loop draws and encodes.
+
+Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
+"""Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
+
+
+class Take:
+    """The videos of one episode. Each frame is written when the next one comes, so the last one can tell the end.
+
+    The loop calls the public methods, which wait for nothing but room for a task. A video whose frames
+    could not all be drawn and written does not get its name.
+
+    Args:
+        start: The episode.
+        job: Name of the job.
+        files: Camera to its video.
+        do: Has the tasks of this film done in order, beside the loop.
+        steps_per_frame: Control steps from one frame to the next.
+    """
+
+    def __init__(
+        self,
+        start: EpisodeStart,
+        job: str,
+        files: Mapping[str, VideoFile],
+        do: Callable[[Task], None],
+        *,
+        steps_per_frame: int,
+    ) -> None:
+        self._episode = f"episode {start.episode.episode_index}"
+        self._job = job
+        self._files = files
+        self._do = do
+        self._steps_per_frame = steps_per_frame
+        self._num_steps = 0
+        self._is_wanted = True
+        self._latest: Mapping[str, np.ndarray] = {}
+        self._samples = FrameSamples()
+        self._bars: dict[int, np.ndarray] = {}
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The cameras that are filmed."""
+        return tuple(self._files)
+
+    @property
+    def videos(self) -> tuple[Path, ...]:
+        """Where its videos lie once they are complete."""
+        return tuple(file.path for file in self._files.values())
+
+    @property
+    def shows_latest_step(self) -> bool:
+        """Whether the step that was counted last has a frame."""
+        return self._num_steps % self._steps_per_frame == 0
+
+    def step_ends_with_a_frame(self) -> bool:
+        """Count a control step, and return whether what it led to is to be filmed."""
+        self._num_steps += 1
+        return self.shows_latest_step
+
+    def add(self, draw: Draw) -> None:
+        """Add a frame."""
+        self._do(partial(self._try, partial(self._add, draw)))
+
+    def finish(self, record: EpisodeRecord, sheet: list[SheetStrip] | None) -> None:
+        """Complete the videos with their posters, which show how the episode ended, and add it to a contact sheet."""
+        self._do(partial(self._try, partial(self._finish, record, sheet)))
+
+    def discard(self) -> None:
+        """Forget the videos; frames that wait are not drawn any more."""
+        self._is_wanted = False
+        self._do(self._discard_files)
+
+    def _try(self, task: Callable[[], None]) -> None:
+        if not self._is_wanted:
+            return
+        try:
+            task()
+        except BaseException:
+            self._is_wanted = False
+            with suppress(StorageError):
+                self._discard_files()
+            raise
+
+    def _add(self, draw: Draw) -> None:
+        self._write_latest()
+        self._latest = draw()
+        self._samples.add(self._latest[self.cameras[0]])
+
+    def _finish(self, record: EpisodeRecord, sheet: list[SheetStrip] | None) -> None:
+        outcome = "not measured" if record.outcome is None else str(record.outcome)
+        self._bars = {}
+        self._write_latest(f": {outcome}")
+        for camera, file in self._files.items():
+            # A video that is there has its poster.
+            write_poster(poster_file(file.path), self._latest[camera])
+            file.finish()
+        if sheet is not None:
+            last = self._latest[self.cameras[0]]
+            sheet.append(SheetStrip.of(record, (*self._samples.first_and_middle(), last)))
+
+    def _discard_files(self) -> None:
+        for file in self._files.values():
+            file.discard()
+
+    def _write_latest(self, ending: str = "") -> None:
+        for camera, frame in self._latest.items():
+            width = frame.shape[1]
+            if width not in self._bars:
+                text = f"{self._episode}{ending}"
+                self._bars[width] = caption_bar(width, [f"{self._job}, {text}", text, text.removeprefix("episode ")])
+            self._files[camera].add(np.concatenate([frame, self._bars[width]]))
+
+
+# Films episodes: a video per episode and camera, and a contact sheet of the job.
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.recording.captions import caption_bar
+from isaaclab_arena.recording.video import caption_bar
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)<", "=HYPERLINK()", "\u5b57" * 60, "\U0001f916", "x" * 80])

@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import SideBySide, Step
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.recording.episode_arrays import HELD_STEPS, EpisodeArrays, RecordedObservations
+from isaaclab_arena.recording.arrays import HELD_STEPS, EpisodeArrays, RecordedObservations
 from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
 
 

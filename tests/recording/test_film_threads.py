@@ -6,7 +6,7 @@ from time import sleep
 
 import pytest
 
-from isaaclab_arena.recording.film_threads import TASKS_UNDONE, FilmThreads
+from isaaclab_arena.recording.video import TASKS_UNDONE, FilmThreads
 
 PATIENCE_S = 30.0
 

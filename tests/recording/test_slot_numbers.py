@@ -1,4 +1,4 @@
-from isaaclab_arena.recording.slot_numbers import SlotNumbers
+from isaaclab_arena.recording.arrays import SlotNumbers
 from tests.fakes import CoinConfig, CoinEnvironment
 
 

@@ -17,11 +17,15 @@ from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer, Transition
-from isaaclab_arena.recording.captions import BAR_HEIGHT, POSTER_BYTES, write_poster
-from isaaclab_arena.recording.contact_sheet import FrameSamples
-from isaaclab_arena.recording.film_threads import TASKS_UNDONE
-from isaaclab_arena.recording.video import VideoRecorder
-from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.recording.video import (
+    BAR_HEIGHT,
+    POSTER_BYTES,
+    TASKS_UNDONE,
+    FrameSamples,
+    VideoFile,
+    VideoRecorder,
+    write_poster,
+)
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.layout import poster_file
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes, files_below

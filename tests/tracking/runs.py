@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.recording.video import VideoFile
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, VIDEOS_DIRECTORY, video_file_name

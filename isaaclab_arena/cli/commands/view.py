@@ -27,9 +27,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.pictures import FilmableLater
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.captions import caption_bar, line_chart, write_png
-from isaaclab_arena.recording.film_threads import FilmThreads
-from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from isaaclab_arena.sim.mujoco.window import Window, has_display
