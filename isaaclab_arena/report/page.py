@@ -1,33 +1,249 @@
-"""Everything that a page shows, as data: its runs, its jobs, what went wrong, and what its script draws."""
+"""Everything that a page shows, as data: runs, jobs, films, texts to paste, and what went wrong."""
 
+import base64
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import ReadRun, read_run
+from isaaclab_arena.analysis.comparison_files import TextTable, latex_table, markdown_table
 from isaaclab_arena.config.expansion.robustness import KEY as ROBUSTNESS
-from isaaclab_arena.errors import ArenaError, first_line
+from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
-from isaaclab_arena.report.columns import packed_numbers
-from isaaclab_arena.report.films import Film, chosen_films, films_of_job
-from isaaclab_arena.report.groups import Curve, Matrix, SuiteOnPage, curves, matrix
-from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page, reasons
-from isaaclab_arena.report.pairs import PairOnPage, pairs_on_page
-from isaaclab_arena.report.texts import texts
+from isaaclab_arena.report.groups import Curve, Matrix, PairOnPage, SuiteOnPage, curves, matrix, pairs_on_page
+from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page, packed_numbers, reasons
 from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.summary import caveats, describe_missing
+from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.contents import shown
+from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
+from isaaclab_arena.storage.run.run_plan import RunPlan
 from isaaclab_arena.storage.run.verification import read_verification
+from isaaclab_arena.storage.videos import videos_of_job
 
 if TYPE_CHECKING:
     from isaaclab_arena.analysis.robustness import ShownRobustness
+
+
+# The films of a run for its page: which there are, which go into the page, and the pictures that stand for them.
+
+MOST_POSTERS = 2_000
+"""Episodes whose poster goes into the page; at 6 kB each, more would make it too large to mail."""
+
+_POSTER_LIMIT_BYTES = 20_000
+_FILM_LIMIT_BYTES = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Film:
+    """A film of an episode.
+
+    Attributes:
+        job: Position of the job on the page.
+        episode_index: The episode.
+        camera: What it shows.
+        path: The file.
+        size_bytes: Its size.
+        poster: A small picture of it as WebP in base64, None where there is none.
+        embedded: Whether its content goes into the page.
+    """
+
+    job: int
+    episode_index: int
+    camera: str
+    path: Path
+    size_bytes: int
+    poster: str | None = None
+    embedded: bool = False
+
+    @property
+    def name(self) -> str:
+        """Names it within the page."""
+        return f"film-{self.job}-{self.episode_index}-{quote(self.camera, safe='')}"
+
+    def content(self) -> str:
+        """Return the file in base64; nothing where it cannot be read any more."""
+        return _base64(self.path, most_bytes=_FILM_LIMIT_BYTES) or ""
+
+    def address(self, page_directory: Path) -> str:
+        """Return where a page in a directory finds the file."""
+        return quote(Path(os.path.relpath(self.path.absolute(), page_directory.absolute())).as_posix())
+
+
+def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
+    """Return the films of a job by episode and camera, the viewport first.
+
+    Args:
+        output_directory: The run's directory.
+        name: The job's name.
+        job: Position of the job on the page.
+    """
+    found = []
+    for said, path in videos_of_job(output_directory, name):
+        # A run that is still going may take away a film.
+        with suppress(FileNotFoundError):
+            found.append(
+                Film(
+                    job=job,
+                    episode_index=said.episode_index,
+                    camera=said.camera or VIEWPORT_VIDEO,
+                    path=path,
+                    size_bytes=path.stat().st_size,
+                )
+            )
+    return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
+
+
+def chosen_films(
+    films: Sequence[Film],
+    failed: Mapping[int, frozenset[int]],
+    *,
+    budget_bytes: int,
+    explaining: Mapping[int, frozenset[int]] | None = None,
+) -> list[Film]:
+    """Return the films with their posters, and marked which go into the page.
+
+    One film of each job comes first, then those that show a reason, then the others; among them those of episodes that
+    did not succeed.
+
+    Args:
+        films: All of them.
+        failed: The episodes that did not succeed, by position of the job.
+        budget_bytes: What the contents of films may take in the page, as base64.
+        explaining: The episodes that show why others failed too, by position of the job.
+    """
+    explaining = explaining or {}
+
+    def has_failed(film: Film) -> bool:
+        return film.episode_index in failed.get(film.job, frozenset())
+
+    ordered = sorted(films, key=lambda film: not has_failed(film))
+    first_of_jobs = {film.job: film for film in reversed(ordered)}
+    firsts = {film.name for film in first_of_jobs.values()}
+    ordered.sort(key=lambda film: (film.name not in firsts, film.episode_index not in explaining.get(film.job, ())))
+    embedded = _within(ordered, budget_bytes)
+    with_poster = {film.name for film in ordered[:MOST_POSTERS]}
+    return [
+        replace(
+            film,
+            embedded=film.name in embedded,
+            poster=_base64(poster_file(film.path), most_bytes=_POSTER_LIMIT_BYTES)
+            if film.name in with_poster
+            else None,
+        )
+        for film in films
+    ]
+
+
+def _within(films: Iterable[Film], budget_bytes: int) -> frozenset[str]:
+    """Return the names of the films whose contents fit, in this order; one that is too large leaves room for others."""
+    names, left = set(), budget_bytes
+    for film in films:
+        needed = 4 * -(-film.size_bytes // 3)
+        if needed <= left:
+            names.add(film.name)
+            left -= needed
+    return frozenset(names)
+
+
+def _base64(path: Path, *, most_bytes: int) -> str | None:
+    try:
+        return base64.b64encode(read_whole(path, max_bytes=most_bytes)).decode("ascii")
+    except StorageError:
+        return None
+
+
+# The table of jobs as text to paste: Markdown, LaTeX, and a BibTeX entry of the run.
+
+PROGRAM = "Isaac Lab Arena on MuJoCo"
+AUTHORS = "The authors of Isaac Lab Arena on MuJoCo"
+
+_HEADINGS = ("job", "environment", "policy", "succeeded", "success % [95 %]", "length", "return", "errors")
+
+_SUITE_HEADINGS = (
+    "suite",
+    "of",
+    "policy",
+    "tasks",
+    "episodes",
+    "mean of tasks % [95 %]",
+    "all episodes % [95 %]",
+    "errors",
+)
+
+
+def text_table(jobs: Sequence[JobOnPage]) -> TextTable:
+    """Return the table of jobs as text."""
+    return TextTable(headings=_HEADINGS, rows=tuple(map(_cells, jobs)))
+
+
+def suites_text_table(suites: Sequence[SuiteOnPage]) -> TextTable:
+    """Return the table of suites as text."""
+    return TextTable(headings=_SUITE_HEADINGS, rows=tuple(map(_suite_cells, suites)))
+
+
+def texts(
+    jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
+) -> tuple[tuple[str, str], ...]:
+    """Return what can be copied, each with its name; suites, where there are any, before their jobs."""
+    tables = {"Suites, ": suites_text_table(suites), "": text_table(jobs)} if suites else {"": text_table(jobs)}
+    copied = []
+    for what, table in tables.items():
+        copied += [(f"{what}Markdown", markdown_table(table) + "\n"), (f"{what}LaTeX", latex_table(table))]
+    return (*copied, ("BibTeX", "\n".join(map(bibtex, plans))))
+
+
+def bibtex(plan: RunPlan) -> str:
+    """Return one line that cites this program and a run of it."""
+    version = plan.versions.get("isaaclab-arena-mujoco", "unknown")
+    note = f"run {plan.run_id}, config hash {plan.config_hash}"
+    return (
+        f"@software{{isaaclab_arena_mujoco_{plan.run_id[:8]}, title = {{{PROGRAM}}}, author = {{{{{AUTHORS}}}}}, "
+        f"version = {{{version}}}, year = {{{plan.created_at[:4]}}}, note = {{{note}}}}}"
+    )
+
+
+def _cells(job: JobOnPage) -> tuple[str, ...]:
+    row = job.row
+    rated = row["success_rate"] is not None
+    return (
+        job.name,
+        job.keys.get("environment", ""),
+        job.keys.get("policy", "").replace(":", ".").rpartition(".")[2],
+        f"{row['successes']}/{job.num_scored}{job.repeats}" if rated else "-",
+        job.rate.replace(" %", ""),
+        "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}",
+        "-" if row["mean_return"] is None else f"{row['mean_return']:.2f}",
+        str(row["errors"]),
+    )
+
+
+def _suite_cells(suite: SuiteOnPage) -> tuple[str, ...]:
+    row = suite.row
+    return (
+        suite.name,
+        plain_text(row["suite"]),
+        plain_text(row["policy"]).replace(":", ".").rpartition(".")[2],
+        str(row["tasks"]),
+        f"{row['episodes']}{of_conditions(row.get('distinct_conditions'), row['scored'])}",
+        suite.mean.replace(" %", ""),
+        suite.pooled.replace(" %", ""),
+        str(row["errors"]),
+    )
+
+
+# Everything that a page shows, as data: its runs, its jobs, what went wrong, and what its script draws.
 
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.conditions import MEASURE
 from isaaclab_arena.report.groups import MOST_JOBS_IN_DETAIL
+from isaaclab_arena.report.jobs import MEASURE
 from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.stored import stored_results

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from isaaclab_arena.report.conditions import condition_columns, mutual_information_bits, telling_conditions
+from isaaclab_arena.report.jobs import condition_columns, mutual_information_bits, telling_conditions
 from isaaclab_arena.results.statistics import wilson_interval
 
 

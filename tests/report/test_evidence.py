@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.report.evidence import EvidenceCurve, evidence_curve
+from isaaclab_arena.report.groups import EvidenceCurve, evidence_curve
 from isaaclab_arena.results.stopping.answers import Answering
 from isaaclab_arena.results.stopping.anytime import log_e_value, log_e_values_of_difference
 from tests.analysis.recorded_runs import write_run

@@ -1,6 +1,6 @@
 import numpy as np
 
-from isaaclab_arena.report.histograms import histogram
+from isaaclab_arena.report.jobs import histogram
 
 
 def test_every_episode_is_in_one_bin_with_how_it_came_out():

@@ -7,7 +7,7 @@ import pytest
 
 from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.report.columns import unpacked_numbers
+from isaaclab_arena.report.jobs import unpacked_numbers
 from isaaclab_arena.report.writing import ReportedRun, safe_json, write_page, write_report
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.run.job_reports import ServerUsage, write_job_report

@@ -10,7 +10,7 @@
   };
   const sessionKey = "isaaclab-arena-report " + location.pathname;
 
-  // Columns: numbers on a decimal grid and texts by number, as isaaclab_arena/report/columns.py packs them.
+  // Columns: numbers on a decimal grid and texts by number, as isaaclab_arena/report/jobs.py packs them.
   const bytesOf = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   const wholeOf = (column) => {
     if (column.whole === undefined) {
