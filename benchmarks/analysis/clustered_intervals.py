@@ -11,10 +11,16 @@ from scipy.special import ndtr, ndtri
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.analysis.rates import mcnemar_mid_p, paired_difference_interval, sign_flip_p
-from isaaclab_arena.results.clusters import ScoredEpisodes, design_effect, mean_of_tasks
-from isaaclab_arena.results.statistics import Interval, mean_rate_interval, wilson_interval
-from isaaclab_arena.results.stopping.anytime import log_e_values
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.statistics import (
+    Interval,
+    ScoredEpisodes,
+    design_effect,
+    log_e_values,
+    mean_of_tasks,
+    mean_rate_interval,
+    wilson_interval,
+)
+from isaaclab_arena.results.stopping import PairCounts
 
 ALPHA = 0.05
 RATES = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -16,8 +16,7 @@ from benchmarks.runs.merge_speed import write_run
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Question, compare_runs
 from isaaclab_arena.analysis.comparison_files import write_comparison
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.merge import merge_results, write_tables
 
 
 @dataclass(frozen=True, kw_only=True)

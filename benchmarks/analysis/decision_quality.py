@@ -13,15 +13,15 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from isaaclab_arena.analysis.planning import pair_chances
 from isaaclab_arena.analysis.rates import holm, mcnemar_exact_p, mcnemar_mid_p
-from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.results.stopping.anytime import (
+from isaaclab_arena.results.statistics import (
+    Interval,
     difference_interval,
     log_e_values,
     log_e_values_of_difference,
     log_e_values_of_rate,
     rate_interval,
 )
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.stopping import PairCounts
 
 ALPHA = 0.05
 ONLY_FIRST, ONLY_SECOND, BOTH, NEITHER = range(4)

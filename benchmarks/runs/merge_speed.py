@@ -17,8 +17,7 @@ from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import median
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.merge import merge_results, write_tables
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter

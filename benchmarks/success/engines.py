@@ -26,7 +26,7 @@ from benchmarks.harness.tables import Table
 from isaaclab_arena.analysis.arms import Arm, match, read_run
 from isaaclab_arena.analysis.rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.policy.experts import RobosuiteExpertPolicy
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.stopping import PairCounts
 
 _TASKS_OF_META_WORLD = "import metaworld.env_dict as tasks; print(*sorted(tasks.ALL_V3_ENVIRONMENTS))"
 _PACKAGES = ("mujoco", "metaworld", "robosuite", "gymnasium", "numpy")

@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.results.clusters import ScoredEpisodes
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.results.merge import MergedResults, keys_in, merge_results
-from isaaclab_arena.results.stopping.counts import PairCounts
-from isaaclab_arena.results.stored import check_episodes, read_table, table_of
+from isaaclab_arena.results.merge import MergedResults, check_episodes, keys_in, merge_results, read_table, table_of
+from isaaclab_arena.results.statistics import ScoredEpisodes
+from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts

@@ -33,7 +33,9 @@ from isaaclab_arena.analysis.rates import (
 )
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.interfaces.episode import EVENTS
-from isaaclab_arena.results.clusters import (
+from isaaclab_arena.results.rows import of_conditions
+from isaaclab_arena.results.statistics import (
+    Interval,
     ScoredEpisodes,
     design_effect,
     draws_of,
@@ -41,9 +43,7 @@ from isaaclab_arena.results.clusters import (
     means_of_draws,
     together,
 )
-from isaaclab_arena.results.rows import of_conditions
-from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.stopping import PairCounts
 
 # Compare the jobs of a run with those of another, or with each other: what differs, how surely, and what is open.
 

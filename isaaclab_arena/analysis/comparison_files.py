@@ -9,7 +9,7 @@ import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm
 from isaaclab_arena.analysis.comparison import ComparisonReport, JobComparison, MeanDifference, Together
-from isaaclab_arena.results.result_files import harmless_text
+from isaaclab_arena.results.merge import harmless_text
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text

@@ -9,9 +9,8 @@ import numpy as np
 
 from isaaclab_arena.analysis.arms import Arm, conditions_of_pairs, same_conditions
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.clusters import draws_of
-from isaaclab_arena.results.stopping.answers import Verdict, verdict_of
-from isaaclab_arena.results.stopping.anytime import log_e_values, log_e_values_of_difference, log_e_values_of_rate
+from isaaclab_arena.results.statistics import draws_of, log_e_values, log_e_values_of_difference, log_e_values_of_rate
+from isaaclab_arena.results.stopping import Verdict, verdict_of
 
 _SEED = 0
 _WIN, _LOSS, _ALIKE = range(3)

@@ -9,8 +9,7 @@ import numpy as np
 from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match
 from isaaclab_arena.analysis.comparison import Choice, NotComparableError, Question, choose_best
 from isaaclab_arena.analysis.rates import holm, sign_flip_p
-from isaaclab_arena.results.clusters import draws_of, mean_of_tasks, together
-from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.results.statistics import Interval, draws_of, mean_of_tasks, together
 
 
 @dataclass(frozen=True, kw_only=True)

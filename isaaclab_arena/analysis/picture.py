@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from isaaclab_arena.analysis.decision_replay import DecisionReplay
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.stopping.answers import Verdict
+from isaaclab_arena.results.stopping import Verdict
 
 # Draw lines, dots and words once, and write them as SVG or as PNG.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from isaaclab_arena.results.stopping.anytime import log_e_values
+from isaaclab_arena.results.statistics import log_e_values
 
 _MAX_EPISODES = 100_000
 _LOOKED_AT = 10
@@ -171,7 +171,7 @@ def simulated_stop(chances: PairChances, *, alpha: float = 0.05, at_most: int = 
 
     Args:
         chances: How pairs come out.
-        alpha: The level; see `isaaclab_arena.results.stopping.anytime.log_e_value`.
+        alpha: The level; see `isaaclab_arena.results.statistics.log_e_value`.
         at_most: Where a stream ends.
     """
     generator = np.random.default_rng(0)

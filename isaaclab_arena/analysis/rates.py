@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 
 from isaaclab_arena.results.statistics import Interval, wilson_interval
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.stopping import PairCounts
 
 # Compare two success rates over episodes that have nothing to do with each other. Pure functions.
 

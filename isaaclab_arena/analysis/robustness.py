@@ -16,10 +16,9 @@ from isaaclab_arena.analysis.rates import holm, paired_difference_interval, sign
 from isaaclab_arena.config.expansion.robustness import AXIS_LABEL, KEY, LEVEL_LABEL
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.clusters import design_effect, draws_of
-from isaaclab_arena.results.result_files import harmless_text
-from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.merge import harmless_text
+from isaaclab_arena.results.statistics import Interval, design_effect, draws_of
+from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 
 # Compare each changed arm of a job with its benign arm, episode by episode.

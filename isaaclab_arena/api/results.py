@@ -27,10 +27,9 @@ from isaaclab_arena.results.columns import (
     JOB_COLUMNS,
     START_COLUMNS,
 )
-from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.console import print_summary
+from isaaclab_arena.results.merge import PREFIX, MergedResults, merge_results, records
 from isaaclab_arena.results.rows import scored_episodes
-from isaaclab_arena.results.summary import print_summary
-from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import storage_errors
 
 # The results of a run as data frames and typed numbers.

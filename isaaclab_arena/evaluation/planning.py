@@ -24,7 +24,7 @@ from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.paths import now
-from isaaclab_arena.results.stopping.watch import AnswerWatch
+from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry

@@ -35,7 +35,7 @@ from isaaclab_arena.evaluation.planning import (
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.results.stopping.watch import AnswerWatch
+from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name, job_directory
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.commits import read_commits

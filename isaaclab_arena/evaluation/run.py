@@ -194,9 +194,12 @@ def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool 
         The exit code: 0 if the run is complete, otherwise 1.
     """
     # The first step of a run should not wait for pandas.
-    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas loads for half a second
-    from isaaclab_arena.results.result_files import stale_tables, write_tables  # noqa: PLC0415  pandas
-    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415  pandas
+    from isaaclab_arena.results.console import print_summary  # noqa: PLC0415  pandas
+    from isaaclab_arena.results.merge import (  # noqa: PLC0415  pandas
+        merge_results,
+        stale_tables,
+        write_tables,
+    )
 
     if is_finished:
         _LOG.info("%s is complete; there is nothing to do", output_directory)

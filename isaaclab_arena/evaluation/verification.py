@@ -21,8 +21,7 @@ from isaaclab_arena.evaluation.verification_worker import plan_sample, read_cont
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.lent import STATE
-from isaaclab_arena.results.merge import MergedResults, MissingEpisodes
-from isaaclab_arena.results.result_files import TABLES, stale_tables
+from isaaclab_arena.results.merge import TABLES, MergedResults, MissingEpisodes, stale_tables
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals

@@ -18,14 +18,10 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import JobOnPage, percent_text
-from isaaclab_arena.results.clusters import design_effect, draws_of, together
-from isaaclab_arena.results.rows import of_conditions
-from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.results.stopping.answers import Answer
-from isaaclab_arena.results.stopping.counts import PairCounts
-from isaaclab_arena.results.stopping.wording import in_words
-from isaaclab_arena.results.suites import simulation_in_words
-from isaaclab_arena.results.swept import PREFIX
+from isaaclab_arena.results.merge import PREFIX
+from isaaclab_arena.results.rows import of_conditions, simulation_in_words
+from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, together
+from isaaclab_arena.results.stopping import Answer, PairCounts, in_words
 from isaaclab_arena.storage.json_values import read_json
 
 # Jobs together: suites, success as a swept key grows, over checkpoints of a training, and policies against tasks.

@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.clusters import ScoredEpisodes
-from isaaclab_arena.results.merge import keys_in, scored_in
+from isaaclab_arena.results.console import mean_and_spread
+from isaaclab_arena.results.merge import PREFIX, keys_in, scored_in
 from isaaclab_arena.results.rows import of_conditions, scored_episodes
-from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.results.swept import PREFIX
-from isaaclab_arena.results.table import mean_and_spread
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by number.
 

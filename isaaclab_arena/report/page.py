@@ -22,9 +22,9 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.groups import Curve, Matrix, PairOnPage, SuiteOnPage, curves, matrix, pairs_on_page
 from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page, packed_numbers, reasons
+from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.rows import of_conditions
-from isaaclab_arena.results.summary import caveats, describe_missing
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file

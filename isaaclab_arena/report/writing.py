@@ -15,8 +15,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.groups import MOST_JOBS_IN_DETAIL
 from isaaclab_arena.report.jobs import MEASURE
 from isaaclab_arena.report.page import MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.stored import stored_results
+from isaaclab_arena.results.merge import merge_results, stored_results
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.json_values import plain
 

@@ -39,7 +39,7 @@ JOB_COLUMNS: dict[str, str] = {
 }
 """Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
 
-After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.swept`.
+After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.merge`.
 ``docs/reference/results.md`` says what each column means.
 """
 
@@ -151,7 +151,7 @@ share of their entries that lay at or beyond these. Episodes of earlier versions
 
 START_COLUMNS: dict[str, str] = {"start": "Int64"}
 """Column to type of what the table of episodes has besides where episodes of other seeds began and went alike: a number
-that is equal for those; see `isaaclab_arena.results.conditions.alike_starts`."""
+that is equal for those; see `isaaclab_arena.results.stopping.alike_starts`."""
 
 EPISODE_COLUMNS: dict[str, str] = {
     "job": "string",

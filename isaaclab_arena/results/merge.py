@@ -1,20 +1,21 @@
-"""One table of all jobs and one of all episodes, from what is on disk and from nothing else.
+"""One table of all jobs and one of all episodes, from what is on disk, and their files."""
 
-Whoever merges needs no memory of the run: every rank's commit lines and reports are files, and what the plan promised
-but no file holds is named as missing. Merging again gives the same tables.
-"""
-
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pyarrow import ArrowException
+from pyarrow.parquet import read_schema
 
+from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.results.clusters import ScoredEpisodes, together
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import (
     ACTION_COLUMNS,
     BENCHMARK_COLUMNS,
@@ -27,29 +28,43 @@ from isaaclab_arena.results.columns import (
     JOB_TIMING_COLUMNS,
     LATENCY_JOB_COLUMNS,
     LATENCY_JOB_TIMING_COLUMNS,
+    PICTURE_COLUMNS,
     QUESTION_EPISODE_COLUMNS,
     QUESTION_JOB_COLUMNS,
     QUESTION_JOB_TIMING_COLUMNS,
     SERVER_JOB_TIMING_COLUMNS,
     START_COLUMNS,
+    SUITE_COLUMNS,
 )
-from isaaclab_arena.results.conditions import alike_starts, condition_key
-from isaaclab_arena.results.freshness import sizes_of_sources
-from isaaclab_arena.results.queries.cells import latency_cells, server_cells
+from isaaclab_arena.results.freshness import TABLE, sizes_of_sources, tables_are_current
+from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.rows import (
     JobEvidence,
     action_cells,
     answer_cells,
+    benchmark_cells,
     distinct_cells,
     episode_row,
     event_cells,
     job_row,
+    latency_cells,
     score_cells,
+    server_cells,
+    suite_columns,
+    suite_rows,
 )
-from isaaclab_arena.results.stopping.answers import Answer, answers_of, finished_episode, needed_episodes
-from isaaclab_arena.results.suites import benchmark_cells, suite_columns, suite_rows
-from isaaclab_arena.results.swept import swept_columns
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.results.statistics import ScoredEpisodes, together
+from isaaclab_arena.results.stopping import (
+    Answer,
+    alike_starts,
+    answers_of,
+    condition_key,
+    finished_episode,
+    in_words,
+    needed_episodes,
+)
+from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
+from isaaclab_arena.storage.json_values import json_line, json_text, plain, read_json
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
 from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import (
@@ -65,6 +80,43 @@ from isaaclab_arena.storage.run.commits import CommitLine, CommitLog, read_commi
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
 from isaaclab_arena.storage.run.job_standing import JobResultStatus
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
+
+# Show the swept keys of a job file as columns of the table of jobs, because a job's name may not tell.
+
+PREFIX = "sweep."
+
+
+def swept_columns(jobs: Sequence[PlanEntry]) -> dict[str, Any]:
+    """Return a column for every swept key, ``sweep.seed``: each job's value, empty for a job that does not sweep it.
+
+    Columns are in the order in which the job file names the keys. Whole numbers, numbers and truth values keep their
+    type where all values of a key have it; anything else is text, lists and mappings as JSON.
+    """
+    keys = dict.fromkeys(key for job in jobs for key in job.config.swept)
+    return {PREFIX + plain_text(key): _column([job.config.swept.get(key) for job in jobs]) for key in keys}
+
+
+def _column(values: Sequence[Any]) -> Any:
+    given = [value for value in values if value is not None]
+    for kind, types in (("boolean", (bool,)), ("Int64", (int,)), ("Float64", (int, float))):
+        if given and all(type(value) in types for value in given) and _fits(given):
+            return pd.array([*values], dtype=kind)
+    return pd.array([None if value is None else _text(value) for value in values], dtype="string")
+
+
+def _fits(given: Sequence[Any]) -> bool:
+    # A seed may have more bits than a column of numbers holds.
+    return all(not isinstance(value, int) or abs(value) < 2**53 for value in given)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# One table of all jobs and one of all episodes, from what is on disk and from nothing else.
+#
+# Whoever merges needs no memory of the run: every rank's commit lines and reports are files, and what the plan
+# promised but no file holds is named as missing. Merging again gives the same tables.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,3 +481,318 @@ def typed_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -
     # Types are fixed, so that a column without a single value is the same in every run.
     typed = (pd.array(list(column), dtype=kind) for column, kind in zip(values, columns.values(), strict=True))
     return pd.DataFrame(dict(zip(columns, typed, strict=True)))
+
+
+# The merged results as files: CSV for people, Parquet for programs, JSON for both. All can be rebuilt.
+#
+# What came out is kept apart from when, where and how fast: the first is the same, byte for byte, however often a run
+# was interrupted and on however many ranks it ran, so two runs can be compared with ``cmp``.
+
+SCHEMA_VERSION = 1
+_OF_EARLIER_VERSIONS = b'  "elsewhere": [],\n'
+"""A line of ``results.json`` in which earlier versions named datasets on other nodes; it was empty on shared disks."""
+TABLES = ("results", "suites", "episodes", "timing", "episode_timing")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, ...]:
+    """Write the tables over earlier ones: ``results``, ``episodes``, ``timing``, ``episode_timing`` and any ``suites``.
+
+    Each is written as CSV and Parquet; ``results.json``, which is written last, holds the jobs once more. A file is
+    complete or is the earlier one. Rows are in order of the plan, then of the episode.
+
+    Returns:
+        The files.
+
+    Raises:
+        StorageError: If one cannot be written.
+    """
+    paths = []
+    for name, content in _contents(merged):
+        paths.append(output_directory / name)
+        write_bytes(paths[-1], content, overwrite=True)
+    return tuple(paths)
+
+
+def stale_tables(output_directory: Path, merged: MergedResults) -> list[Path]:
+    """Return the tables that are missing or hold anything else than a merge gives now, or gave in an earlier version.
+
+    Raises:
+        StorageError: If one cannot be read.
+    """
+    stale = _unlike(output_directory, merged)
+    if stale and bool(merged.jobs[[*PICTURE_COLUMNS]].isna().to_numpy().all()):
+        earlier = replace(merged, jobs=merged.jobs.drop(columns=[*PICTURE_COLUMNS]))
+        return [path for path in _unlike(output_directory, earlier) if path in stale]
+    return stale
+
+
+def _unlike(output_directory: Path, merged: MergedResults) -> list[Path]:
+    paths = ((output_directory / name, content) for name, content in _contents(merged))
+    return [path for path, content in paths if not _holds(path, content)]
+
+
+def results_document(merged: MergedResults) -> dict[str, Any]:
+    """Return what ``results.json`` holds: the jobs, what is missing, and what was read."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": merged.plan.run_id,
+        "config_hash": merged.plan.config_hash,
+        "complete": merged.complete,
+        "jobs": records(merged.jobs),
+        **({"suites": records(merged.suites)} if len(merged.suites) else {}),
+        "missing": merged.missing,
+        "problems": merged.problems,
+        **({"answers": [_answer(each) for each in merged.answers]} if merged.answers else {}),
+        "sources": merged.sources,
+    }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    """Return what ``results.json`` says of a question."""
+    return {
+        **asdict(answer.question),
+        "verdict": answer.verdict,
+        "in_words": in_words(answer),
+        "episodes": answer.episodes,
+        "counts": asdict(answer.counts),
+        "log_e_value": answer.log_e_value,
+        "needed_log_e_value": answer.needed_log_e_value,
+        "by_later_step": answer.is_late,
+        "left_out": answer.left_out,
+        **({"repeated": answer.repeated} if answer.repeated else {}),
+        "unequal": answer.unequal,
+    }
+
+
+def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of a run's results, in the order in which they are written."""
+    jobs, episodes = merged.jobs, merged.episodes
+    swept = [name for name in jobs.columns if name.startswith(PREFIX)]
+    timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | LATENCY_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
+    own = BENCHMARK_COLUMNS | LATENCY_JOB_COLUMNS | QUESTION_JOB_COLUMNS | DISTINCT_COLUMNS | ACTION_COLUMNS
+    of_episodes = QUESTION_EPISODE_COLUMNS | START_COLUMNS | ACTION_COLUMNS
+    tables = {
+        "results": jobs[[*JOB_COLUMNS, *swept, *(name for name in own if name in jobs)]],
+        "episodes": episodes[[*EPISODE_COLUMNS, *(name for name in of_episodes if name in episodes)]],
+        "timing": jobs[["name", *(name for name in timing if name in jobs)]],
+        "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
+    }
+    if len(merged.suites):
+        tables["suites"] = merged.suites
+    # Whoever compares the CSV of two runs with ``cmp`` may have one of a version that told no events.
+    more = {"results": _present(EVENT_JOB_COLUMNS, jobs), "episodes": _present(EVENT_EPISODE_COLUMNS, episodes)}
+    for name in (each for each in TABLES if each in tables):
+        table = pd.DataFrame(tables[name])
+        yield f"{name}.csv", csv_text(table).encode()
+        yield f"{name}.parquet", table.assign(**more.get(name, {})).to_parquet(index=False)
+    yield RESULTS_FILE, json_text(results_document(merged)).encode()
+
+
+def _present(columns: Mapping[str, str], table: pd.DataFrame) -> dict[str, Any]:
+    return {name: table[name] for name in columns if name in table}
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        found = read_whole(path)
+    except StorageError:
+        return False
+    if path.name == RESULTS_FILE:
+        return found.replace(_OF_EARLIER_VERSIONS, b"", 1) == content
+    # Another version of the library writes the same table in other bytes.
+    return found == content or (path.suffix == ".parquet" and _same_table(found, content))
+
+
+def _same_table(found: bytes, content: bytes) -> bool:
+    try:
+        return pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
+    except (OSError, ValueError):
+        # pyarrow says so of what is no Parquet.
+        return False
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """Return a table as CSV whose text neither runs in a spreadsheet nor steers a terminal.
+
+    Text that would be a formula gets an apostrophe in front.
+    """
+    columns = [str(name) for name in table.select_dtypes(["string", "object"])]
+    return table.assign(**{name: _harmless(table, name) for name in columns}).to_csv(index=False)
+
+
+def _harmless(table: pd.DataFrame, column: str) -> pd.Series:
+    values = pd.Series(table[column])
+    texts = [text for text in values.unique() if isinstance(text, str)]
+    # Almost no column has a text that acts, and a table of episodes has many rows.
+    together = "".join(texts)
+    if together.isascii() and together.isprintable() and not any(text.startswith(FORMULA_STARTS) for text in texts):
+        return values
+    changed = {text: harmless for text in texts if (harmless := harmless_text(text)) != text}
+    return values.map(lambda value: changed.get(value, value), na_action="ignore") if changed else values
+
+
+def harmless_text(text: str) -> str:
+    """Return text that a spreadsheet takes for no formula, and that steers no terminal."""
+    plain = plain_text(text, keep_lines=True)
+    return f"'{plain}" if plain.startswith(FORMULA_STARTS) else plain
+
+
+# Read the results of a run from its own tables, which takes a third of the time of merging them again.
+
+
+def stored_results(output_directory: Path) -> MergedResults | None:
+    """Return what `merge_results` gives, from tables that are up to date.
+
+    Args:
+        output_directory: The directory that holds ``run.json``.
+
+    Returns:
+        The results; None where only a merge gives them: the tables are missing, old, damaged or of another version of
+        this program, or questions were asked of the jobs.
+
+    Raises:
+        ConfigError: If the directory is no output of a run.
+    """
+    plan = read_run_plan(output_directory)
+    if plan.questions or not tables_are_current(output_directory):
+        return None
+    try:
+        return _read(output_directory, plan)
+    except (StorageError, ValueError, KeyError, TypeError):
+        # Tables can be rebuilt, so a damaged one is no reason to give up.
+        return None
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None, *, optional: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a table of a run from its Parquet file.
+
+    Args:
+        path: The file.
+        columns: The columns to read; None for all.
+        optional: Columns to read beside them if there are some of that name.
+
+    Raises:
+        DamagedFileError: If it is no such table, or lacks a column.
+        StorageError: If it is absent or cannot be read.
+    """
+    check_plain(path)
+    with storage_errors("read", path):
+        try:
+            there = set(read_schema(path).names) if optional else set()
+            wanted = None if columns is None else [*columns, *(name for name in optional if name in there)]
+            return pd.read_parquet(path, columns=wanted)
+        except (ArrowException, ValueError, KeyError) as error:
+            raise DamagedFileError(f"cannot read {path}: {first_line(error)}") from error
+
+
+def table_of(plan: RunPlan, output_directory: Path) -> Mapping[str, Any]:
+    """Return the content of ``results.json``.
+
+    Raises:
+        DamagedFileError: If it is of another run.
+        StorageError: If it is absent or cannot be read.
+    """
+    document = read_json(output_directory / TABLE)
+    if document["run_id"] != plan.run_id:
+        raise DamagedFileError(f"{output_directory / TABLE} is of another run")
+    return document
+
+
+def check_episodes(jobs: Sequence[Mapping[str, Any]], episodes: pd.DataFrame, output_directory: Path) -> None:
+    """Return if a table of episodes is of the run that it lies in, as far as ``results.json`` says it.
+
+    Args:
+        jobs: What that file holds of each job.
+        episodes: The table.
+        output_directory: The run's directory.
+
+    Raises:
+        DamagedFileError: If a job has another number of episodes, another seed, or episodes of another mean length or
+            return.
+    """
+    if "beyond_decision" in episodes:
+        episodes = pd.DataFrame(episodes[~episodes["beyond_decision"].astype(bool)])
+    by_job = {str(job): own for job, own in episodes.groupby("job")}
+    for job in jobs:
+        own = by_job.pop(job["name"], episodes.iloc[:0])
+        kept = own[(own["outcome"] != Outcome.ERROR).fillna(value=True)]
+        same_seed = bool((own["seed"] == job["seed"]).all())
+        said = [job["episodes"], job["mean_length"], job["mean_return"]]
+        found = [len(own), kept["length"].mean(), kept["return"].mean()]
+        numbers = (pd.array(each, "Float64").to_numpy(float, na_value=np.nan) for each in (said, found))
+        if not (same_seed and np.allclose(*numbers, equal_nan=True)):
+            raise DamagedFileError(
+                f"the table of episodes in {output_directory} does not hold those of '{job['name']}'"
+            )
+    if by_job:
+        raise DamagedFileError(f"the table of episodes in {output_directory} holds job '{min(by_job)}'")
+
+
+def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
+    document = table_of(plan, output_directory)
+    results, timing, episodes, episode_timing = (
+        read_table(output_directory / f"{name}.parquet") for name in ("results", "timing", "episodes", "episode_timing")
+    )
+    jobs = _jobs(results, timing)
+    if plain(records(jobs)) != document["jobs"]:
+        raise DamagedFileError(f"the tables of jobs do not hold what {TABLE} does")
+    check_episodes(document["jobs"], episodes, output_directory)
+    # A run without suites has no table of them; one that lies there is from another time.
+    has_suites = "suites" in document
+    suites = read_table(output_directory / "suites.parquet") if has_suites else typed_table((), SUITE_COLUMNS)
+    return MergedResults(
+        plan=plan,
+        jobs=jobs,
+        suites=pd.concat(
+            [
+                suites[[*SUITE_COLUMNS]],
+                *(_there(suites, columns) for columns in (BENCHMARK_COLUMNS, DISTINCT_COLUMNS, ACTION_COLUMNS)),
+            ],
+            axis="columns",
+        ),
+        episodes=pd.concat(
+            [
+                episodes[[*EPISODE_COLUMNS]],
+                episode_timing[[*EPISODE_TIMING_COLUMNS]],
+                _there(episodes, EVENT_EPISODE_COLUMNS),
+                _there(episodes, START_COLUMNS),
+                _there(episodes, ACTION_COLUMNS),
+            ],
+            axis="columns",
+        ),
+        missing=tuple(
+            MissingEpisodes(
+                job=each["job"],
+                rank=each["rank"],
+                status=JobResultStatus(each["status"]),
+                episode_indices=tuple(each["episode_indices"]),
+            )
+            for each in document["missing"]
+        ),
+        problems=tuple(document["problems"]),
+        complete=document["complete"],
+        sources=document["sources"],
+    )
+
+
+def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of jobs in the order in which it is made, from the two that it is written as."""
+    parts = [
+        results[[*JOB_COLUMNS]],
+        timing[[*JOB_TIMING_COLUMNS]],
+        results[[name for name in results.columns if name.startswith(PREFIX)]],
+        _there(results, BENCHMARK_COLUMNS),
+        _there(results, LATENCY_JOB_COLUMNS),
+        _there(timing, SERVER_JOB_TIMING_COLUMNS),
+        _there(timing, LATENCY_JOB_TIMING_COLUMNS),
+        _there(results, EVENT_JOB_COLUMNS),
+        _there(results, DISTINCT_COLUMNS),
+        _there(results, ACTION_COLUMNS),
+    ]
+    return pd.concat(parts, axis="columns")
+
+
+def _there(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+    """Return those of some columns that a table has, which it has where there was something to say."""
+    return pd.DataFrame(table[[name for name in columns if name in table]])

@@ -1,5 +1,6 @@
-"""The rows of the results: one per job, one per episode."""
+"""The rows of the results: one per job, one per episode, one per suite."""
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -10,20 +11,39 @@ import numpy as np
 
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.results.clusters import ScoredEpisodes
-from isaaclab_arena.results.columns import PICTURE_COLUMNS
-from isaaclab_arena.results.conditions import alike_starts, condition_key
-from isaaclab_arena.results.statistics import Interval, rate_bounds, standard_deviation
-from isaaclab_arena.results.stopping.answers import Answer
-from isaaclab_arena.results.stopping.anytime import rate_interval
-from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
-from isaaclab_arena.results.stopping.wording import verdict_in_words
+from isaaclab_arena.results.columns import (
+    ACTION_COLUMNS,
+    BENCHMARK_COLUMNS,
+    DISTINCT_COLUMNS,
+    PICTURE_COLUMNS,
+    SIMULATION_COLUMNS,
+    SUITE_COLUMNS,
+)
+from isaaclab_arena.results.statistics import (
+    Interval,
+    ScoredEpisodes,
+    mean_of_tasks,
+    rate_bounds,
+    rate_interval,
+    standard_deviation,
+    together,
+)
+from isaaclab_arena.results.stopping import (
+    Answer,
+    alike_starts,
+    condition_key,
+    error_streak,
+    nothing_but_errors,
+    verdict_in_words,
+)
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitLine
-from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible, StartUp
+from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible, ServerUsage, StartUp
 from isaaclab_arena.storage.run.job_standing import JobResultStatus, JobStanding, job_standing
 from isaaclab_arena.storage.run.run_plan import PlanEntry
+
+# The rows of the results: one per job, one per episode.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,3 +435,222 @@ def _latest(evidence: JobEvidence) -> list[JobReport]:
     """Return the reports of the last attempt that worked on the job."""
     last = max((report.attempt for report in evidence.reports), default=0)
     return [report for report in evidence.reports if report.attempt == last]
+
+
+# What a job's row has besides in runs with late answers, or with a policy server.
+
+
+def server_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in a run with a policy server: what it asked, and the load of its servers."""
+    reports = [report for report in evidence.reports if report.policy_server is not None]
+    if not reports:
+        return {}
+    used = sum((report.policy_server or ServerUsage() for report in reports), ServerUsage())
+    return {
+        "server_queries": used.queries,
+        "server_entries": used.entries,
+        "server_offered_per_s": used.seen_entries / used.seen_s if used.seen_s > 0 else None,
+        "server_batch_fill": used.entries / used.call_entries if used.call_entries > 0 else None,
+        "server_queue_ms": 1000.0 * used.queue_s / used.queries if used.queries else None,
+        "server_busy_share": used.seen_busy_s / used.seen_s if used.seen_s > 0 else None,
+    }
+
+
+def latency_cells(evidence: JobEvidence) -> dict[str, Any]:
+    """Return what a job's row has besides in a run with late answers: what was assumed, and what it came to.
+
+    Means over episodes count each control step alike. How long queries really took stands beside them.
+    """
+    config, delays = evidence.job.config.latency, evidence.job.latency
+    if config is None:
+        return {}
+    times_s = [each for report in evidence.reports for each in report.query_s or ()]
+    p50, p95 = (float(1000 * each) for each in np.percentile(times_s, (50, 95))) if times_s else (None, None)
+    return {
+        "latency": None if delays is None else str(delays),
+        "meanwhile": str(config.meanwhile),
+        **_asked(evidence),
+        "measured_latency_p50_ms": p50,
+        "measured_latency_p95_ms": p95,
+    }
+
+
+def _asked(evidence: JobEvidence) -> dict[str, float | None]:
+    """Return how many actions were stale and how often the policy was asked; where the world waits, by its pace."""
+    pace = next((report.query_pace for report in evidence.reports if report.query_pace is not None), None)
+    lengths = [line.episode_length for line in evidence.lines]
+    if pace is not None:
+        return {"stale_action_share": 0.0 if lengths else None, "queries_per_s": pace.queries_per_s(lengths)}
+    return {
+        "stale_action_share": _mean_over_steps(evidence.lines, "latency.stale_share"),
+        "queries_per_s": _mean_over_steps(evidence.lines, "latency.queries_per_s"),
+    }
+
+
+def _mean_over_steps(lines: Sequence[CommitLine], metric: str) -> float | None:
+    measured = [(line.metrics[metric] or 0.0, line.episode_length) for line in lines if metric in line.metrics]
+    steps = sum(length for _, length in measured)
+    return sum(value * length for value, length in measured) / steps if steps else None
+
+
+# The one row of a whole suite: the mean of its tasks' rates, each weighing the same, and all episodes together.
+#
+# What decides the numbers of benchmarks beside the policy is told for suites and for single jobs alike.
+
+
+def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return column to type of the table that rows of suites make."""
+    simulation: dict[str, str] = {}
+    if any("environment_sha256" in row for row in rows):
+        simulation = BENCHMARK_COLUMNS
+    elif any(row["protocol"] is not None or row["engine"] is not None for row in rows):
+        simulation = SIMULATION_COLUMNS
+    repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
+    actions = ACTION_COLUMNS if any(row["saturated_action_share"] is not None for row in rows) else {}
+    return SUITE_COLUMNS | simulation | (DISTINCT_COLUMNS if repeats else {}) | actions
+
+
+def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
+    """Return one row per suite of the plan, in its order.
+
+    Args:
+        evidence: What the disk says of every job of the plan; those that are in no suite are left out.
+
+    Returns:
+        The columns `SUITE_COLUMNS`, `SIMULATION_COLUMNS` or `BENCHMARK_COLUMNS`, `DISTINCT_COLUMNS` and
+        `ACTION_COLUMNS`.
+    """
+    members: dict[str, list[JobEvidence]] = {}
+    for each in evidence:
+        if each.job.config.suite is not None:
+            members.setdefault(each.job.config.suite.name, []).append(each)
+    return [_row(name, jobs) for name, jobs in members.items()]
+
+
+def benchmark_cells(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
+    """Return what decides the numbers of jobs beside their policy; nothing for environments of this package.
+
+    Args:
+        jobs: One job, or the tasks of a suite. Where they, or ranks and attempts of one, say different things, all of
+            these are told.
+
+    Returns:
+        The columns `BENCHMARK_COLUMNS`.
+    """
+    if not any(map(_is_of_another_package, _told(jobs))):
+        return {}
+    hashes = [UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs]
+    return {**_simulation(jobs), "environment_sha256": _together({each for each in hashes if each is not None})}
+
+
+def simulation_in_words(row: Mapping[str, Any]) -> str:
+    """Return by which protocol and on which engine a suite was played, nothing where its row says neither."""
+    protocol, engine = row.get("protocol"), row.get("engine")
+    words = [f"by protocol {protocol}"] if protocol else []
+    return " ".join([*words, *([f"on {engine}"] if engine else [])])
+
+
+def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
+    rows = [job_row(job) for job in jobs]
+    first = jobs[0].job.config
+    return {
+        "name": name,
+        "suite": None if first.suite is None else first.suite.suite,
+        "policy": first.policy_type,
+        "checkpoint": _common(rows, "checkpoint", otherwise=None),
+        "policy_sha256": _common(rows, "policy_sha256", otherwise=UNKNOWN),
+        "seed": first.seed,
+        "status": str(_status({JobResultStatus(row["status"]) for row in rows})),
+        "tasks": len(rows),
+        **{key: _sum(rows, key) for key in ("planned", "episodes", "errors", "missing", "cut")},
+        **_rates([job.scored for job in jobs]),
+        **_bounds(rows),
+        "reproducible": _weakest_promise(rows),
+        **(benchmark_cells(jobs) or _simulation(jobs)),
+        "saturated_action_share": saturated_share(
+            (line.saturated_action_share, line.episode_length) for job in jobs for line in job.lines
+        ),
+    }
+
+
+def _rates(tasks: Sequence[ScoredEpisodes]) -> dict[str, Any]:
+    """Return both rates. There is no mean of the tasks before each of them has one: it would be that of others."""
+    everything, interval = together(tasks), mean_of_tasks(tasks)
+    pooled = everything.wilson()
+    known = [task.rate for task in tasks if task.rate is not None]
+    return {
+        "scored": len(everything),
+        "successes": everything.successes if len(everything) else None,
+        "mean_rate": sum(known) / len(known) if len(known) == len(tasks) else None,
+        "mean_low": interval.low if interval else None,
+        "mean_high": interval.high if interval else None,
+        "pooled_rate": everything.rate,
+        "pooled_low": pooled.low if pooled else None,
+        "pooled_high": pooled.high if pooled else None,
+        "distinct_conditions": everything.num_distinct,
+    }
+
+
+def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the mean of the tasks if every error and missing episode had failed, and if each had succeeded."""
+    bounds: dict[str, float | None] = {}
+    for side in ("lower", "upper"):
+        total = _sum(rows, f"success_rate_{side}_bound")
+        bounds[f"mean_{side}_bound"] = None if total is None else total / len(rows)
+    return bounds
+
+
+def _simulation(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
+    """Return what decides the numbers beside the policy: `SIMULATION_COLUMNS`."""
+    told = _told(jobs)
+    names = sorted({name for each in told for name in each} - {"environment"})
+    found = {name: sorted({each.get(name) for each in told}, key=str) for name in names}
+    named = {
+        name: " | ".join(each or "nothing" for each in found[name]) if name in found else None
+        for name in ("protocol", "engine")
+    }
+    if not any(map(_is_of_another_package, told)) and named == {"protocol": None, "engine": None}:
+        return {**named, "simulated_by": None}
+    rest = {name: values[0] if len(values) == 1 else values for name, values in found.items() if name not in named}
+    return {**named, "simulated_by": json_line(rest)}
+
+
+def _together(hashes: set[str]) -> str | None:
+    """Return one hash for those of all tasks, which is that of a job where there is one."""
+    if len(hashes) < 2 or UNKNOWN in hashes:
+        return UNKNOWN if UNKNOWN in hashes else next(iter(hashes), None)
+    return hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()
+
+
+def _told(jobs: Sequence[JobEvidence]) -> list[Mapping[str, str]]:
+    return [report.simulated_by for job in jobs for report in job.reports if report.simulated_by is not None]
+
+
+def _is_of_another_package(told: Mapping[str, str]) -> bool:
+    # Environments of this package run on its own versions, which the plan has; others name their interpreter's.
+    return "python" in told
+
+
+def _status(statuses: set[JobResultStatus]) -> JobResultStatus:
+    if len(statuses) == 1:
+        return next(iter(statuses))
+    return JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
+
+
+def _weakest_promise(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the weakest of what is promised of the tasks, None while one of them has promised nothing."""
+    promises = {row.get("reproducible") for row in rows}
+    if None in promises:
+        return None
+    return str(Reproducible.PLAN if Reproducible.PLAN in promises else Reproducible.BITWISE)
+
+
+def _common(rows: Sequence[Mapping[str, Any]], key: str, *, otherwise: str | None) -> Any:
+    values = {row[key] for row in rows}
+    return values.pop() if len(values) == 1 else otherwise
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """Return a sum over the tasks, None where one of them is not known."""
+    known = [row[key] for row in rows if row.get(key) is not None]
+    return sum(known) if len(known) == len(rows) else None

@@ -1,10 +1,23 @@
-"""Success rates with their uncertainty. Pure functions; no tables, no files."""
+"""Success rates with their uncertainty: at a fixed end, at every look, and over shared conditions. Pure functions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from scipy.special import betaincinv, ndtri
+import numpy as np
+from scipy.special import betaincc, betaincinv, betaln, gammaln, ndtri, stdtrit, xlogy
+
+from isaaclab_arena.results.stopping import (
+    PRIOR,
+    PairCounts,
+    RateCounts,
+    draw_of,
+    log_e_value_of_difference,
+    log_e_value_of_rate,
+)
+
+# Success rates with their uncertainty. Pure functions; no tables, no files.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,3 +171,288 @@ def _score_interval(rate: float, trials: float, confidence: float) -> Interval:
 def _check(successes: int, trials: int) -> None:
     if not 0 <= successes <= trials:
         raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
+
+
+# Intervals that hold at every look, however often one looks, and e-values of many streams. Pure functions.
+#
+# A test for a fixed number of episodes is wrong if one stops as soon as it says yes. An interval here holds whatever
+# the evidence of `e_values` has not refuted.
+
+_HALVINGS = 60
+_Outcomes = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def log_e_value(wins: int, losses: int, *, one_sided: bool = False) -> float:
+    """Return the logarithm of the e-value against "neither policy is better"; decided once it reaches log(1 / alpha).
+
+    Pairs in which both policies came out the same say nothing, and are not counted.
+
+    Args:
+        wins: Pairs in which the first policy alone succeeded.
+        losses: Pairs in which the second policy alone succeeded.
+        one_sided: Whether only "the first is better" is to be found; then it is found sooner.
+    """
+    wealth = log_e_value_of_rate(RateCounts(successes=wins, trials=wins + losses), 0.5)
+    if not one_sided:
+        return wealth
+    # The prior on the better half alone, where it has twice the weight.
+    above_half = float(betaincc(PRIOR + wins, PRIOR + losses, 0.5))
+    return wealth + math.log(2.0 * above_half) if above_half > 0.0 else -math.inf
+
+
+def log_e_values(wins: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """Return `log_e_value` of many streams at once. Shapes: (num_streams,)."""
+    return log_e_values_of_rate(wins, losses, 0.5)
+
+
+def log_e_values_of_rate(successes: np.ndarray, failures: np.ndarray, rate: float) -> np.ndarray:
+    """Return `log_e_value_of_rate` of many streams at once. Shapes: (num_streams,)."""
+    mixture = betaln(PRIOR + successes, PRIOR + failures) - betaln(PRIOR, PRIOR)
+    return mixture - xlogy(successes, rate) - xlogy(failures, 1.0 - rate)
+
+
+def log_e_values_of_difference(
+    wins: np.ndarray, losses: np.ndarray, alike: np.ndarray, difference: float
+) -> np.ndarray:
+    """Return `log_e_value_of_difference` of many streams at once.
+
+    Args:
+        wins: Pairs in which the first policy alone succeeded. Shape: (num_streams,), like the other two.
+        losses: Pairs in which the second policy alone succeeded.
+        alike: Pairs in which both came out the same.
+        difference: The first rate less the second that it is evidence against, -1 to 1.
+    """
+    outcomes = (wins, losses, alike)
+    return _log_mixture_of_three(outcomes) - _highest_log_likelihood(outcomes, difference)
+
+
+def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
+    """Return the interval of a success rate that holds at every look at once, with a confidence of 1 - alpha.
+
+    These are the rates against which the evidence has not reached 1 / alpha. Without trials it is 0 to 1.
+
+    Raises:
+        ValueError: If a count is negative, there are more successes than trials, or ``alpha`` is no chance.
+    """
+    counts, refuted = RateCounts(successes=successes, trials=trials), _refuted_from(alpha)
+    return _around(
+        successes / trials if trials else 0.5, lambda rate: log_e_value_of_rate(counts, rate) < refuted, ends=(0.0, 1.0)
+    )
+
+
+def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
+    """Return the interval of the first rate less the second that holds at every look; see `rate_interval`."""
+    refuted = _refuted_from(alpha)
+    return _around(
+        counts.difference or 0.0,
+        lambda difference: log_e_value_of_difference(counts, difference) < refuted,
+        ends=(-1.0, 1.0),
+    )
+
+
+def _log_mixture_of_three(outcomes: _Outcomes) -> np.ndarray:
+    wins, losses, alike = outcomes
+    mixture = gammaln(PRIOR + wins) + gammaln(PRIOR + losses) + gammaln(PRIOR + alike) - 3.0 * gammaln(PRIOR)
+    return mixture + gammaln(3.0 * PRIOR) - gammaln(3.0 * PRIOR + wins + losses + alike)
+
+
+def _highest_log_likelihood(outcomes: _Outcomes, difference: float) -> np.ndarray:
+    """Return the likelihood's logarithm for the likeliest distribution whose first chance less the second is given."""
+    wins, losses, alike = outcomes
+    total = wins + losses + alike
+    # The derivative by the second chance is zero at the larger root of a quadratic.
+    linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * alike * difference
+    constant = losses * difference * (1.0 - difference)
+    rooted = np.sqrt(np.maximum(linear * linear + 8.0 * total * constant, 0.0))
+    root = (linear + rooted) / (4.0 * np.maximum(total, 1))
+    second = np.minimum(np.maximum(root, max(0.0, -difference)), (1.0 - difference) / 2.0)
+    first, neither = np.maximum(second + difference, 0.0), np.maximum(1.0 - 2.0 * second - difference, 0.0)
+    return xlogy(wins, first) + xlogy(losses, second) + xlogy(alike, neither)
+
+
+def _around(best: float, is_inside: Callable[[float], bool], *, ends: tuple[float, float]) -> Interval:
+    """Return the interval of what is inside, which holds ``best``."""
+
+    def last_inside(outer: float) -> float:
+        if is_inside(outer):
+            return outer
+        inner = best
+        for _ in range(_HALVINGS):
+            middle = (inner + outer) / 2.0
+            inner, outer = (middle, outer) if is_inside(middle) else (inner, middle)
+        return inner
+
+    return Interval(low=last_inside(ends[0]), high=last_inside(ends[1]))
+
+
+def _refuted_from(alpha: float) -> float:
+    """Return the logarithm of the evidence that refutes at a level."""
+    if not 0.0 < alpha < 1.0:
+        raise ValueError(f"alpha must be between 0 and 1, got {alpha:g}")
+    return -math.log(alpha)
+
+
+# Rates and means of episodes that share conditions: what such episodes say is less than as many different ones do.
+#
+# Episodes of equal conditions are one episode played again where the policy draws nothing, and are more alike than
+# others where it does. Pure functions.
+
+_IMAGINARY = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredEpisodes:
+    """Episodes that say whether they succeeded.
+
+    Attributes:
+        success: 1 and 0. Shape: (num_episodes,), float.
+        conditions: What each started from, by its `condition_key`.
+    """
+
+    success: np.ndarray
+    conditions: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.success)
+
+    @property
+    def successes(self) -> int:
+        """Episodes that succeeded."""
+        return int(self.success.sum())
+
+    @property
+    def rate(self) -> float | None:
+        """Their share, None without episodes."""
+        return success_rate(self.successes, len(self))
+
+    @cached_property
+    def num_distinct(self) -> int:
+        """How many different conditions were drawn for them."""
+        return len(set(map(draw_of, self.conditions)))
+
+    @property
+    def are_distinct(self) -> bool:
+        """Whether each has conditions of its own."""
+        return self.num_distinct == len(self)
+
+    @cached_property
+    def design_effect(self) -> float:
+        """How many of them say as much as one with conditions of its own."""
+        return design_effect(self.success, self.conditions, is_rate=True)
+
+    def wilson(self) -> Interval | None:
+        """Return Wilson's interval of their rate, None without episodes."""
+        return wilson_interval(self.successes, len(self), design_effect=self.design_effect)
+
+    def clopper_pearson(self) -> Interval | None:
+        """Return the interval of Clopper and Pearson, None without episodes."""
+        return clopper_pearson_interval(self.successes, len(self), design_effect=self.design_effect)
+
+    def first_of_each(self) -> "ScoredEpisodes":
+        """Return the first episode of each condition."""
+        _, first = np.unique(draws_of(self.conditions), return_index=True)
+        conditions = [self.conditions[int(at)] for at in first]
+        return ScoredEpisodes(success=self.success[first], conditions=conditions)
+
+
+def together(parts: Sequence[ScoredEpisodes]) -> ScoredEpisodes:
+    """Return the episodes of several jobs as those of one."""
+    return ScoredEpisodes(
+        success=np.concatenate([np.zeros(0), *(part.success for part in parts)]),
+        conditions=[condition for part in parts for condition in part.conditions],
+    )
+
+
+def mean_of_tasks(tasks: Sequence[ScoredEpisodes]) -> Interval | None:
+    """Return the interval of the mean of tasks' rates, see `mean_rate_interval`; tasks may share conditions."""
+    if not all(map(len, tasks)):
+        return None
+    everything = together(tasks)
+    strata = np.repeat(np.arange(len(tasks)), [len(task) for task in tasks])
+    effect = design_effect(everything.success, everything.conditions, strata=strata, is_rate=True)
+    return mean_rate_interval([(task.successes, len(task)) for task in tasks], design_effect=effect)
+
+
+def draws_of(conditions: Iterable[str]) -> np.ndarray:
+    """Return the number of each episode's draw, see `draw_of`, in order of appearance. Shape: (num_episodes,), int."""
+    return _numbered(map(draw_of, conditions))
+
+
+def design_effect(
+    values: np.ndarray, conditions: Sequence[str], *, strata: np.ndarray | None = None, is_rate: bool = False
+) -> float:
+    """Return how many times the variance of a mean is that of as many episodes with conditions of their own.
+
+    The variance is that of a sample of conditions, from the sums over their episodes (the linearised variance of a
+    ratio: Cochran 1977, Sampling Techniques, chapter 6; for intervals of rates Korn & Graubard 1998, Survey Methodology
+    24, 193, with the square of Student's quantile over the normal one for few conditions). The result lies between 1
+    and what it is where the conditions alone decide: then each of them counts once. The latter also where all episodes
+    of a task have the same conditions, and where all values are equal, which both say nothing of the variance; but that
+    tasks have to do with each other is taken from values alone.
+
+    A rate near 0 or 1 hangs on a few conditions, whose spread looks too small. So a rate gets two imaginary conditions,
+    each a twentieth of a real one: one that always succeeds, and one that never does.
+
+    Args:
+        values: What is averaged: 0 and 1, or differences. Shape: (num_episodes,).
+        conditions: What each episode started from, by its `condition_key`.
+        strata: The task of each episode, where the mean is that of the tasks' means. Shape: (num_episodes,), int.
+        is_rate: Whether the values are 0 and 1.
+    """
+    groups = draws_of(conditions)
+    num_groups = int(groups.max(initial=-1)) + 1
+    if num_groups == len(groups):
+        return 1.0
+    strata = np.zeros(len(groups), int) if strata is None else strata
+    sizes = np.bincount(strata)
+    weights = 1.0 / (len(sizes) * sizes[strata])
+    most, alone = (
+        float((np.bincount(each, weights) ** 2).sum() / (weights**2).sum()) for each in (groups, _numbered(conditions))
+    )
+
+    # The spread of episodes within tasks, and of the sums of conditions.
+    means = np.bincount(strata, values) / sizes
+    residuals = values - means[strata]
+    spread = np.where(sizes > 1, np.bincount(strata, residuals**2) / np.maximum(sizes - 1, 1), values.var())
+    independent = float((weights**2 * spread[strata]).sum())
+    pairs, members = np.unique(strata * num_groups + groups, return_inverse=True)
+    conditions_of_task = np.bincount(pairs // num_groups)
+    if ((conditions_of_task == 1) & (sizes > 1)).any():
+        return most
+    if independent == 0.0:
+        return alone
+    corrections = conditions_of_task / np.maximum(conditions_of_task - 1, 1)
+    shares = weights * residuals * np.sqrt(corrections)[strata]
+    clustered = float((np.bincount(groups, shares) ** 2).sum())
+    if is_rate:
+        squares = np.bincount(pairs // num_groups, np.bincount(members, weights) ** 2) / conditions_of_task
+        clustered += _IMAGINARY * float((corrections * squares * ((1.0 - means) ** 2 + means**2)).sum())
+
+    freedom = max(num_groups - len(sizes), int(conditions_of_task.min()) - 1)
+    few = float(stdtrit(freedom, 0.975) / ndtri(0.975)) ** 2 if freedom > 0 else math.inf
+    return min(max(few * clustered / independent, 1.0), most)
+
+
+def means_of_draws(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return the mean of the values of each draw; where all are different, the values. Shape: (number of draws,)."""
+    sizes = np.bincount(draws)
+    if sizes.max(initial=0) <= 1:
+        return values
+    return (np.bincount(draws, values) / np.maximum(sizes, 1))[sizes > 0]
+
+
+def influences(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return a value per draw: their mean is that of all values, and varies as it does when conditions are drawn anew.
+
+    Where all draws are different these are the values. Shape: (number of draws,).
+    """
+    sizes = np.bincount(draws)
+    if sizes.max(initial=0) <= 1:
+        return values
+    sums, mean, sizes = np.bincount(draws, values)[sizes > 0], values.mean(), sizes[sizes > 0]
+    return mean + len(sizes) * (sums - sizes * mean) / len(values)
+
+
+def _numbered(texts: Iterable[str]) -> np.ndarray:
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], int)

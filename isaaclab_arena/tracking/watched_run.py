@@ -9,11 +9,11 @@ from typing import Any
 from isaaclab_arena.errors import first_line
 from isaaclab_arena.interfaces.content import holds_secret
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.console import job_settings
 from isaaclab_arena.results.freshness import sizes_of_sources
-from isaaclab_arena.results.grouping import job_settings
 from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
 from isaaclab_arena.results.rows import JobEvidence, answer_cells, distinct_cells, job_row, repeats_in_words
-from isaaclab_arena.results.stopping.answers import Answer
+from isaaclab_arena.results.stopping import Answer
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts, times_rerun
 from isaaclab_arena.storage.run.commits import CommitLog, read_commits

@@ -8,8 +8,7 @@ from typing import Any
 from isaaclab_arena.analysis.arms import Arm, ReadRun, read_run
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.interfaces.episode import EpisodeEvents
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.merge import merge_results, write_tables
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 

@@ -1,7 +1,7 @@
 import dataclasses
 
 from isaaclab_arena.analysis.arms import UnequalConditions, differences_of_tasks, match
-from isaaclab_arena.results.stopping.counts import PairCounts
+from isaaclab_arena.results.stopping import PairCounts
 from tests.analysis.recorded_runs import arm_of
 
 

@@ -12,9 +12,9 @@ ALLOWED = {
     "evaluation/verification.py",
     "cli/commands/compare.py",
     "report/writing.py",
-    "results/result_files.py",
-    "results/stopping/watch.py",
-    "results/stored.py",
+    "results/merge.py",
+    "results/commit_watch.py",
+    "results/merge.py",
     "tracking/live.py",
     "tracking/tensorboard_tracker.py",
 }

@@ -14,7 +14,7 @@ _PRELOADED = (
     "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy", "gr00t.policy.gr00t_policy",
     "isaaclab_arena.sim.warp.backend", "isaaclab_arena.sim.warp.cameras",
     "isaaclab_arena.environments.arena.builder", "isaaclab_arena.environments.arena.builder",
-    "isaaclab_arena.policy.scripted", "isaaclab_arena.results.merge", "isaaclab_arena.results.summary",
+    "isaaclab_arena.policy.scripted", "isaaclab_arena.results.merge", "isaaclab_arena.results.console",
     "isaaclab_arena.report.writing", "isaaclab_arena.evaluation.replaying",
     "pyarrow.dataset", "typeguard", "tyro._backends._tyro_backend", "torch.export", "torch.onnx._internal.exporter",
     "onnxscript.function_libs.torch_lib", "networkx",

@@ -7,8 +7,8 @@ import pytest
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.report.groups import EvidenceCurve, evidence_curve
-from isaaclab_arena.results.stopping.answers import Answering
-from isaaclab_arena.results.stopping.anytime import log_e_value, log_e_values_of_difference
+from isaaclab_arena.results.statistics import log_e_value, log_e_values_of_difference
+from isaaclab_arena.results.stopping import Answering
 from tests.analysis.recorded_runs import write_run
 
 QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=100)

@@ -8,9 +8,7 @@ import pytest
 from isaaclab_arena.config.schema import Meanwhile
 from isaaclab_arena.report.page import ReportedRun, page_of
 from isaaclab_arena.report.writing import html_of
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
-from isaaclab_arena.results.stored import stored_results
+from isaaclab_arena.results.merge import merge_results, stored_results, write_tables
 from tests.results.late_runs import LATE, write_late_run
 
 

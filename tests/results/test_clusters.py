@@ -4,22 +4,20 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
-from isaaclab_arena.results.clusters import (
+from isaaclab_arena.results.statistics import (
+    Interval,
     ScoredEpisodes,
+    clopper_pearson_interval,
     design_effect,
     draws_of,
     influences,
     mean_of_tasks,
+    mean_rate_interval,
     means_of_draws,
     together,
-)
-from isaaclab_arena.results.conditions import condition_key
-from isaaclab_arena.results.statistics import (
-    Interval,
-    clopper_pearson_interval,
-    mean_rate_interval,
     wilson_interval,
 )
+from isaaclab_arena.results.stopping import condition_key
 
 
 def scored(success, places, environment: str = "lift") -> ScoredEpisodes:

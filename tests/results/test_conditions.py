@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from isaaclab_arena.results.conditions import alike_starts, condition_key, draw_of
+from isaaclab_arena.results.stopping import alike_starts, condition_key, draw_of
 from tests.results.evidence import commit_lines
 
 

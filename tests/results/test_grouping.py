@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.grouping import GROUPS_FILE, group_by, groups_table, write_groups
+from isaaclab_arena.results.console import GROUPS_FILE, group_by, groups_table, write_groups
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report

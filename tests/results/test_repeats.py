@@ -12,15 +12,18 @@ from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.schema import Question, SuiteMember
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.results.columns import EPISODE_COLUMNS, JOB_COLUMNS
-from isaaclab_arena.results.exports.lerobot import export_lerobot
-from isaaclab_arena.results.grouping import GROUP_COLUMNS, group_by, groups_table
-from isaaclab_arena.results.merge import merge_results, records
-from isaaclab_arena.results.result_files import results_document, stale_tables, write_tables
-from isaaclab_arena.results.statistics import wilson_interval
-from isaaclab_arena.results.stopping.anytime import rate_interval
-from isaaclab_arena.results.stopping.counts import PairCounts
-from isaaclab_arena.results.stored import stored_results
-from isaaclab_arena.results.summary import caveats
+from isaaclab_arena.results.console import GROUP_COLUMNS, caveats, group_by, groups_table
+from isaaclab_arena.results.exports import export_lerobot
+from isaaclab_arena.results.merge import (
+    merge_results,
+    records,
+    results_document,
+    stale_tables,
+    stored_results,
+    write_tables,
+)
+from isaaclab_arena.results.statistics import rate_interval, wilson_interval
+from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.run.run_plan import read_run_plan, write_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report

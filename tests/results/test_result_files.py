@@ -6,7 +6,7 @@ import io
 import pandas as pd
 import pytest
 
-from isaaclab_arena.results.result_files import csv_text
+from isaaclab_arena.results.merge import csv_text
 from tests.security.test_names import WICKED, steers
 
 

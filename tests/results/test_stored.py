@@ -4,8 +4,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from isaaclab_arena.results.merge import MergedResults, merge_results
-from isaaclab_arena.results.stored import stored_results
+from isaaclab_arena.results.merge import MergedResults, merge_results, stored_results
 from tests.analysis.recorded_runs import failed_by, write_all_tables, write_run
 from tests.results.evidence import commit_lines, write_lines
 from tests.results.late_runs import write_late_run

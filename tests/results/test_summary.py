@@ -7,11 +7,9 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.results.columns import PICTURE_COLUMNS
+from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import stale_tables, write_tables
-from isaaclab_arena.results.summary import print_summary
-from isaaclab_arena.results.table import MAX_JOBS_SHOWN
+from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 

@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.evaluation.console import results_console, show_results
+from isaaclab_arena.results.console import console_table, fitting_columns, print_summary, table_columns
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.summary import print_summary
-from isaaclab_arena.results.table import console_table, fitting_columns, table_columns
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.results.late_runs import write_late_run

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.merge import merge_results, write_tables
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from isaaclab_arena.storage.run.run_plan import read_run_plan
 from isaaclab_arena.tracking.watched_run import MAX_FILMS_OF_A_JOB, OpenedTracker, WatchedRun, tracked_run

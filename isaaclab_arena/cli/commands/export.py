@@ -13,10 +13,10 @@ from isaaclab_arena.registry import imported
 
 # Entries are text, so that a format pays only for what it needs.
 _FORMATS = {
-    "arena": "isaaclab_arena.results.exports.arena:export_arena",
+    "arena": "isaaclab_arena.results.exports:export_arena",
     "robomimic": "isaaclab_arena.evaluation.gym_ids.robomimic_export:export_robomimic",
-    "lerobot": "isaaclab_arena.results.exports.lerobot:export_lerobot",
-    "rerun": "isaaclab_arena.results.exports.rerun_recordings:export_rerun",
+    "lerobot": "isaaclab_arena.results.exports:export_lerobot",
+    "rerun": "isaaclab_arena.results.rerun_recordings:export_rerun",
     "wandb": "isaaclab_arena.tracking.exporting:export_wandb",
     "tensorboard": "isaaclab_arena.tracking.exporting:export_tensorboard",
     "mlflow": "isaaclab_arena.tracking.exporting:export_mlflow",

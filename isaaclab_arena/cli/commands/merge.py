@@ -9,11 +9,9 @@ import tyro
 from isaaclab_arena.cli.json_output import stdout_for_json
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.results.console import group_by, groups_table, print_summary, write_groups
 from isaaclab_arena.results.freshness import TABLE
-from isaaclab_arena.results.grouping import group_by, groups_table, write_groups
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
-from isaaclab_arena.results.summary import print_summary
+from isaaclab_arena.results.merge import merge_results, write_tables
 from isaaclab_arena.storage.atomic import read_whole
 
 

@@ -9,12 +9,9 @@ from typing import Any
 
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.checkpoints import STEP
-from isaaclab_arena.results.clusters import ScoredEpisodes, together
-from isaaclab_arena.results.merge import merge_results, records, scored_by_job
+from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
 from isaaclab_arena.results.rows import of_conditions, scored_episodes
-from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.results.stored import stored_results
-from isaaclab_arena.results.swept import PREFIX
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 
 # Hold the success of a job at one step of a training.

@@ -18,9 +18,7 @@ from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditi
 from isaaclab_arena.evaluation.watching.curve import Score, points_of, scores_of
 from isaaclab_arena.evaluation.watching.watcher import Evaluate, Ledger, Outcome, Verdict, runner_directory
 from isaaclab_arena.nested import set_at, value_at
-from isaaclab_arena.results.merge import keys_in, merge_results, records
-from isaaclab_arena.results.stored import stored_results
-from isaaclab_arena.results.swept import PREFIX
+from isaaclab_arena.results.merge import PREFIX, keys_in, merge_results, records, stored_results
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned

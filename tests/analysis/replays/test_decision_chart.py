@@ -15,7 +15,7 @@ from isaaclab_arena.analysis.picture import (
     verdict_in_words,
 )
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.stopping.answers import Verdict
+from isaaclab_arena.results.stopping import Verdict
 from tests.analysis.recorded_runs import arm_of
 
 QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=1_000)

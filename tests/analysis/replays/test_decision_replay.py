@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.analysis.arms import Arm
 from isaaclab_arena.analysis.decision_replay import replay_decision
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.stopping.answers import Answering, FinishedEpisode, Verdict
+from isaaclab_arena.results.stopping import Answering, FinishedEpisode, Verdict
 from tests.analysis.recorded_runs import arm_of
 
 QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=1_000)

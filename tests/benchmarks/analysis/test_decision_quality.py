@@ -21,7 +21,7 @@ from benchmarks.analysis.decision_quality import (
     streams,
 )
 from isaaclab_arena.analysis.rates import mcnemar_mid_p
-from isaaclab_arena.results.stopping.anytime import log_e_values
+from isaaclab_arena.results.statistics import log_e_values
 
 EQUAL = Setting(first=0.7, second=0.7, agreement=0.5)
 UNEQUAL = Setting(first=0.9, second=0.7, agreement=0.5)

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from isaaclab_arena.evaluation.watching.curve import Point
-from isaaclab_arena.results.clusters import ScoredEpisodes
-from isaaclab_arena.results.statistics import wilson_interval
+from isaaclab_arena.results.statistics import ScoredEpisodes, wilson_interval
 from tests.analysis.recorded_runs import write_run
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.exports.arena import export_arena
+from isaaclab_arena.results.exports import export_arena
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.exports.lerobot import export_lerobot
+from isaaclab_arena.results.exports import export_lerobot
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode

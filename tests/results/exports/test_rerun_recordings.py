@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.exports.rerun_recordings import export_rerun
+from isaaclab_arena.results.rerun_recordings import export_rerun
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from tests.results.evidence import planned, write_plan

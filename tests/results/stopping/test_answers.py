@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.stopping.answers import (
+from isaaclab_arena.results.statistics import difference_interval, rate_interval
+from isaaclab_arena.results.stopping import (
     Answering,
     FinishedEpisode,
+    PairCounts,
+    RateCounts,
     Verdict,
     answers_of,
     needed_episodes,
 )
-from isaaclab_arena.results.stopping.anytime import difference_interval, rate_interval
-from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
 
 BETTER = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=500)
 

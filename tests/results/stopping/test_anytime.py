@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import beta
 
-from isaaclab_arena.results.stopping.anytime import (
+from isaaclab_arena.results.statistics import (
     difference_interval,
     log_e_value,
     log_e_values,
@@ -13,8 +13,9 @@ from isaaclab_arena.results.stopping.anytime import (
     log_e_values_of_rate,
     rate_interval,
 )
-from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
-from isaaclab_arena.results.stopping.e_values import (
+from isaaclab_arena.results.stopping import (
+    PairCounts,
+    RateCounts,
     log_e_value_of_difference,
     log_e_value_of_equality,
     log_e_value_of_rate,

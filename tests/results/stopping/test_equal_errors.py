@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from isaaclab_arena.interfaces.episode import POLICY_LOST
+from isaaclab_arena.results.commit_watch import AnswerWatch
+from isaaclab_arena.results.console import failures
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row
-from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
-from isaaclab_arena.results.stopping.watch import AnswerWatch
-from isaaclab_arena.results.summary import failures
+from isaaclab_arena.results.stopping import error_streak, nothing_but_errors
 from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import Attempt, write_attempt
 from isaaclab_arena.storage.run.commits import CommitLine

@@ -2,8 +2,8 @@ import pytest
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.stopping.answers import Verdict
-from isaaclab_arena.results.stopping.watch import AnswerWatch
+from isaaclab_arena.results.commit_watch import AnswerWatch
+from isaaclab_arena.results.stopping import Verdict
 from tests.results.evidence import commit_lines, write_lines
 
 ASKED = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=20)

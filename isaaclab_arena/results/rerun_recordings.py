@@ -11,14 +11,7 @@ from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path
 from isaaclab_arena.storage.hdf5.episodes import read_episode
-from isaaclab_arena.storage.layout import (
-    ACTIONS,
-    CAMERA_OBSERVATIONS,
-    OBSERVATIONS,
-    REWARDS,
-    STATES,
-    job_directory,
-)
+from isaaclab_arena.storage.layout import ACTIONS, CAMERA_OBSERVATIONS, OBSERVATIONS, REWARDS, STATES, job_directory
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.run.run_plan import read_run_plan

@@ -12,15 +12,16 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.results.stopping.answers import (
+from isaaclab_arena.results.stopping import (
     Answer,
     Answering,
     FinishedEpisode,
+    error_streak,
     finished_episode,
+    in_words,
     needed_episodes,
+    nothing_but_errors,
 )
-from isaaclab_arena.results.stopping.equal_errors import error_streak, nothing_but_errors
-from isaaclab_arena.results.stopping.wording import in_words
 from isaaclab_arena.storage.atomic import check_plain, storage_errors
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, job_directory
 from isaaclab_arena.storage.run.commits import CommitLine, counts_before, parse_line

@@ -1,0 +1,626 @@
+"""The merged results in a terminal: the table, groups of jobs, and the end of a run."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from isaaclab_arena.config.loading import limit_in_words
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
+from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
+from isaaclab_arena.logs import plain_text as plain
+from isaaclab_arena.nested import leaves
+from isaaclab_arena.results.columns import ACTION_COLUMNS, DISTINCT_COLUMNS
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, csv_text, records, scored_by_job
+from isaaclab_arena.results.rows import repeats_in_words, saturated_share, simulation_in_words
+from isaaclab_arena.results.statistics import ScoredEpisodes, standard_deviation, together
+from isaaclab_arena.results.stopping import in_words, what_does_not_count
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.run.job_standing import JobResultStatus
+from isaaclab_arena.storage.run.run_plan import PlanEntry
+
+# The merged results as a table for a terminal.
+
+MAX_JOBS_SHOWN = 200
+"""Nobody reads more lines than that, and laying them out would take longer than all the other tables."""
+
+SPREAD = "±sd"
+"""What stands beside a mean: the standard deviation over episodes."""
+
+_DEFAULT_WIDTH = 160
+_LENGTH, _RETURN, _SUCCESS = f"length {SPREAD}", f"return {SPREAD}", "success % [95 %]"
+_ASKED, _TOOK = "queries/s", "measured ms"
+_LEAVE_OUT_FIRST = ("rank", "steps/s", _ASKED, _TOOK, "stale %", _RETURN, "environment", _LENGTH)
+_MOST_SHOWN = 60
+_SHOWN_ANYWAY = frozenset({"policy_type", "arena_env_args.environment"})
+_STATUS_STYLES = {
+    JobResultStatus.COMPLETED: "green",
+    JobResultStatus.FAILED: "bold red",
+    JobResultStatus.INTERRUPTED: "yellow",
+    JobResultStatus.MISSING: "bold red",
+    JobResultStatus.SKIPPED: "dim",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        heading: What it holds.
+        cells: One per job.
+        is_name: Whether cells are names, which may be folded; numbers may not.
+        leave_out: How early it goes where a line does not fit: the lowest first; None for never.
+    """
+
+    heading: str
+    cells: tuple[Text, ...]
+    is_name: bool = False
+    leave_out: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that it takes."""
+        return max(len(self.heading), *(cell.cell_len for cell in self.cells), 0)
+
+    @property
+    def justify(self) -> Literal["left", "right"]:
+        """Names begin at the left."""
+        return "left" if self.is_name or self.heading == "status" else "right"
+
+
+def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
+    """Return one line for each of the first jobs: what ran, its success with the 95 % interval, and what went wrong.
+
+    Beside a mean stands the standard deviation over episodes. What a sweep varied has a column per key.
+
+    Args:
+        merged: The results.
+        width: Columns of the terminal. Where a line would not fit, what matters least is left out.
+    """
+    columns = fitting_columns(table_columns(merged), width)
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for column in columns:
+        table.add_column(column.heading, justify=column.justify, overflow="fold", no_wrap=not column.is_name)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def suites_table(merged: MergedResults) -> Table:
+    """Return one line per suite: the mean of its tasks, all of its episodes, and what went wrong."""
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("suite", "of", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]", "errors",
+                    "missing", "status"):  # fmt: skip
+        is_name = heading in {"suite", "of"}
+        justify = "left" if is_name or heading == "status" else "right"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_name)
+    for row in records(merged.suites):
+        rates = (_percent(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high"))) for kind in ("mean", "pooled"))
+        star = "*" if row["mean_rate"] is not None and (row["errors"] or row["missing"] or row["cut"]) else ""
+        mean, pooled = (Text(f"{rate}{star}" if rate != "-" else rate) for rate in rates)
+        table.add_row(
+            Text(plain(row["name"]), style="bold"), Text(plain(row["suite"])), Text(str(row["tasks"])),
+            Text(_of_planned(row)), mean, pooled, _count(row["errors"]), _count(row["missing"]), _status(row["status"]),
+        )  # fmt: skip
+    return table
+
+
+def table_columns(merged: MergedResults) -> list[Column]:
+    """Return every column of the table of jobs, for the first of them."""
+    rows = records(merged.jobs.head(MAX_JOBS_SHOWN))
+    measured = [row["success_rate"] is not None for row in rows if row["episodes"]]
+    order = {heading: position for position, heading in enumerate(_LEAVE_OUT_FIRST)}
+    if not all(measured):
+        # Where nothing says what succeeded, returns are all there is to compare.
+        del order[_RETURN]
+    if measured and not any(measured):
+        order[_SUCCESS] = -1
+    swept = _swept(merged, [row["name"] for row in rows])
+    return [
+        *(_names(heading, rows, order) for heading in ("job", "environment", "policy")),
+        *swept,
+        *(
+            Column(heading=heading, cells=cells, leave_out=order.get(heading))
+            for heading, cells in _numbers(rows).items()
+        ),
+    ]
+
+
+def fitting_columns(columns: Sequence[Column], width: int) -> list[Column]:
+    """Return the columns to show, so that a line fits if that can be.
+
+    Args:
+        columns: All of them.
+        width: Columns of the terminal.
+    """
+    shown = list(columns)
+    for column in sorted(
+        (each for each in columns if each.leave_out is not None), key=lambda each: each.leave_out or 0
+    ):
+        if sum(each.width + 1 for each in shown) - 1 <= width:
+            break
+        shown.remove(column)
+    return shown
+
+
+def is_partial(row: Mapping[str, Any]) -> bool:
+    """Whether a job has a rate that leaves out episodes which started or were planned."""
+    return row["success_rate"] is not None and bool(row["errors"] or row["missing"] or row["cut"])
+
+
+def mean_and_spread(mean: float | None, spread: float | None, pattern: str) -> str:
+    """Return a mean with the standard deviation beside it, ``38.1 ±4.2``, where more than one episode gives one."""
+    if mean is None:
+        return "-"
+    return f"{mean:{pattern}}" if spread is None else f"{mean:{pattern}} ±{spread:{pattern}}"
+
+
+def _names(heading: str, rows: Sequence[Mapping[str, Any]], order: Mapping[str, int]) -> Column:
+    texts = {
+        "job": [Text(plain(row["name"]), style="bold") for row in rows],
+        "environment": [Text(plain(row["environment"])) for row in rows],
+        "policy": [Text(plain(str(row["policy"]).replace(":", ".").rpartition(".")[2])) for row in rows],
+    }
+    last = len(_LEAVE_OUT_FIRST) + 1 if heading == "policy" else None
+    return Column(heading=heading, cells=tuple(texts[heading]), is_name=True, leave_out=order.get(heading, last))
+
+
+def _swept(merged: MergedResults, names: Sequence[str]) -> list[Column]:
+    """Return a column per swept key whose values differ and are not in the table anyway."""
+    swept = {job.name: job.config.swept for job in merged.plan.jobs}
+    keys = [key for key in dict.fromkeys(key for own in swept.values() for key in own) if key not in _SHOWN_ANYWAY]
+    leaves = [key.rpartition(".")[2] for key in keys]
+    columns = []
+    for key, leaf in zip(keys, leaves, strict=True):
+        cells = tuple(_value(swept[name], key) for name in names)
+        if len({cell.plain for cell in cells}) > 1:
+            heading = plain(leaf if leaves.count(leaf) == 1 else key)
+            columns.append(Column(heading=heading, cells=cells, leave_out=len(_LEAVE_OUT_FIRST)))
+    return columns
+
+
+def _value(swept: Mapping[str, Any], key: str) -> Text:
+    if key not in swept:
+        return Text("-")
+    value = swept[key]
+    return Text(plain(shortened(value if isinstance(value, str) else json.dumps(value), _MOST_SHOWN)))
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
+    """Return the cells of the columns that the run filled, by heading."""
+    return {
+        "episodes": tuple(Text(_of_planned(row)) for row in rows),
+        _SUCCESS: tuple(Text(_rate(row)) for row in rows),
+        _LENGTH: tuple(Text(mean_and_spread(row["mean_length"], row["std_length"], ".1f")) for row in rows),
+        _RETURN: tuple(Text(mean_and_spread(row["mean_return"], row["std_return"], ".2f")) for row in rows),
+        **_late(rows),
+        "errors": tuple(_count(row["errors"]) for row in rows),
+        "missing": tuple(_count(row["missing"]) for row in rows),
+        "steps/s": tuple(Text(_compact(row["env_steps_per_s"])) for row in rows),
+        "rank": tuple(Text(row["rank"] or "-") for row in rows),
+        "status": tuple(_status(row["status"]) for row in rows),
+    }
+
+
+def _late(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
+    """Return the cells of what late answers came to, the median and the 95 % quantile of what was measured among them.
+
+    How late they are stands in the column of the job's sweep, or in its file.
+    """
+    if not any(row.get("meanwhile") for row in rows):
+        return {}
+    took = [[row.get(f"measured_latency_p{part}_ms") for part in (50, 95)] for row in rows]
+    stale = [row.get("stale_action_share") for row in rows]
+    asked = [row.get("queries_per_s") for row in rows]
+    return {
+        "stale %": tuple(Text("-" if each is None else f"{100 * each:.0f}") for each in stale),
+        _ASKED: tuple(Text("-" if each is None else f"{each:.2f}") for each in asked),
+        _TOOK: tuple(Text("-" if None in each else "{:.0f}, {:.0f}".format(*each)) for each in took),
+    }
+
+
+def _of_planned(row: Mapping[str, Any]) -> str:
+    planned = row["planned"]
+    return (
+        f"{row['episodes']}/{planned}" if planned is not None and planned != row["episodes"] else f"{row['episodes']}"
+    )
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    rate = _percent(row["success_rate"], row["success_low"], row["success_high"])
+    return f"{rate}*" if is_partial(row) else rate
+
+
+def _percent(rate: float | None, low: float, high: float) -> str:
+    return "-" if rate is None else f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _status(status: str) -> Text:
+    return Text(status, style=_STATUS_STYLES[JobResultStatus(status)])
+
+
+def _compact(value: float | None) -> str:
+    """Return a rate in at most five characters: ``950``, ``41.2k``, ``1.3M``."""
+    if value is None:
+        return "-"
+    if value < 9_999.5:
+        return f"{value:.0f}"
+    return f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M"
+
+
+def _count(value: int | None) -> Text:
+    """Return how many; red if any, or if nobody knows."""
+    if value is None:
+        return Text("?", style="bold red")
+    return Text(str(value), style="bold red" if value else "")
+
+
+# Results by a key of the jobs: what success does as something grows, over all jobs that have the same value.
+
+GROUPS_FILE = "results_by.csv"
+GROUP_COLUMNS: dict[str, str] = {
+    "jobs": "Int64",
+    "episodes": "Int64",
+    "scored": "Int64",
+    "successes": "Int64",
+    "success_rate": "Float64",
+    "success_low": "Float64",
+    "success_high": "Float64",
+    "mean_length": "Float64",
+    "std_length": "Float64",
+    "errors": "Int64",
+}
+"""Column to type, after one column per key; rates and intervals as in the table of jobs."""
+
+
+def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
+    """Return one row per combination of values, pooling the episodes of all jobs that have it.
+
+    Args:
+        merged: The results.
+        keys: Keys of jobs: ``environment``, ``seed``, ``arena_env_args.object``, ``policy_config_dict.speed``,
+            ``variations.cube.mass.sampler_cfg.high``. A job without one of them has an empty value there.
+
+    Returns:
+        The keys, then `GROUP_COLUMNS`, `DISTINCT_COLUMNS` where conditions repeat within a row, and `ACTION_COLUMNS`
+        where actions have bounds; rows in the order of their values, numbers by size.
+
+    Raises:
+        ConfigError: If no job has a key.
+    """
+    settings = {job.name: job_settings(job) for job in merged.plan.jobs if job.is_to_run}
+    _check(keys, settings)
+    members: dict[tuple[Any, ...], list[str]] = {}
+    for name, own in settings.items():
+        members.setdefault(tuple(_scalar(own.get(key)) for key in keys), []).append(name)
+    episodes: dict[str, list[Mapping[Any, Any]]] = {}
+    for row in records(merged.episodes):
+        episodes.setdefault(str(row["job"]), []).append(row)
+    scored = scored_by_job(merged)
+    rows = [
+        dict(zip(keys, values, strict=True))
+        | _counted([row for name in names for row in episodes.get(name, ())], [scored[name] for name in names])
+        for values, names in sorted(members.items(), key=lambda item: [_order(value) for value in item[0]])
+    ]
+    repeats = any(row["distinct_conditions"] < row["scored"] for row in rows)
+    actions = ACTION_COLUMNS if any(row["saturated_action_share"] is not None for row in rows) else {}
+    kinds = GROUP_COLUMNS | (DISTINCT_COLUMNS if repeats else {}) | actions
+    columns = {key: pd.Series([row[key] for row in rows], dtype=object) for key in keys}
+    counts = {name: pd.array([row[name] for row in rows], dtype=kind) for name, kind in kinds.items()}
+    return pd.DataFrame({**columns, **counts})
+
+
+def job_settings(job: PlanEntry) -> dict[str, Any]:
+    """Return what a job was, under the keys of the job file."""
+    return {
+        "name": job.name,
+        "environment": job.config.environment,
+        "embodiment": job.embodiment,
+        "object": job.object,
+        "policy_type": job.config.policy_type,
+        "seed": job.config.seed,
+        "arena_env_args.environment": job.config.environment,
+        "arena_env_args.num_envs": job.config.num_envs,
+        **_flat("arena_env_args", job.config.environment_args),
+        **_flat("policy_config_dict", job.policy_config),
+        **_flat("variations", job.variations),
+        **_flat("labels", job.config.labels),
+    }
+
+
+def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
+    """Write the table as ``results_by.csv``, over an earlier one, and return its path.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    path = output_directory / GROUPS_FILE
+    write_text(path, csv_text(groups), overwrite=True)
+    return path
+
+
+def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
+    """Return the groups for a terminal, one line each, with the number of conditions where some repeat."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for key in keys:
+        table.add_column(plain(key), overflow="fold")
+    different = ["conditions"] if "distinct_conditions" in groups else []
+    for heading in ("jobs", "episodes", *different, "successes", "success % [95 %]", f"length {SPREAD}", "errors"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in records(groups):
+        values = [Text("-" if row[key] is None else plain(row[key])) for key in keys]
+        rate = "-"
+        if row["success_rate"] is not None:
+            share, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
+            rate = f"{share:.1f} [{low:.1f}, {high:.1f}]"
+        length = mean_and_spread(row["mean_length"], row["std_length"], ".1f")
+        numbers = [str(row["jobs"]), str(row["episodes"]), *([str(row["distinct_conditions"])] if different else [])]
+        table.add_row(*values, *numbers, _count_in_words(row["successes"]), rate, length, str(row["errors"]))
+    return table
+
+
+def _count_in_words(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _flat(prefix: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return {".".join((prefix, *map(str, path))): value for path, value in leaves(mapping)}
+
+
+def _check(keys: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> None:
+    known = {key for own in settings.values() for key in own}
+    problems = [
+        Problem(f"no job of this run has '{key}'{did_you_mean(key, known)}", key="--by")
+        for key in keys
+        if key not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _scalar(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 1, float(value), ""
+    return (0, 0.0, "") if value is None else (2, 0.0, str(value))
+
+
+def _counted(episodes: Sequence[Mapping[Any, Any]], jobs: Sequence[ScoredEpisodes]) -> dict[str, Any]:
+    kept = [row for row in episodes if row["outcome"] != Outcome.ERROR]
+    lengths, scored = [row["length"] for row in kept], together(jobs)
+    interval = scored.wilson()
+    return {
+        "jobs": len(jobs),
+        "episodes": len(episodes),
+        "scored": len(scored),
+        "successes": scored.successes if len(scored) else None,
+        "success_rate": scored.rate,
+        "success_low": interval.low if interval else None,
+        "success_high": interval.high if interval else None,
+        "mean_length": sum(lengths) / len(lengths) if lengths else None,
+        "std_length": standard_deviation(lengths),
+        "errors": len(episodes) - len(kept),
+        "distinct_conditions": scored.num_distinct,
+        "saturated_action_share": saturated_share(
+            (row.get("saturated_action_share"), row["length"]) for row in episodes
+        ),
+    }
+
+
+# Print the end of a run: the table, what failed, what is missing, and where the files are.
+
+_MAX_INDICES_SHOWN = 8
+_MAX_OTHERS_SHOWN = 5
+
+MANY_SATURATED = 0.05
+"""Share of a job's action entries that lie at or beyond their bounds above which it is said."""
+
+MANY_EARLY_ENDS = 0.2
+"""Share of a job's episodes that end in their first step from which on it is said."""
+
+
+def print_summary(
+    merged: MergedResults, output_directory: Path, console: Console, *, report: Path | None = None, last_line: str = ""
+) -> None:
+    """Show the results of a run.
+
+    Args:
+        merged: The results.
+        output_directory: Where the run has written.
+        console: Where to show them.
+        report: The page of the run, None where none was written.
+        last_line: What a person shall do next, nothing where empty.
+    """
+    console.print(console_table(merged, console.width))
+    hidden = len(merged.jobs) - MAX_JOBS_SHOWN
+    if hidden > 0:
+        console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
+    if len(merged.suites):
+        console.print(suites_table(merged))
+    limit = merged.plan.settings.get("limit")
+    if isinstance(limit, int):
+        console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
+    styled = (
+        ("", _simulations(merged)),
+        ("bold", answers_in_words(merged)),
+        ("yellow", caveats(merged)),
+        ("red", [*failures(merged), *map(describe_missing, merged.missing)]),
+        ("yellow", merged.problems),
+    )
+    for style, lines in styled:
+        for line in lines:
+            console.print(Text(plain(line), style=style), soft_wrap=True)
+    console.print(Text(plain(f"results in {output_directory}")), soft_wrap=True)
+    if report is not None:
+        console.print(Text(plain(f"report in {report}")), soft_wrap=True)
+    if last_line:
+        console.print(Text(plain(last_line), style="bold"), soft_wrap=True)
+
+
+def caveats(merged: MergedResults) -> list[str]:
+    """Return what is to be known of rates before they are read, in a line each.
+
+    They are what jobs leave out of their rates, with bounds; conditions that repeat; actions at their bounds; what
+    episodes show that end before a policy can do much; and what ranks have noticed.
+    """
+    lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
+    lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
+    lines += [*_caveats_of_suites(merged), *_saturated(merged)]
+    for known in records(merged.jobs):
+        if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
+            lines.append(
+                f"* job '{plain(known['name'])}': no episode ended within its control steps, so nothing is rated; "
+                f"{known['cut']} were under way: give more steps, or num_episodes"
+            )
+        if known["retried"]:
+            lines.append(
+                f"* job '{plain(known['name'])}': {known['retried']} episodes count that had ended in an error before "
+                "and were run again (--retry_errors); what fails by chance gets more chances that way"
+            )
+        if known["rerun"]:
+            lines.append(
+                f"* job '{plain(known['name'])}': its episodes ran anew with something else than before (--rerun), "
+                f"{_times(known['rerun'])}; those of before do not count and are in set_aside/"
+            )
+        if told := repeats_in_words(known):
+            lines.append(f"* job '{plain(known['name'])}': {told}")
+        if not is_partial(known):
+            continue
+        name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
+        if known["cut"] and known["planned"] is None:
+            lines.append(
+                f"* job '{name}': {known['cut']} episodes were under way at its last step and do not count; "
+                "those that finished are the short ones, so the rate may be biased"
+            )
+        if (known["errors"] or known["missing"]) and low is not None and high is not None:
+            left_out = f"{known['errors']} errors and {known['missing'] or 0} missing episodes"
+            lines.append(
+                f"* job '{name}': {left_out} do not count; the rate is {100 * low:.1f} % "
+                f"if they are counted as failures, {100 * high:.1f} % as successes"
+            )
+    return lines
+
+
+def _saturated(merged: MergedResults) -> Iterator[str]:
+    """Yield in which jobs many action entries lie at or beyond their bounds, the most first."""
+    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in records(merged.jobs)]
+    many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
+    if many:
+        told = ", ".join(f"{100 * share:.0f} % in job '{name}'" for share, name in many[:_MAX_INDICES_SHOWN])
+        more = f" and much in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
+        yield f"* action entries at or beyond their bounds: {told}{more}"
+
+
+def _early_ends(merged: MergedResults) -> Iterator[str]:
+    """Yield for which jobs many episodes are over before, or as soon as, their policy has acted."""
+    ended, solved, first = Counter[str](), Counter[str](), Counter[str]()
+    episodes = merged.episodes
+    # An episode whose success is not measured has no outcome.
+    columns = episodes["job"], episodes["termination"], episodes["outcome"].fillna(""), episodes["length"]
+    for job, termination, outcome, length in zip(*columns, strict=True):
+        ended[job] += 1
+        solved[job] += termination == SOLVED_AT_START
+        first[job] += outcome != Outcome.ERROR and length <= 1
+    for job, number in ended.items():
+        if solved[job]:
+            yield (
+                f"job '{plain(job)}': {solved[job]} of {number} episodes were solved where they started; "
+                "these are errors of the task, and say nothing of the policy"
+            )
+        if first[job] >= MANY_EARLY_ENDS * number:
+            yield f"job '{plain(job)}': {first[job]} of {number} episodes ended in their first step"
+
+
+def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
+    """Yield in which environments a policy that does nothing succeeds, where one was run."""
+    rows, alike = {row["name"]: row for row in records(merged.jobs)}, defaultdict[str, list[JobConfig]](list)
+    for config in (entry.config for entry in merged.plan.jobs):
+        alike[json_line((config.environment, config.environment_args))].append(config)
+    for configs in alike.values():
+        does_nothing = {each.name: each.policy_type.endswith(("zero_action", "ZeroActionPolicy")) for each in configs}
+        others = [plain(name) for name, is_idle in does_nothing.items() if not is_idle]
+        more = f" and {len(others) - _MAX_OTHERS_SHOWN} others" if len(others) > _MAX_OTHERS_SHOWN else ""
+        beside = f"; read the rates of {', '.join(others[:_MAX_OTHERS_SHOWN])}{more} beside that" if others else ""
+        for name in (name for name, is_idle in does_nothing.items() if is_idle and rows[name]["successes"]):
+            successes = f"{rows[name]['successes']} of {rows[name]['episodes']} episodes of its environment"
+            yield f"job '{plain(name)}': a policy that does nothing succeeds in {successes}{beside}"
+
+
+def _simulations(merged: MergedResults) -> Iterator[str]:
+    """Yield by what each suite was played, where that is known."""
+    for row in records(merged.suites):
+        if words := simulation_in_words(row):
+            yield f"suite '{plain(row['name'])}': played {words}"
+
+
+def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:
+    for row in records(merged.suites):
+        name = plain(row["name"])
+        if row["mean_rate"] is None and row["scored"]:
+            yield f"* suite '{name}': not every task has an episode that says whether it succeeded, so there is no mean"
+        elif row["mean_rate"] is not None and (row["errors"] or row["missing"]) and row["mean_lower_bound"] is not None:
+            low, high = 100 * row["mean_lower_bound"], 100 * row["mean_upper_bound"]
+            left_out = f"{row['errors']} errors and {row['missing'] or 0} missing episodes"
+            yield (
+                f"* suite '{name}': {left_out} do not count; the mean of its tasks is {low:.1f} % "
+                f"if they are counted as failures, {high:.1f} % as successes"
+            )
+        if told := repeats_in_words(row):
+            yield f"* suite '{name}': {told}"
+
+
+def answers_in_words(merged: MergedResults) -> list[str]:
+    """Return one line per question of the run, and one that says what that means for the intervals."""
+    if not merged.answers:
+        return []
+    jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
+    shown = f"intervals of {jobs}: anytime-valid, that is right although the run looked after every episode"
+    beyond = sum(row["episodes_beyond"] for row in records(merged.jobs))
+    ahead = [f"{beyond} episodes had begun before the decision was known; they are kept and do not count"]
+    return [*map(in_words, merged.answers), shown, *(ahead if beyond else [])]
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def failures(merged: MergedResults) -> list[str]:
+    """Return one line per job that failed: what it raised, on which rank, and the file with the traceback."""
+    return [
+        f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {_cause(row)}"
+        for row in records(merged.jobs)
+        if JobResultStatus(row["status"]) is JobResultStatus.FAILED
+    ]
+
+
+def describe_missing(missing: MissingEpisodes) -> str:
+    """Return one line: which episodes of which job are missing, and on which rank."""
+    rank = "" if missing.rank is None else f" on rank {missing.rank}"
+    where = f"job '{plain(missing.job)}'{rank}"
+    if not missing.episode_indices:
+        return f"incomplete: {where} is {missing.status}"
+    count = len(missing.episode_indices)
+    shown = ", ".join(map(str, missing.episode_indices[:_MAX_INDICES_SHOWN]))
+    more = ", …" if count > _MAX_INDICES_SHOWN else ""
+    return f"missing: {where} lacks {count} episode{'s' if count > 1 else ''} ({shown}{more}); it is {missing.status}"
+
+
+def _cause(row: dict[str, Any]) -> str:
+    error = "no report" if row["error"] is None else plain(row["error"])
+    if row["traceback_file"] is not None:
+        return f"{error} (traceback in {plain(row['traceback_file'])})"
+    return f"{error} (--resume --retry_errors plays them again)" if row["errors"] else error

@@ -1,1 +1,0 @@
-"""Runs written as other systems write theirs, for the tools that read those."""

@@ -1,1 +1,0 @@
-"""What a job's row says of the queries that its policy was asked."""
