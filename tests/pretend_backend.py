@@ -13,10 +13,9 @@ import torch
 import warp
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.backend import Backend, ModelChange, StartState
 from isaaclab_arena.sim.backends import make_backend
-from isaaclab_arena.sim.model_changes import ModelChange
-from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS
 from tests.pretend_gpu import GPU, GpuTensor
 

@@ -38,10 +38,9 @@ from benchmarks.gpu.worlds import (
 from benchmarks.harness.environments import CPU
 from benchmarks.harness.pages import run
 from benchmarks.harness.workers import module
-from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.buffers import make_data
+from isaaclab_arena.sim.warp.backend import WarpBackend, make_data
 from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
 
 STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "mocap_pos", "mocap_quat")

@@ -16,8 +16,8 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.sim.pictures import VisibleWorld
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.sim.visible_world import VisibleWorld
 
 NUM_MOMENTS = 40
 _MOMENTS_PER_SHEET = 20

@@ -10,9 +10,8 @@ import torch
 
 from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, EpisodeEvents
-from isaaclab_arena.sim.model_names import ModelNames
-from isaaclab_arena.sim.named_state import NamedState
-from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.backend import ModelNames, NamedState
+from isaaclab_arena.sim.scene.scene import Robot
 
 # Find the spans of moments in which something holds.
 

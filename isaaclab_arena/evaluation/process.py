@@ -28,7 +28,7 @@ import torch
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import ended_in
-from isaaclab_arena.sim.mujoco.callbacks import callbacks, set_callbacks
+from isaaclab_arena.sim.threads import callbacks, set_callbacks
 
 # Stop a run on a signal: the first one ends it after the current step, a second one at once.
 

@@ -14,15 +14,23 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.math.kinematics import apply_jacobian, damped_least_squares, step_within_limits
-from isaaclab_arena.sim.math.rotation import clip_length, dot, multiply, norm, rotate, rotation_error
-from isaaclab_arena.sim.privileged import Simulated
-from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.backend import Backend, Simulated
+from isaaclab_arena.sim.math import (
+    apply_jacobian,
+    clip_length,
+    damped_least_squares,
+    dot,
+    multiply,
+    norm,
+    rotate,
+    rotation_error,
+    step_within_limits,
+)
+from isaaclab_arena.sim.scene.scene import Robot
 
 # Turn a goal pose into an action by one damped-least-squares step, in either action mode.
 #
-# Legend: n env slots, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math.rotation`.
+# Legend: n env slots, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math`.
 
 HAND_DOWN = (0.0, 1.0, 0.0, 0.0)
 _DEGREES = math.pi / 180
@@ -218,7 +226,7 @@ def _turned_down(w: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
 # Define the plan for each task: phases of a motion, relative to objects in the scene.
 
 Sizes: TypeAlias = Mapping[str, float]
-"""Lengths of the task's objects [m]; see `isaaclab_arena.sim.privileged.Simulated`."""
+"""Lengths of the task's objects [m]; see `isaaclab_arena.sim.backend.Simulated`."""
 
 FOREVER = 10_000
 NAMED = "named"

@@ -10,7 +10,7 @@ import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.scripted import ScriptedPolicy, Symmetry, hand_down
-from isaaclab_arena.sim.math.rotation import rotate
+from isaaclab_arena.sim.math import rotate
 from tests.environments.building import IN_SOME_ACTION_MODE, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
 

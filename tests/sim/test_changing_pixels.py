@@ -2,8 +2,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.changing_pixels import MovingGeoms
-from isaaclab_arena.sim.visible_world import VisibleWorld
+from isaaclab_arena.sim.pictures import MovingGeoms, VisibleWorld
 
 
 def world_of(model: mujoco.MjModel) -> VisibleWorld:

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.model_changes import painted, resized
+from isaaclab_arena.sim.backend import StartState, painted, resized
 from isaaclab_arena.sim.scene.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.batch_cameras import BatchCameras
-from isaaclab_arena.sim.warp.buffers import BufferSizes
-from isaaclab_arena.sim.warp.cameras import Camera
+from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend
+from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU, PretendGpu
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of

@@ -1,4 +1,4 @@
-from isaaclab_arena.sim.model_changes import ModelChange, changed_entries
+from isaaclab_arena.sim.backend import ModelChange, changed_entries
 
 
 def mass(entry: int, value: float) -> ModelChange:

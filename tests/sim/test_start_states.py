@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.model_names import model_names
+from isaaclab_arena.sim.backend import StartState, model_names, start_blocks, write_starts
 from isaaclab_arena.sim.scene.scene import compose_scene
-from isaaclab_arena.sim.start_states import start_blocks, write_starts
 from tests.sim.arm_and_cube import PARTS, start_of
 
 

@@ -19,12 +19,10 @@ from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import BackendChoice
-from isaaclab_arena.sim.visible_world import VisibleWorld
+from isaaclab_arena.sim.pictures import VisibleWorld
 
 if TYPE_CHECKING:
-    from isaaclab_arena.sim.warp.backdrops import Backdrops
-    from isaaclab_arena.sim.warp.batch_cameras import BatchCameras
-    from isaaclab_arena.sim.warp.cameras import Picture, RayTracer
+    from isaaclab_arena.sim.warp.cameras import Backdrops, BatchCameras, Picture, RayTracer
 
 
 # Make the simulation that an environment's options ask for.
@@ -100,8 +98,11 @@ class FilmStudio:
             self._idle.append(tracer)
 
     def _new_tracer(self) -> "RayTracer":
-        from isaaclab_arena.sim.warp.backdrops import Backdrops  # noqa: PLC0415  Warp loads for seconds
-        from isaaclab_arena.sim.warp.cameras import Camera, RayTracer  # noqa: PLC0415  Warp loads for seconds
+        from isaaclab_arena.sim.warp.cameras import (  # noqa: PLC0415  Warp loads for seconds
+            Backdrops,
+            Camera,
+            RayTracer,
+        )
 
         model, is_alone = self._backend.model, len(self._cameras) == 1
         cameras = [
@@ -212,7 +213,7 @@ class BatchStudio(Studio):
     ) -> None:
         begin = time.perf_counter()
         from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  see `Studio`
-        from isaaclab_arena.sim.warp.batch_cameras import BatchCameras  # noqa: PLC0415  see `Studio`
+        from isaaclab_arena.sim.warp.cameras import BatchCameras  # noqa: PLC0415  see `Studio`
 
         self._keeps_on_cpu = only_films
         device = torch.device("cpu") if only_films else backend.device

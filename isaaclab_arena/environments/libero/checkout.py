@@ -14,7 +14,7 @@ from isaaclab_arena.config.expansion.suites import SuiteTask
 from isaaclab_arena.environments.gym.worker.versions import commit_at
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.sim.scene.mjcf_files import ContentKey, stamps
+from isaaclab_arena.sim.scene.scene import ContentKey, stamps
 
 # Find a checkout of LIBERO through its environment variable.
 

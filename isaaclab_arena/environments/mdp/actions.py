@@ -8,11 +8,9 @@ import torch
 
 from isaaclab_arena.interfaces.environment import HOLDS_LAST, HoldAction
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.math.kinematics import damped_least_squares, step_within_limits
-from isaaclab_arena.sim.named_state import side_by_side
-from isaaclab_arena.sim.scene.floor_robot import FloorRobot
-from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.backend import Backend, side_by_side
+from isaaclab_arena.sim.math import damped_least_squares, step_within_limits
+from isaaclab_arena.sim.scene.scene import FloorRobot, Robot
 
 # Action modes: what the numbers of an action mean, and the actuator targets that follow from them.
 

@@ -8,11 +8,9 @@ import torch
 from isaaclab_arena.environments.mdp.actions import FloorActions
 from isaaclab_arena.interfaces.environment import SideBySide
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.math.rotation import rotate_inverse
-from isaaclab_arena.sim.named_state import NamedState, side_by_side
-from isaaclab_arena.sim.scene.floor_robot import FloorRobot
-from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.backend import Backend, NamedState, side_by_side
+from isaaclab_arena.sim.math import rotate_inverse
+from isaaclab_arena.sim.scene.scene import FloorRobot, Robot
 
 # Observation terms: what each one is called, what it looks like, and how it is read from the simulation.
 

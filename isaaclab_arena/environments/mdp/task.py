@@ -14,10 +14,8 @@ from isaaclab_arena.environments.mdp.actions import FloorActions
 from isaaclab_arena.environments.mdp.observations import FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.named_state import NamedState
-from isaaclab_arena.sim.scene.floor_robot import FloorRobot
-from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
+from isaaclab_arena.sim.backend import Backend, NamedState, StartState
+from isaaclab_arena.sim.scene.scene import ContactSensor, FloorRobot, ScenePart
 
 # Define a task: a specification of the scene and the limits as data, and a judge of the state.
 

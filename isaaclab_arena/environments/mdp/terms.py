@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from isaaclab_arena.sim.math.rotation import norm
+from isaaclab_arena.sim.math import norm
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,7 @@
 """The built-in arms: the Franka Emika Panda and the SO-ARM101."""
 
 from isaaclab_arena.environments.robots.embodiment import REFERENCE_WORKSPACE, Embodiment, Workspace
-from isaaclab_arena.sim.scene.robot import Robot
-from isaaclab_arena.sim.scene.scene import CameraPose
+from isaaclab_arena.sim.scene.scene import CameraPose, Robot
 
 # The Franka Emika Panda: seven joints, a parallel gripper of 0 to 0.04 m per finger.
 

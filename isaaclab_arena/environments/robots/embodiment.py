@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from isaaclab_arena.sim.scene.robot import Robot
-from isaaclab_arena.sim.scene.scene import CameraPose, PartFrame, ScenePart
+from isaaclab_arena.sim.scene.scene import CameraPose, PartFrame, Robot, ScenePart
 
 # Define where on the table a robot works, and scale tasks from one robot's workspace to another's.
 

@@ -16,8 +16,7 @@ from isaaclab_arena.environments.robots.description import read_description
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.motions import Finding, findings, measured_motions
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.sim.scene.mjcf_files import ContentKey, content_key, files_of, stamps
-from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.sim.scene.scene import ASSETS, ContentKey, content_key, files_of, stamps
 
 # Find the robot that an ``embodiment`` option names, and refuse one that cannot move as it says, or reach a task.
 

@@ -14,10 +14,9 @@ import torch
 
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
 from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.math.rotation import rotate, rotate_inverse
-from isaaclab_arena.sim.mujoco.backend import MujocoBackend
-from isaaclab_arena.sim.scene.robot import Robot
-from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.math import rotate, rotate_inverse
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.scene.scene import Robot, compose_scene
 
 PHASE_S = 1.0
 """How long each thing is asked for."""

@@ -12,11 +12,9 @@ from isaaclab_arena.environments.mdp.observations import ObservationTerm, number
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.math.rotation import dot, norm
-from isaaclab_arena.sim.named_state import NamedState
-from isaaclab_arena.sim.scene.robot import Robot
-from isaaclab_arena.sim.scene.scene import ContactSensor
+from isaaclab_arena.sim.backend import Backend, NamedState, StartState
+from isaaclab_arena.sim.math import dot, norm
+from isaaclab_arena.sim.scene.scene import ContactSensor, Robot
 
 REACH_M = 0.08
 NEARLY = 0.8

@@ -18,10 +18,8 @@ from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.named_state import NamedState
-from isaaclab_arena.sim.scene.floor_robot import FloorRobot
-from isaaclab_arena.sim.scene.scene import CameraPose
+from isaaclab_arena.sim.backend import Backend, NamedState, StartState
+from isaaclab_arena.sim.scene.scene import CameraPose, FloorRobot
 
 Start = Literal["upright", "hanging"]
 

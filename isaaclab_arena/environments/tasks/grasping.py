@@ -15,10 +15,9 @@ from isaaclab_arena.environments.objects import BLUE_CUBE, CUBE, ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Area, Embodiment
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.episode import ConditionValue
-from isaaclab_arena.sim.math.rotation import norm, rotate_inverse
-from isaaclab_arena.sim.named_state import NamedState
-from isaaclab_arena.sim.scene.robot import Robot
-from isaaclab_arena.sim.scene.scene import ContactSensor
+from isaaclab_arena.sim.backend import NamedState
+from isaaclab_arena.sim.math import norm, rotate_inverse
+from isaaclab_arena.sim.scene.scene import ContactSensor, Robot
 
 # Define the common parts of tasks in which objects are grasped.
 

@@ -14,12 +14,9 @@ from isaaclab_arena.environments.mdp.observations import ObservationTerm, sense_
 from isaaclab_arena.environments.mdp.task import FloorTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.math.rotation import rotate
-from isaaclab_arena.sim.named_state import NamedState
-from isaaclab_arena.sim.scene.floor_robot import FloorRobot
-from isaaclab_arena.sim.scene.poses import FloorRobotPoses
-from isaaclab_arena.sim.scene.scene import CameraPose
+from isaaclab_arena.sim.backend import Backend, NamedState
+from isaaclab_arena.sim.math import rotate
+from isaaclab_arena.sim.scene.scene import CameraPose, FloorRobot, FloorRobotPoses
 
 # The humanoid: its names, how it stands, and what tasks read of it. All shapes begin with (num_envs, ...).
 

@@ -20,8 +20,7 @@ from isaaclab_arena.environments.tasks.grasping import (
     object_thing,
     refuse_too_wide,
 )
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState
 
 LIFT_HEIGHT_M = 0.10
 HOLD_STEPS = 10

@@ -27,8 +27,7 @@ from isaaclab_arena.environments.tasks.grasping import (
     tool_distance,
     touched,
 )
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 HOLD_STEPS = 5

@@ -21,8 +21,7 @@ from isaaclab_arena.environments.tasks.grasping import (
     tool_distance,
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState
 
 LIFT_HEIGHT_M = 0.10
 WRONG_HEIGHT_M = 0.05

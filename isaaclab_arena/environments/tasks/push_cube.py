@@ -18,9 +18,8 @@ from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT
 from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY, PushToGoal
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.math.rotation import norm
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState
+from isaaclab_arena.sim.math import norm
 
 TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10

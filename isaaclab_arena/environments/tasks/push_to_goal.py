@@ -14,9 +14,8 @@ from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, object_thing
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.math.rotation import norm
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState
+from isaaclab_arena.sim.math import norm
 
 TOLERANCE_M = 0.03
 LIFTED_M = 0.03

@@ -9,8 +9,7 @@ from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import REACH_M
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState
 
 TOLERANCE_M = 0.02
 HOLD_STEPS = 5

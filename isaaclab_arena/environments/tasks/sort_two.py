@@ -23,8 +23,7 @@ from isaaclab_arena.environments.tasks.grasping import (
     touched,
 )
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState
 
 HOLD_STEPS = 5
 

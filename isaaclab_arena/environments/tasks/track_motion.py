@@ -28,9 +28,8 @@ from isaaclab_arena.environments.tasks.humanoid import (
 )
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.math.rotation import dot, norm, rotate_inverse, rotation_error
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState, StartState
+from isaaclab_arena.sim.math import dot, norm, rotate_inverse, rotation_error
 from isaaclab_arena.sim.scene.scene import ASSETS
 
 Start = Literal["beginning", "anywhere"]

@@ -23,10 +23,8 @@ from isaaclab_arena.environments.mdp.observations import (
 )
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.named_state import NamedState
-from isaaclab_arena.sim.scene.floor_robot import FloorRobot
-from isaaclab_arena.sim.scene.scene import CameraPose, ContactSensor
+from isaaclab_arena.sim.backend import Backend, NamedState, StartState
+from isaaclab_arena.sim.scene.scene import CameraPose, ContactSensor, FloorRobot
 
 COMMAND = "command.velocity"
 COMMAND_LOW = (-0.6, -0.4, -0.7)

@@ -25,8 +25,7 @@ from isaaclab_arena.environments.tasks.humanoid import (
     heading,
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.named_state import NamedState
+from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene.scene import ContactSensor
 
 SHARE_OF_THE_WAY = 0.7

@@ -18,7 +18,7 @@ from isaaclab_arena.environments.variations.overrides import SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
-from isaaclab_arena.sim.model_changes import (
+from isaaclab_arena.sim.backend import (
     ModelChange,
     body_geoms,
     body_mass,

@@ -42,16 +42,7 @@ from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.interfaces.variation import Variation
-from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.model_changes import (
-    ModelChange,
-    lit,
-    moved_camera,
-    painted,
-    resized,
-    shifted_body,
-    slippery,
-)
+from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
 
 _NO_TURN = (0.0, 0.0, 0.0)
 _SEEDS = {

@@ -1,10 +1,13 @@
-"""GPU physics: MuJoCo-Warp, with all worlds resident on one device; on the CPU it serves to be compared with MuJoCo."""
+"""GPU physics: MuJoCo-Warp, with all worlds resident on one device."""
 
 import copy
+import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
+from typing import Self
 
 import mujoco
 import mujoco_warp
@@ -12,26 +15,473 @@ import numpy as np
 import torch
 import warp
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.device_reads import on_cpu, on_device
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.math.rotation import rotate
-from isaaclab_arena.sim.model_changes import ModelChange
-from isaaclab_arena.sim.model_names import model_names, model_sha256
-from isaaclab_arena.sim.warp.buffers import (
-    BufferSizes,
-    Room,
-    RoomUsed,
-    make_data,
-    probed_sizes,
-    refuse_what_cannot_fit,
-    sizes_for,
-    with_more_room,
+from isaaclab_arena.sim.backend import (
+    Backend,
+    ModelChange,
+    ModelNames,
+    StartState,
+    changed_entries,
+    model_names,
+    model_sha256,
+    write_starts,
 )
-from isaaclab_arena.sim.warp.launching import Launcher
-from isaaclab_arena.sim.warp.model import VariedModel
-from isaaclab_arena.sim.warp.starts import StartSender
-from isaaclab_arena.sim.warp.undoing import WARM_START, Undoing
+from isaaclab_arena.sim.math import rotate
+from isaaclab_arena.sim.replayed import Capture, Replayed
+from isaaclab_arena.sim.warp.kernels import Launcher
+
+# MuJoCo-Warp's model with values that differ from world to world.
+
+_FOLLOWING = (
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
+    *("actuator_acc0", "geom_rbound", "geom_aabb", "geom_size", "eq_data"),
+    *("cam_pos0", "cam_poscom0", "cam_mat0", "light_pos0", "light_poscom0", "light_dir0"),
+)
+"""Fields that `mujoco_warp.set_const` computes from others, so that they differ where those do."""
+
+
+_SHARED = frozenset({"geom_priority"})
+"""Fields of which MuJoCo-Warp has one for all worlds."""
+
+
+class VariedModel:
+    """Which fields of a model differ from world to world, and what they are there.
+
+    Args:
+        model: The compiled model.
+        put: The same model on Warp's device.
+        num_envs: Number of worlds.
+
+    Attributes:
+        fields: Names of the fields that have been changed in some world, and of those that follow from them.
+    """
+
+    def __init__(self, model: mujoco.MjModel, put: mujoco_warp.Model, num_envs: int) -> None:
+        self._model = model
+        self._put = put
+        self._num_envs = num_envs
+        self._changed: set[str] = set()
+        self.fields: tuple[str, ...] = ()
+
+    def shared_among(self, names: set[str]) -> set[str]:
+        """Return those fields of which no world has had a value of its own yet."""
+        return names - self._changed
+
+    def widen(self, names: set[str]) -> None:
+        """Give each world values of its own of these fields, and of those that follow from any; the arrays are new."""
+        self._changed |= names
+        following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
+        self.fields = tuple(sorted(self._changed | following))
+        for name in (*self._changed, *_FOLLOWING):
+            array = getattr(self._put, name, None)
+            if array is None or name in _SHARED or array.shape[0] == self._num_envs:
+                continue
+            per_world = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
+            setattr(self._put, name, warp.array(per_world, dtype=array.dtype, device=array.device))
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Give worlds values of their own, those of an earlier call forgotten; what follows from them is not renewed.
+
+        Args:
+            env_ids: Worlds. Shape: (n,), int64.
+            changes: One list per world, in the same order, of fields that were widened.
+
+        Raises:
+            EnvironmentBuildError: If worlds disagree about a field of which MuJoCo-Warp has one for all.
+        """
+        wanted = {
+            name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0)
+            for name in self._changed
+        }
+        for changed in changed_entries(changes):
+            per_world = wanted[changed.field]
+            per_world[changed.worlds, changed.entry] = changed.values.reshape(-1, *per_world.shape[2:])
+        # A world in which nothing at all varies asks for nothing.
+        asking = np.array([bool(own) for own in changes])
+        for name in wanted.keys() & _SHARED:
+            self._set_for_all(name, warp.to_torch(getattr(self._put, name)), wanted.pop(name)[asking])
+        put = [warp.to_torch(getattr(self._put, name)) for name in wanted]
+        own = [
+            torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype)
+            for per_world, values in zip(wanted.values(), put, strict=True)
+        ]
+        for values, there in zip(put, on_device(own, env_ids.device), strict=True):
+            values[env_ids] = there
+
+    def field(self, name: str) -> np.ndarray:
+        """Return a field in every world, copied. Shape: (num_envs, ...)."""
+        shared = np.asarray(getattr(self._model, name))
+        if name in self.fields:
+            own = getattr(self._put, name).numpy()
+            own = own.reshape(-1, *shared.shape).astype(shared.dtype)
+        else:
+            own = shared[None]
+        return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
+
+    def _set_for_all(self, name: str, values: torch.Tensor, per_world: np.ndarray) -> None:
+        if len(per_world) == 0:
+            return
+        if (per_world != per_world[0]).any():
+            raise EnvironmentBuildError(
+                f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
+            )
+        values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
+
+
+# Start states on their way to a device: put together on the host in one array, and sent there at once.
+
+
+class StartSender:
+    """Makes the states of worlds of their start states.
+
+    Args:
+        names: Where the model keeps what start states name.
+        at_rest: What a world is where a start state does not say. Shape of each: (1, ...), float32, all on one device.
+    """
+
+    def __init__(self, names: ModelNames, at_rest: Mapping[str, torch.Tensor]) -> None:
+        self._names = names
+        self._shapes = {name: tuple(values.shape[1:]) for name, values in at_rest.items()}
+        self._rest = torch.cat([values.reshape(1, -1) for values in at_rest.values()], dim=1).cpu()
+        self._device = next(iter(at_rest.values())).device
+
+    def send(self, starts: Sequence[StartState]) -> Mapping[str, torch.Tensor]:
+        """Return the state of worlds at their start, on the device. Shape of each: (len(starts), ...), float32."""
+        # Memory that the system cannot move is copied without the process waiting for it.
+        packed = torch.empty((len(starts), self._rest.shape[1]), pin_memory=self._device.type == "cuda")
+        packed.copy_(self._rest.expand_as(packed))
+        host = {name: values.numpy() for name, values in self._fields(packed).items()}
+        write_starts(starts, self._names, host, np.arange(len(starts)))
+        return self._fields(packed.to(self._device, non_blocking=True))
+
+    def _fields(self, packed: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return views of the fields that lie side by side for each world."""
+        parts = packed.split([prod(shape) for shape in self._shapes.values()], dim=1)
+        # Not reshaped, which might copy: what is written into these goes into the packed tensor.
+        return {
+            name: part.unflatten(1, shape) if len(shape) > 1 else part.view(len(packed), *shape)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+        }
+
+
+# Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they are too small.
+#
+# MuJoCo-Warp has arrays of fixed sizes, and leaves out what does not fit. So a backend starts with what a few worlds
+# on the CPU needed, notes with every control step whether something did not fit, and makes it again with more room.
+
+_PROBE_STEPS = 400
+_PROBE_EVERY = 20
+_HEADROOM = 2.0
+_AT_LEAST_CONTACTS, _AT_LEAST_CONSTRAINTS = 32, 64
+_GROWTH = 1.5
+
+_TOO_SMALL = int(
+    mujoco_warp.OverflowType.NEFC
+    | mujoco_warp.OverflowType.NJMAX_NNZ
+    | mujoco_warp.OverflowType.BROADPHASE
+    | mujoco_warp.OverflowType.NARROWPHASE
+    | mujoco_warp.OverflowType.CCD
+)
+"""Bits of ``Data.overflow`` that more room mends."""
+
+_LEFT_OUT = int(
+    mujoco_warp.OverflowType.HFIELD | mujoco_warp.OverflowType.CONTACT_MATCH | mujoco_warp.OverflowType.EPA_HORIZON
+)
+"""Bits that say that something was left out for which no room can be made. That a solver stopped at its limit of
+iterations is not among them: MuJoCo does so too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferSizes:
+    """Room for a batch of worlds.
+
+    Attributes:
+        contacts: Contacts of a world, on average; all worlds share one array.
+        constraints: Constraints of any one world.
+    """
+
+    contacts: int
+    constraints: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomUsed:
+    """What a batch of worlds needed room for, whether it was there or not.
+
+    Attributes:
+        missed: All bits of ``Data.overflow`` that any world has.
+        contacts: Contacts of all worlds together.
+        constraints: Constraints of the world that has most.
+    """
+
+    missed: int
+    contacts: int
+    constraints: int
+
+
+def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
+    """Return the room that a model needs, by simulating it on the CPU with random controls, and some on top.
+
+    Args:
+        model: The compiled model.
+        seed: Of the controls.
+    """
+    data = mujoco.MjData(model)
+    generator = np.random.default_rng(seed)
+    limited = model.actuator_ctrllimited.astype(bool)
+    low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
+    high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
+    contacts = constraints = 0
+    for step in range(_PROBE_STEPS):
+        if step % _PROBE_EVERY == 0:
+            data.ctrl[:] = generator.uniform(low, high)
+        mujoco.mj_step(model, data)
+        contacts, constraints = max(contacts, data.ncon), max(constraints, data.nefc)
+    return BufferSizes(
+        contacts=max(_AT_LEAST_CONTACTS, round(_HEADROOM * contacts)),
+        constraints=max(_AT_LEAST_CONSTRAINTS, round(_HEADROOM * constraints)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Where worlds with so much room say what they needed, live.
+
+    Attributes:
+        contacts: Contacts, and pairs of geoms that may touch, of all worlds together. Shapes: (1,), (1,).
+        constraints: Constraints of each world. Shape: (num_envs,).
+        overflow: ``Data.overflow``. Shape: (num_envs,).
+        most_contacts: How many contacts, and as many pairs, there is room for.
+        most_constraints: How many constraints of each world there is room for.
+    """
+
+    contacts: tuple[torch.Tensor, torch.Tensor]
+    constraints: torch.Tensor
+    overflow: torch.Tensor
+    most_contacts: int
+    most_constraints: int
+
+    @classmethod
+    def of(cls, data: mujoco_warp.Data) -> Self:
+        """Return the room of worlds."""
+        return cls(
+            contacts=(warp.to_torch(data.nacon), warp.to_torch(data.ncollision)),
+            constraints=warp.to_torch(data.nefc),
+            overflow=warp.to_torch(data.overflow),
+            most_contacts=data.naconmax,
+            most_constraints=data.njmax,
+        )
+
+    def used(self) -> RoomUsed:
+        """Return what worlds needed since ``overflow`` was cleared."""
+        contacts = torch.cat(self.contacts).max()
+        # Together, because each time that it is read back what a GPU has computed takes as long as a small network.
+        numbers = torch.stack((_any_bits(self.overflow), contacts, self.constraints.max())).tolist()
+        missed, contacts, constraints = map(int, numbers)
+        return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
+
+    def was_enough(self) -> torch.Tensor:
+        """Return whether everything fitted since ``overflow`` was cleared, on the device. Shape: (), bool.
+
+        Only integration sets the bits of contacts and constraints, so a forward pass shows in the counts alone, and an
+        earlier one of several steps in the bits alone.
+        """
+        missed = self.overflow & (_TOO_SMALL | _LEFT_OUT)
+        too_many = (torch.cat(self.contacts) > self.most_contacts).any()
+        too_many = too_many | (self.constraints > self.most_constraints).any()
+        return ~(too_many | (missed != 0).any())
+
+
+def refuse_what_cannot_fit(used: RoomUsed) -> None:
+    """Refuse worlds in which something was left out for which no room can be made.
+
+    Raises:
+        EnvironmentBuildError: If there was such a thing.
+    """
+    if used.missed & _LEFT_OUT:
+        names = mujoco_warp.OverflowType(used.missed & _LEFT_OUT)
+        raise EnvironmentBuildError(
+            f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; use the backend 'mujoco'"
+        )
+
+
+def sizes_for(used: RoomUsed, before: BufferSizes, *, num_envs: int) -> BufferSizes:
+    """Return room for what did not fit.
+
+    Args:
+        used: What room was needed for.
+        before: The room so far.
+        num_envs: Number of worlds.
+    """
+    return BufferSizes(
+        contacts=round(_GROWTH * max(before.contacts, used.contacts / num_envs)),
+        constraints=round(_GROWTH * max(before.constraints, used.constraints)),
+    )
+
+
+def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mujoco_warp.Data:
+    """Return worlds with so much room, on Warp's current device."""
+    return mujoco_warp.make_data(model, nworld=num_envs, nconmax=sizes.contacts, njmax=sizes.constraints)
+
+
+def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferSizes) -> mujoco_warp.Data:
+    """Return the same worlds with more room: every array whose size does not change is the very same one.
+
+    So whoever holds a view of positions or sensors goes on with it.
+    """
+    larger = make_data(model, data.nworld, sizes)
+    for field in dataclasses.fields(larger):
+        old, new = getattr(data, field.name), getattr(larger, field.name)
+        if isinstance(old, warp.array) and old.shape == new.shape and old.dtype == new.dtype:
+            setattr(larger, field.name, old)
+    return larger
+
+
+def _any_bits(masks: torch.Tensor) -> torch.Tensor:
+    """Return all bits that any number has; torch has no such reduction."""
+    bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
+    return (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
+
+
+# What worlds were before a step, to put back those that did not make it or broke down in it.
+
+SENSORS = "sensordata"
+WARM_START = "qacc_warmstart"
+
+_LARGEST = 1e10
+"""MuJoCo's mjMAXVAL: what is beyond counts as broken down."""
+
+_MAY_BREAK = ("qpos", "qvel", WARM_START, "act")
+
+
+class Undoing:
+    """Keeps the states of all worlds for the length of a step.
+
+    Everything is where it was from one step to the next, so that a GPU is told most of this as graphs.
+
+    Args:
+        state: What a world's future depends on, live. Shape of each: (num_envs, ...).
+        sensordata: What sensors say, live. Shape: (num_envs, nsensordata).
+        room: What says whether everything had room in a step.
+        capture: Captures work of torch; see `Replayed`.
+
+    Attributes:
+        at_rest: The model's default state. Shape of each: (1, ...).
+        diverged: Worlds that have broken down since their reset. Shape: (num_envs,), bool.
+    """
+
+    def __init__(
+        self, state: Mapping[str, torch.Tensor], sensordata: torch.Tensor, room: Room, capture: Capture | None
+    ) -> None:
+        self._live = {**state, SENSORS: sensordata}
+        self._before = {name: torch.empty_like(tensor) for name, tensor in self._live.items()}
+        self._room = room
+        self.at_rest = {name: tensor[:1].clone() for name, tensor in state.items()}
+        self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
+        self._chosen = torch.zeros_like(self.diverged)
+
+        self._keep = Replayed(self._copy_all, capture, name="keeping worlds")
+        self._had_room = Replayed(self._see_room, capture, name="whether worlds had room")
+        self._settle = Replayed(self._put_back_others, capture, name="putting worlds back")
+        self._settle_if_room = Replayed(self._put_back_unmade, capture, name="putting worlds back that had no room")
+        self._release = Replayed(self._put_back_sensors, capture, name="putting sensors back")
+
+    def keep(self) -> None:
+        """Keep what all worlds are now, before a step or before some of them are renewed."""
+        self._keep()
+
+    def had_room(self) -> bool:
+        """Return whether everything had room, which is to wait for a GPU."""
+        return bool(self._had_room())
+
+    def put_back(self, names: Iterable[str] | None = None) -> None:
+        """Put all worlds back where they were.
+
+        Args:
+            names: The parts of their state that are put back, by default all and their sensors.
+        """
+        for name in self._before if names is None else names:
+            self._live[name].copy_(self._before[name])
+
+    def settle(self, moved: torch.Tensor) -> None:
+        """Put back what was not to make the step, and to rest what broke down in it. Shape: (num_envs,), bool."""
+        self._chosen.copy_(moved)
+        self._settle()
+
+    def settle_if_room(self, moved: torch.Tensor) -> torch.Tensor:
+        """Do the same, or put all worlds back if something had no room in the step.
+
+        Args:
+            moved: Worlds that were to make the step. Shape: (num_envs,), bool.
+
+        Returns:
+            Those that made it: all of these or none. Shape: (num_envs,), bool.
+        """
+        self._chosen.copy_(moved)
+        return self._settle_if_room().clone()
+
+    def release(self, env_ids: torch.Tensor) -> None:
+        """Put back the sensors of worlds that were not renewed, and the warm starts of all. Shape: (n,), int64."""
+        self._chosen.zero_()
+        self._chosen[env_ids] = True
+        self._release()
+
+    def rest(self) -> None:
+        """Put all worlds into the model's default state."""
+        self._to_rest(torch.ones_like(self.diverged))
+
+    def move_into(self, room: Room) -> None:
+        """Ask another room from now on, because the worlds have more of it."""
+        self._room = room
+        self.forget()
+
+    def forget(self) -> None:
+        """Give back what was captured."""
+        for each in (self._keep, self._had_room, self._settle, self._settle_if_room, self._release):
+            each.forget()
+
+    def _copy_all(self) -> None:
+        for name, before in self._before.items():
+            before.copy_(self._live[name])
+
+    def _see_room(self) -> torch.Tensor:
+        return self._room.was_enough()
+
+    def _put_back_others(self) -> None:
+        self._restore(self._before, ~self._chosen)
+        self._mark_diverged(self._chosen)
+
+    def _put_back_unmade(self) -> torch.Tensor:
+        made = self._chosen & self._room.was_enough()
+        self._restore(self._before, ~made)
+        self._mark_diverged(made)
+        return made
+
+    def _put_back_sensors(self) -> None:
+        self._restore({SENSORS: self._before[SENSORS]}, ~self._chosen)
+        self._live[WARM_START].copy_(self._before[WARM_START])
+
+    def _mark_diverged(self, moved: torch.Tensor) -> None:
+        numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
+        broken = moved & ~(numbers.abs() < _LARGEST).all(dim=1)
+        self.diverged |= broken
+        self._to_rest(broken)
+
+    def _to_rest(self, worlds: torch.Tensor) -> None:
+        self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, worlds)
+
+    def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
+        for name, values in kept.items():
+            if values.numel():
+                self._live[name].copy_(torch.where(_like(worlds, values), values, self._live[name]))
+
+
+def _like(worlds: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return worlds.reshape(-1, *(1 for _ in values.shape[1:]))
+
+
+# GPU physics: MuJoCo-Warp, with all worlds resident on one device; on the CPU it serves to be compared with MuJoCo.
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,22 +1,27 @@
-"""Pictures of a world by MuJoCo-Warp's ray tracer: no OpenGL, no display, the same pixels on every machine of a kind.
+"""Pictures by MuJoCo-Warp's ray tracer: of one world, of a few, or of all at once."""
 
-Importing Warp takes a second or more, so this module is imported where cameras are on and nowhere else.
-"""
-
+import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, replace
+from itertools import count, repeat
 from threading import Lock
 from typing import TypeAlias
 
 import mujoco
 import mujoco_warp
 import numpy as np
+import torch
 import warp
 
-from isaaclab_arena.sim.visible_world import VISIBLE_FIELDS, VISIBLE_POSES, VisibleWorld
+from isaaclab_arena.sim.pictures import VISIBLE_FIELDS, VISIBLE_POSES, ChangingPixels, MovingGeoms, VisibleWorld
+from isaaclab_arena.sim.warp.backend import WarpBackend
 from isaaclab_arena.sim.warp.kernels import cpu_turn, one_compiler_at_a_time, warp_turn
+
+# Pictures of a world by MuJoCo-Warp's ray tracer: no OpenGL, no display, the same pixels on every machine of a kind.
+#
+# Importing Warp takes a second or more, so this module is imported where cameras are on and nowhere else.
 
 # One kernel that knows all of these serves every scene; by default each mix of shapes would be compiled anew.
 _GEOM_TYPES = tuple(
@@ -224,3 +229,240 @@ class RayTracers:
                 visible = VisibleWorld.of(*loaded)
             pictures.append((world, tracer.shoot(visible)))
         return pictures
+
+
+# A few worlds out of thousands, as a renderer sees them: a film of four episodes must not render four thousand.
+
+
+class FewWorlds:
+    """Copies of what is visible of some worlds, on their device.
+
+    Args:
+        backend: All worlds.
+        num_worlds: How many can be shown at once.
+    """
+
+    def __init__(self, backend: WarpBackend, num_worlds: int) -> None:
+        self._backend = backend
+        self.num_worlds = num_worlds
+        with backend.launcher.compiling():
+            # Nothing ever touches there, and room for contacts would be most of it.
+            self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
+        self._own: dict[str, warp.array] = {}
+
+    def show(self, env_ids: torch.Tensor) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
+        """Return worlds as they are now, good until the next call; those behind them are of no interest.
+
+        They are in the same memory each time, as a graph that renders them needs it.
+
+        Args:
+            env_ids: At most ``num_worlds`` of them. Shape: (n,), int64.
+        """
+        model, data = self._backend.warp_worlds
+        for name in VISIBLE_POSES:
+            warp.to_torch(getattr(self._data, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
+        shown = copy.copy(model)
+        for name in VISIBLE_FIELDS:
+            array = getattr(model, name)
+            if array.shape[0] > 1:
+                if name not in self._own:
+                    shape = (self.num_worlds, *array.shape[1:])
+                    self._own[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
+                warp.to_torch(self._own[name])[: len(env_ids)] = warp.to_torch(array)[env_ids]
+                setattr(shown, name, self._own[name])
+        return shown, self._data
+
+
+# Pictures of many worlds of a `WarpBackend` at once: rendered where they live, and left there as tensors.
+
+_BYTES_PER_PIXEL = 4
+_NUMBERS = count()
+"""Tells the graphs of several `BatchCameras` of one backend apart."""
+
+
+class BatchCameras:
+    """Renders worlds with the ray tracer that `RayTracers` uses for worlds on the CPU.
+
+    Args:
+        backend: The worlds, whose own colours, lights and camera poses show.
+        cameras: Which cameras are rendered, and how.
+        shadows: Whether lights cast shadows.
+        at_once: Worlds that are rendered at once, which decides how much memory it takes; by default all.
+    """
+
+    def __init__(
+        self, backend: WarpBackend, cameras: Sequence[Camera], *, shadows: bool = False, at_once: int | None = None
+    ) -> None:
+        self._backend = backend
+        self._cameras = tuple(cameras)
+        self._kind = f"pictures {next(_NUMBERS)}"
+        self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
+        num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
+        with backend.launcher.compiling():
+            self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
+        # Where each camera's pixels begin, read once: to read it back for every picture would be to wait for the GPU.
+        self._starts = [
+            tuple(map(int, starts))
+            for starts in zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
+        ]
+        self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
+        # The first pictures compile what takes them.
+        with one_compiler_at_a_time():
+            self.render(torch.arange(num_worlds, device=backend.device))
+
+    def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
+        """Render worlds as they are.
+
+        Args:
+            env_ids: Which ones, None for all. Shape: (n,), int64.
+
+        Returns:
+            ``<camera>`` to colours, uint8, shape (n, height, width, 3); and where they were asked for
+            ``<camera>:depth`` [m], float32, and ``<camera>:segmentation``, index of the body that is seen, -1 for none,
+            int32, both of shape (n, height, width, 1). On the backend's device.
+        """
+        if self._few is None:
+            return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
+        if env_ids is None:
+            env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
+        parts: dict[str, list[torch.Tensor]] = {}
+        for part in env_ids.split(self._few.num_worlds):
+            for name, each in self._shot(*self._few.show(part), slice(len(part))).items():
+                parts.setdefault(name, []).append(each)
+        return {name: torch.cat(each) for name, each in parts.items()}
+
+    def _shot(
+        self, model: mujoco_warp.Model, data: mujoco_warp.Data, wanted: torch.Tensor | slice
+    ) -> Mapping[str, torch.Tensor]:
+        """Take pictures of all worlds that there is memory for, and return those of some of them.
+
+        Args:
+            model: The model of these worlds.
+            data: Their state.
+            wanted: Which of them are returned; no others are copied.
+        """
+        context = self._context
+
+        def launch() -> None:
+            mujoco_warp.refit_bvh(model, data, context)
+            mujoco_warp.render(model, data, context)
+
+        self._backend.launcher.replay(self._kind, launch)
+        colours = warp.to_torch(context.rgb_data.view(warp.int32))[wanted].view(torch.uint8)
+        num_worlds = len(colours)
+        pictures = {}
+        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, self._starts, strict=True):
+            shape, pixels = (num_worlds, camera.height, camera.width), camera.height * camera.width
+            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
+            first = rgb_start * _BYTES_PER_PIXEL
+            packed = colours[:, first : first + pixels * _BYTES_PER_PIXEL].reshape(*shape, _BYTES_PER_PIXEL)
+            pictures[camera.name] = packed[..., :3].flip(-1)
+            if camera.depth:
+                depth = warp.to_torch(context.depth_data)[wanted, depth_start : depth_start + pixels]
+                pictures[f"{camera.name}:depth"] = depth.reshape(*shape, 1).clone()
+            if camera.segmentation:
+                geoms = warp.to_torch(context.seg_data)[wanted, seen_start : seen_start + pixels, 0]
+                bodies = torch.where(geoms >= 0, self._geom_body[geoms.clamp(min=0).long()], -1)
+                pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
+        return pictures
+
+
+# Draws films of a fixed camera faster: what does not move is drawn once, and then only pixels that may change.
+
+_REMEMBERED = 16
+"""Backdrops that are kept: each env slot may have colours and lights of its own."""
+
+_WORTH_IT = 0.6
+"""Share of the pixels up to which drawing them alone is faster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Backdrop:
+    """A scene without what moves.
+
+    Attributes:
+        rgb: Shape: (height, width, 3), uint8.
+        changing: Which pixels of it can change.
+    """
+
+    rgb: np.ndarray
+    changing: ChangingPixels
+
+
+class Backdrops:
+    """Draws pictures of one camera, bit for bit as a ray tracer does; for tracers of several threads.
+
+    Args:
+        model: The compiled model.
+        camera: The camera, whose tracers show depth too.
+    """
+
+    def __init__(self, model: mujoco.MjModel, camera: Camera) -> None:
+        self._camera = camera
+        self._camera_id = model.camera(camera.name).id
+        self._moving = MovingGeoms(model)
+        casts = model.light_castshadow.astype(bool)
+        are_directional = model.light_type[casts] == int(mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
+        has_perspective = model.cam_projection[self._camera_id] == int(mujoco.mjtProjection.mjPROJ_PERSPECTIVE)
+        self._lights = np.flatnonzero(casts)
+        self._is_usable = self._moving.are_bounded and bool(are_directional.all() and has_perspective)
+        self._known: OrderedDict[bytes, _Backdrop | None] = OrderedDict()
+        self._changing = Lock()
+
+    def draw(self, tracer: RayTracer, world: VisibleWorld) -> np.ndarray:
+        """Return the colours of a world. Shape: (height, width, 3), uint8."""
+        backdrop = self._backdrop(tracer, world) if self._is_usable else None
+        mask = None if backdrop is None else backdrop.changing.of(self._moving.hulls(world))
+        if backdrop is None or mask is None or mask.mean() > _WORTH_IT:
+            return tracer.render(world)[self._camera.name].rgb
+        rgb, pixels = backdrop.rgb.copy(), np.flatnonzero(mask)
+        rgb.reshape(-1, 3)[pixels] = tracer.shoot_pixels(world, pixels)
+        return rgb
+
+    def _backdrop(self, tracer: RayTracer, world: VisibleWorld) -> _Backdrop | None:
+        """Return what lies behind a world, None where it is seen for the first time: it may be the last one too."""
+        still = self._still(world)
+        key = b"".join(array.tobytes() for array in (*still.poses.values(), *still.fields.values()))
+        is_new = key not in self._known
+        backdrop = self._known.get(key)
+        if backdrop is None and not is_new:
+            backdrop = self._made(tracer, still, world)
+        with self._changing:
+            self._known[key] = backdrop
+            self._known.move_to_end(key)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return backdrop
+
+    def _still(self, world: VisibleWorld) -> VisibleWorld:
+        """Return a world whose moving geoms are invisible, and in one place, as are all other cameras."""
+        poses, fields = dict(world.poses), dict(world.fields)
+        others = np.arange(len(poses["cam_xpos"])) != self._camera_id
+        for name, moved in (
+            ("geom_xpos", self._moving.ids),
+            ("geom_xmat", self._moving.ids),
+            ("cam_xpos", others),
+            ("cam_xmat", others),
+        ):
+            poses[name] = poses[name].copy()
+            poses[name][moved] = 0.0
+        fields["geom_rgba"] = fields["geom_rgba"].copy()
+        fields["geom_rgba"][self._moving.ids] = 0.0
+        return replace(world, poses=poses, fields=fields)
+
+    def _made(self, tracer: RayTracer, still: VisibleWorld, world: VisibleWorld) -> _Backdrop:
+        invisible = replace(still, poses=world.poses)
+        picture = tracer.render(invisible)[self._camera.name]
+        if picture.depth is None:
+            raise ValueError(f"the tracer of '{self._camera.name}' shows no depth")
+        shape = (self._camera.height, self._camera.width)
+        active = self._lights[world.fields["light_active"].astype(bool)[self._lights]]
+        changing = ChangingPixels(
+            world,
+            self._camera_id,
+            tracer.rays.reshape(*shape, 3),
+            picture.depth[:, :, 0],
+            world.poses["light_xdir"].reshape(-1, 3)[active],
+            self._moving.hulls(world),
+        )
+        return _Backdrop(rgb=picture.rgb, changing=changing)

@@ -11,8 +11,8 @@ from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.sim.model_changes import ModelChange
-from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.backend import ModelChange
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, start, steps_of
 from tests.environments.variations.varying import begin, build_varied, fixed
 

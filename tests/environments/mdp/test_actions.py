@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.mdp.actions import MAX_TRANSLATION_M
-from isaaclab_arena.sim.math.rotation import rotation_error
+from isaaclab_arena.sim.math import rotation_error
 from tests.environments.building import build, episode, hold_still, start, steps_of
 
 

@@ -7,8 +7,8 @@ from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.robots.arms import SO101
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.sim.math.rotation import rotation_error
-from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.math import rotation_error
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from isaaclab_arena.sim.scene.scene import ASSETS
 from tests.environments.building import build, episode, play, refusal, start, steps_of
 

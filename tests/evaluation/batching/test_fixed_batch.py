@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.batching import FixedBatchPolicy, WideView, check
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
-from isaaclab_arena.sim.privileged import Simulated
+from isaaclab_arena.sim.backend import Simulated
 from tests.environments.building import build
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.sim.math.kinematics import (
+from isaaclab_arena.sim.math import (
     apply_jacobian,
     damped_least_squares,
     solve_positive_definite,

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from scipy.spatial.transform import Rotation
 
-from isaaclab_arena.sim.math import rotation
+from isaaclab_arena.sim import math as rotation
 
 
 def random_quaternions(count: int, seed: int = 0) -> tuple[torch.Tensor, Rotation]:

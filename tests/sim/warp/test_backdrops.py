@@ -4,9 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.visible_world import VisibleWorld
-from isaaclab_arena.sim.warp.backdrops import Backdrops
-from isaaclab_arena.sim.warp.cameras import Camera, RayTracer
+from isaaclab_arena.sim.pictures import VisibleWorld
+from isaaclab_arena.sim.warp.cameras import Backdrops, Camera, RayTracer
 
 WIDTH, HEIGHT = 64, 48
 SHAPES = {

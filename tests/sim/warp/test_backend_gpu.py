@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from isaaclab_arena.sim.scene.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.batch_cameras import BatchCameras
-from isaaclab_arena.sim.warp.cameras import Camera, RayTracers
+from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera, RayTracers
 from tests.sim.arm_and_cube import PARTS
 from tests.sim.warp.test_backend import POSITION_TOLERANCE, VELOCITY_TOLERANCE, begin, drive
 from tests.sim.warp.test_batch_cameras import CLOSE, SAME_PIXELS

@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.model_changes import moved_camera, painted
+from isaaclab_arena.sim.backend import StartState, moved_camera, painted
 from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
 from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.batch_cameras import BatchCameras
-from isaaclab_arena.sim.warp.cameras import Camera, RayTracers
+from isaaclab_arena.sim.warp.cameras import BatchCameras, Camera, RayTracers
 from tests.sim.warp.test_launching import Worker, between
 
 PARTS = (

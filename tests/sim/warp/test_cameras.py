@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from isaaclab_arena.sim.visible_world import VisibleWorld
+from isaaclab_arena.sim.pictures import VisibleWorld
 from isaaclab_arena.sim.warp.cameras import Camera, RayTracer
 
 # Number of lights, headlight, extent and sky are those of the table, so that its compiled kernel serves here too.

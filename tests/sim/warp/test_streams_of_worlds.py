@@ -10,12 +10,10 @@ import pytest
 import torch
 import warp
 
-from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.model_changes import resized
+from isaaclab_arena.sim.backend import StartState, resized
 from isaaclab_arena.sim.scene.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.buffers import BufferSizes
-from isaaclab_arena.sim.warp.launching import Launcher
+from isaaclab_arena.sim.warp.backend import BufferSizes, WarpBackend
+from isaaclab_arena.sim.warp.kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone
 from tests.sim.warp.fake_streams import between, fake_streams
 

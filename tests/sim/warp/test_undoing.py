@@ -7,10 +7,8 @@ import torch
 
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.scene.scene import compose_scene
-from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.buffers import BufferSizes, Room
-from isaaclab_arena.sim.warp.launching import Launcher
-from isaaclab_arena.sim.warp.undoing import Undoing
+from isaaclab_arena.sim.warp.backend import BufferSizes, Room, Undoing, WarpBackend
+from isaaclab_arena.sim.warp.kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 from tests.sim.tape import tape
 from tests.sim.warp.test_backend import begin, everything

@@ -12,7 +12,7 @@ from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.tasks.humanoid import JOINTS
 from isaaclab_arena.environments.tasks.track_motion import TrackMotion
-from isaaclab_arena.sim.math.rotation import multiply
+from isaaclab_arena.sim.math import multiply
 from tests.environments.building import build_on_the_floor
 
 LITTLE = 1e-3

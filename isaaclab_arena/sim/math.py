@@ -1,0 +1,199 @@
+"""Rotations and inverse kinematics for batches, the same bits for every batch size."""
+
+from collections.abc import Sequence
+
+import torch
+
+# Quaternions (w x y z) and short vectors, in elementwise arithmetic only.
+#
+# No reduction, matrix product or transcendental function appears here: their rounding may depend on the size and
+# layout of the batch, and an entry's numbers must not depend on its neighbours.
+
+
+def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the dot product of 3-vectors, summed left to right. Shapes: (..., 3), (..., 3) -> (...)."""
+    x, y, z = (a * b).unbind(-1)
+    return x + y + z
+
+
+def norm(vector: torch.Tensor) -> torch.Tensor:
+    """Return the length of 3-vectors. Shape: (..., 3) -> (...)."""
+    return torch.sqrt(dot(vector, vector))
+
+
+def cross(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the cross product of 3-vectors. Shapes: (..., 3), (..., 3) -> (..., 3)."""
+    return _cross(_turned(a), b)
+
+
+def conjugate(quaternion: torch.Tensor) -> torch.Tensor:
+    """Return the inverse of unit quaternions. Shape: (..., 4) -> (..., 4)."""
+    return torch.cat((quaternion[..., :1], -quaternion[..., 1:]), dim=-1)
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the rotation ``a`` after ``b``. Shapes: (..., 4), (..., 4) -> (..., 4)."""
+    aw, ax, ay, az = a.unbind(-1)
+    bw, bx, by, bz = b.unbind(-1)
+    return torch.stack(
+        (
+            aw * bw - ax * bx - ay * by - az * bz,
+            aw * bx + ax * bw + ay * bz - az * by,
+            aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw,
+        ),
+        dim=-1,
+    )
+
+
+def multiply_numbers(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
+    """Return the rotation ``a`` after ``b``, as plain numbers. Shapes: (4,), (4,) -> (4,)."""
+    product = multiply(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
+    return tuple(float(part) for part in product)
+
+
+def rotate(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Turn vectors by unit quaternions. Shapes: (..., 4), (..., 3) -> (..., 3)."""
+    return _rotated(quaternion[..., :1], quaternion[..., 1:], vector)
+
+
+def rotate_inverse(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Turn vectors back by unit quaternions: world to body frame. Shapes: (..., 4), (..., 3) -> (..., 3)."""
+    return _rotated(quaternion[..., :1], -quaternion[..., 1:], vector)
+
+
+def rotation_error(target: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
+    """Return a rotation vector in the world frame that leads from ``current`` to ``target``, the short way.
+
+    Its length is twice the sine of half the angle, which is the angle itself [rad] to 1 % up to 28 degrees and grows
+    with the angle up to 180 degrees.
+
+    Args:
+        target: Shape: (..., 4).
+        current: Shape: (..., 4).
+
+    Returns:
+        Shape: (..., 3).
+    """
+    difference = multiply(target, conjugate(current))
+    sign = torch.where(difference[..., :1] < 0, -1.0, 1.0)
+    return 2 * sign * difference[..., 1:]
+
+
+def clip_length(vector: torch.Tensor, longest: float) -> torch.Tensor:
+    """Shorten 3-vectors to at most a length, keeping their direction. Shape: (..., 3) -> (..., 3)."""
+    length = norm(vector).clamp(min=1e-12)
+    return vector * (longest / length).clamp(max=1.0).unsqueeze(-1)
+
+
+def _rotated(real: torch.Tensor, axis: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Turn vectors by unit quaternions in two parts. Shapes: (..., 1), (..., 3), (..., 3) -> (..., 3)."""
+    turned = _turned(axis)
+    twice = 2 * _cross(turned, vector)
+    return vector + real * twice + _cross(turned, twice)
+
+
+def _turned(vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return vectors as y z x and as z x y, which a GPU is told in one operation. Shape: (..., 3)."""
+    doubled = torch.cat((vector, vector), dim=-1)
+    return doubled[..., 1:4], doubled[..., 2:5]
+
+
+def _cross(a: tuple[torch.Tensor, torch.Tensor], b: torch.Tensor) -> torch.Tensor:
+    """Return the cross product of vectors, those before it `_turned`."""
+    (a_yzx, a_zxy), (b_yzx, b_zxy) = a, _turned(b)
+    return a_yzx * b_zxy - a_zxy * b_yzx
+
+
+# Damped-least-squares inverse kinematics for a batch, the same bits for every batch size.
+#
+# Legend: n worlds, k joints, 6 task directions (vx, vy, vz, wx, wy, wz).
+
+_LIMIT_PASSES = 2
+
+
+def damped_least_squares(
+    jacobian: torch.Tensor, twist: torch.Tensor, damping: float, *, rotation_weight: float = 1.0
+) -> torch.Tensor:
+    """Return the joint step ``J^T (J J^T + damping^2 I)^-1 twist``.
+
+    Args:
+        jacobian: Shape: (n, 6, k).
+        twist: Wanted step of the end effector in the world frame [m, rad]. Shape: (n, 6).
+        damping: Keeps steps small near singular poses; about 0.05 for a robot arm.
+        rotation_weight: Factor on the rotation's part of the twist, below 1 where the position matters more.
+
+    Returns:
+        Shape: (n, k).
+    """
+    if rotation_weight != 1.0:
+        weights = torch.tensor((1.0,) * 3 + (rotation_weight,) * 3, dtype=twist.dtype, device=twist.device)
+        jacobian, twist = jacobian * weights[:, None], twist * weights
+    gram = sum_in_order(jacobian[:, :, None, :] * jacobian[:, None, :, :])
+    identity = torch.eye(6, dtype=jacobian.dtype, device=jacobian.device)
+    multipliers = solve_positive_definite(gram + damping * damping * identity, twist)
+    return sum_in_order((jacobian * multipliers[:, :, None]).transpose(1, 2))
+
+
+def step_within_limits(
+    jacobian: torch.Tensor,
+    twist: torch.Tensor,
+    damping: float,
+    *,
+    rotation_weight: float,
+    low: torch.Tensor,
+    high: torch.Tensor,
+) -> torch.Tensor:
+    """Return the damped-least-squares step in which joints stop at their limits and the others make up for it.
+
+    An arm of few joints needs it: clipping the step afterwards would leave its position wrong.
+
+    Args:
+        jacobian: Shape: (n, 6, k).
+        twist: Wanted step of the end effector. Shape: (n, 6).
+        damping: See `damped_least_squares`.
+        rotation_weight: See `damped_least_squares`.
+        low: Lowest step, not above 0. Shape: (n, k).
+        high: Highest step, not below 0. Shape: (n, k).
+
+    Returns:
+        Shape: (n, k).
+    """
+    step = damped_least_squares(jacobian, twist, damping, rotation_weight=rotation_weight)
+    stopped = torch.zeros_like(step, dtype=torch.bool)
+    for _ in range(_LIMIT_PASSES):
+        stopped = stopped | (step < low) | (step > high)
+        held = torch.where(stopped, torch.minimum(torch.maximum(step, low), high), 0.0)
+        free = torch.where(stopped[:, None, :], 0.0, jacobian)
+        rest = twist - apply_jacobian(jacobian, held)
+        step = held + damped_least_squares(free, rest, damping, rotation_weight=rotation_weight)
+    return torch.minimum(torch.maximum(step, low), high)
+
+
+def apply_jacobian(jacobian: torch.Tensor, joint_step: torch.Tensor) -> torch.Tensor:
+    """Return the twist that a joint step causes. Shapes: (n, 6, k), (n, k) -> (n, 6)."""
+    return sum_in_order(jacobian * joint_step[:, None, :])
+
+
+def solve_positive_definite(matrix: torch.Tensor, right_side: torch.Tensor) -> torch.Tensor:
+    """Solve symmetric positive definite systems by elimination without pivoting.
+
+    Shapes: (n, m, m), (n, m) -> (n, m).
+    """
+    augmented = torch.cat((matrix, right_side[:, :, None]), dim=-1)
+    for pivot in range(matrix.shape[1]):
+        scaled = augmented[:, pivot, :] / augmented[:, pivot, pivot, None]
+        augmented = augmented - augmented[:, :, pivot, None] * scaled[:, None, :]
+        augmented[:, pivot, :] = scaled
+    return augmented[:, :, -1]
+
+
+def sum_in_order(terms: torch.Tensor) -> torch.Tensor:
+    """Sum the last dimension from first to last, where ``torch.sum`` may choose another order for another batch.
+
+    Shape: (..., k) -> (...).
+    """
+    total = terms[..., 0]
+    for index in range(1, terms.shape[-1]):
+        total = total + terms[..., index]
+    return total

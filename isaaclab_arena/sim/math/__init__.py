@@ -1,1 +1,0 @@
-"""Rotations and inverse kinematics for batches."""

@@ -1,1 +1,0 @@
-"""Physics by MuJoCo on the CPU."""
