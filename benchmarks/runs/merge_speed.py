@@ -18,11 +18,17 @@ from benchmarks.harness.timing import median
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import merge_results, write_tables
+from isaaclab_arena.storage.commits import (
+    CommitLine,
+    CommitWriter,
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    write_job_report,
+)
+from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.provenance import Node
-from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, write_run_plan
 
 WHEN = "2026-01-01T00:00:00.000+00:00"
 RANKS = 8

@@ -33,10 +33,9 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
-from isaaclab_arena.storage.recovery.job_diagnosis import PlannedEpisodes, diagnose
-from isaaclab_arena.storage.recovery.job_repair import repair_job
-from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
-from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.diagnosis import PlannedEpisodes, diagnose, read_recordings
+from isaaclab_arena.storage.recovery import repair_job
 
 ENVIRONMENT = "lift_object"
 POLICIES = ("scripted", "zero_action")

@@ -40,9 +40,9 @@ from isaaclab_arena.evaluation.cluster.ray_engine import KEEPER_OPTIONS, KeeperA
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage.commits import CommitLine, CommitWriter, read_commits
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter, read_commits
 
 JOB = "coins"
 POLLS_PER_S = 5

@@ -15,10 +15,8 @@ from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.results.merge import MergedResults, check_episodes, keys_in, merge_results, read_table, table_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import PairCounts
-from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.provenance import Provenance
-from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
+from isaaclab_arena.storage.contents import Contents, Provenance
+from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts, read_run_plan
 from isaaclab_arena.storage.videos import videos_of_job
 
 # Read the runs whose jobs are compared: their tables, what they ran and what ran them.

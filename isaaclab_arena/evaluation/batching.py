@@ -23,7 +23,7 @@ from isaaclab_arena.interfaces.recordable import Recordable
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
-from isaaclab_arena.storage.run.settled_batch import SettledBatch, read_settled, settle
+from isaaclab_arena.storage.run_plan import SettledBatch, read_settled, settle
 from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, ended, env_ids_of, shown_in
 
 # Another policy, of which a subclass changes when and about what it is asked.

@@ -38,12 +38,12 @@ from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes
 from isaaclab_arena.storage.atomic import FileThereError, write_text
+from isaaclab_arena.storage.commits import StartUp
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import SERVED_MODEL_FILE
 from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.job_reports import StartUp
+from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.workers.kept_workers import spare_workers_kept
 
 # A cache of size one: what was built for the last job, for as long as the next job asks for the same.

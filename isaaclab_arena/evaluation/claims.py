@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.planning import jobs_taking_turns, round_size, ro
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
 from isaaclab_arena.storage.json_values import read_json
-from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run_plan import Attempt
 
 # Cuts the episodes of a job into the shares and pieces that ranks run: pure functions.
 

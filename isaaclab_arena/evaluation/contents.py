@@ -20,14 +20,11 @@ from isaaclab_arena.evaluation.provenance import (
 )
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentBuilder, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.storage.content_hash import content_hash
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, differences_of_contents
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash, differences_of_contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
-from isaaclab_arena.storage.recovery.job_repair import set_job_aside
-from isaaclab_arena.storage.recovery.set_aside import move_aside
-from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.storage.recovery import move_aside, set_job_aside
+from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts
 
 # Knowing by content what jobs evaluate: hashes of files and classes, versions of packages.
 

@@ -18,11 +18,11 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.video import FilmPlace, VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.hdf5.episodes import read_attributes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
 from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run.commits import CommitLine, read_commits
-from isaaclab_arena.storage.run.run_plan import PlanEntry, read_run_plan
+from isaaclab_arena.storage.run_plan import PlanEntry, read_run_plan
 
 # Choose the episodes of a run that are filmed afterwards: by how they ended, or by how they ended in another run.
 

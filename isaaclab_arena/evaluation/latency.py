@@ -22,7 +22,7 @@ from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Sa
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, chunks_of, declared_options
 from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnswersChunks, ChunkTraits, Continuation, StatesChunks
-from isaaclab_arena.storage.run.job_reports import MAX_QUERY_TIMES, QueryPace
+from isaaclab_arena.storage.commits import MAX_QUERY_TIMES, QueryPace
 
 # How long queries take on this machine, as a sample of bounded size.
 

@@ -25,11 +25,10 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
+from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
-from isaaclab_arena.storage.run.commits import CommitLine
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, PlanEntry, RunPlan
 
 # Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
 

@@ -18,7 +18,7 @@ from types import ModuleType
 
 import torch
 
-from isaaclab_arena.storage.provenance import Node, Provenance
+from isaaclab_arena.storage.contents import Node, Provenance
 
 # Record what this process's results come from: versions, revision, node.
 

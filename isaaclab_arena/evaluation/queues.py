@@ -36,9 +36,9 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.results.commit_watch import AnswerWatch
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name, job_directory
-from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run_plan import Attempt
 
 # The queue from which a rank takes its jobs, and the queue of jobs that are settled before the start.
 

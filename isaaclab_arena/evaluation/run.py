@@ -48,10 +48,10 @@ from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report.live import LiveReport
 from isaaclab_arena.results.freshness import tables_are_current
+from isaaclab_arena.storage.commits import ReportedStatus, failed_report, read_job_reports, write_job_report
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.recovery.leftovers import Leftovers, consolidate_leftovers
-from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, failed_report, read_job_reports, write_job_report
+from isaaclab_arena.storage.recovery import Leftovers, consolidate_leftovers
+from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
 if TYPE_CHECKING:

@@ -57,28 +57,25 @@ from isaaclab_arena.evaluation.settled import (
     with_latencies,
 )
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.commits import ReportedStatus, Reproducible, read_commits, read_job_reports
 from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
 from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.recovery.recovery import recover_run
-from isaaclab_arena.storage.run.attempts import (
+from isaaclab_arena.storage.recovery import recover_run
+from isaaclab_arena.storage.run_plan import (
     Attempt,
     AttemptEntry,
+    PlanEntry,
+    RunLock,
+    RunPlan,
     attempt_numbers,
+    plan_copy_path,
     policy_batches_in_effect,
     read_attempt,
     read_attempts,
-    write_attempt,
-)
-from isaaclab_arena.storage.run.commits import read_commits
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible, read_job_reports
-from isaaclab_arena.storage.run.run_lock import RunLock
-from isaaclab_arena.storage.run.run_plan import (
-    PlanEntry,
-    RunPlan,
-    plan_copy_path,
     read_run_plan,
     revise_run_plan,
+    write_attempt,
     write_run_plan,
 )
 

@@ -23,24 +23,24 @@ from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.lent import STATE
 from isaaclab_arena.results.merge import TABLES, MergedResults, MissingEpisodes, stale_tables
 from isaaclab_arena.results.rows import JobEvidence
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
+from isaaclab_arena.storage.commits import CommitLine, read_commits, read_job_reports
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
+from isaaclab_arena.storage.diagnosis import RecordedCopy, read_recordings
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, demo_name, job_directory
-from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import datasets, in_words, locate_episodes
-from isaaclab_arena.storage.recovery.recorded_copies import RecordedCopy, read_recordings
-from isaaclab_arena.storage.run.attempts import (
+from isaaclab_arena.storage.run_plan import (
     Attempt,
+    RunPlan,
     contents_in_effect,
     policy_batches_in_effect,
     read_attempts,
+    read_run_plan,
     write_attempt,
+    write_run_plan,
 )
-from isaaclab_arena.storage.run.commits import CommitLine, read_commits
-from isaaclab_arena.storage.run.job_reports import read_job_reports
-from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
 

@@ -28,12 +28,11 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.storage.atomic import read_whole, write_text
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter, json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry, read_attempt
-from isaaclab_arena.storage.run.commits import read_commits
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
+from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, PlanEntry, RunPlan, read_attempt, read_run_plan
 
 # Choose the episodes that a verification runs again. Pure functions.
 

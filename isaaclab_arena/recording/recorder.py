@@ -20,15 +20,15 @@ from isaaclab_arena.nested import leaves
 from isaaclab_arena.paths import now
 from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, SlotNumbers
 from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.commits import CommitContext, CommitLine, CommitWriter, commit_line
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.hdf5.compressed_image import check_compression
-from isaaclab_arena.storage.hdf5.consolidation import Consolidation, consolidate
+from isaaclab_arena.storage.hdf5.dataset import Consolidation, consolidate
+from isaaclab_arena.storage.hdf5.episode_file import check_compression
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
-from isaaclab_arena.storage.recorded_line import attributes_of
-from isaaclab_arena.storage.recovery.leftovers import put_in_place, remove_if_empty
-from isaaclab_arena.storage.run.commits import CommitContext, CommitLine, CommitWriter, commit_line
+from isaaclab_arena.storage.recordings import attributes_of
+from isaaclab_arena.storage.recovery import put_in_place, remove_if_empty
 
 _LOG = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
-from isaaclab_arena.storage.run.run_plan import RunPlan
-from isaaclab_arena.storage.run.verification import read_verification
+from isaaclab_arena.storage.run_plan import RunPlan, read_verification
 from isaaclab_arena.storage.videos import videos_of_job
 
 if TYPE_CHECKING:

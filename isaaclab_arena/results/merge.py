@@ -64,22 +64,29 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
 )
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
+from isaaclab_arena.storage.commits import (
+    CommitLine,
+    CommitLog,
+    JobResultStatus,
+    ReportedStatus,
+    read_commits,
+    read_job_reports,
+)
+from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.json_values import json_line, json_text, plain, read_json
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY, job_directory
-from isaaclab_arena.storage.provenance import Provenance
-from isaaclab_arena.storage.run.attempts import (
+from isaaclab_arena.storage.run_plan import (
     INSTEAD_OF_ATTEMPT,
     Attempt,
+    PlanEntry,
+    RunPlan,
     attempt_numbers,
     attempt_path,
     contents_in_effect,
     read_attempts,
+    read_run_plan,
     times_rerun,
 )
-from isaaclab_arena.storage.run.commits import CommitLine, CommitLog, read_commits
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
-from isaaclab_arena.storage.run.job_standing import JobResultStatus
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
 
 # Show the swept keys of a job file as columns of the table of jobs, because a job's name may not tell.
 

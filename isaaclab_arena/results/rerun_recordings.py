@@ -14,7 +14,7 @@ from isaaclab_arena.storage.hdf5.episodes import read_episode
 from isaaclab_arena.storage.layout import ACTIONS, CAMERA_OBSERVATIONS, OBSERVATIONS, REWARDS, STATES, job_directory
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import locate_episodes
-from isaaclab_arena.storage.run.run_plan import read_run_plan
+from isaaclab_arena.storage.run_plan import read_run_plan
 from isaaclab_arena.storage.videos import videos_of_job
 
 _STEP, _TIME = "step", "time"

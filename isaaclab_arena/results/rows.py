@@ -36,12 +36,19 @@ from isaaclab_arena.results.stopping import (
     nothing_but_errors,
     verdict_in_words,
 )
+from isaaclab_arena.storage.commits import (
+    CommitLine,
+    JobReport,
+    JobResultStatus,
+    JobStanding,
+    Reproducible,
+    ServerUsage,
+    StartUp,
+    job_standing,
+)
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run.commits import CommitLine
-from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible, ServerUsage, StartUp
-from isaaclab_arena.storage.run.job_standing import JobResultStatus, JobStanding, job_standing
-from isaaclab_arena.storage.run.run_plan import PlanEntry
+from isaaclab_arena.storage.run_plan import PlanEntry
 
 # The rows of the results: one per job, one per episode.
 

@@ -1,14 +1,23 @@
-"""Find recordings: the files for a path, and the episodes in them."""
+"""Recordings: the files for a path, the episodes in them, their attributes and their control steps."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from isaaclab_arena import episode_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.paths import given_path, not_a_plain_file
-from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.commits import CommitLine, parse_line
+from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, list_episodes, locate_arrays, read_array, read_attributes
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import (
+    COMMIT_ATTRIBUTE,
     EPISODE_FILE_PATTERN,
     EPISODES_DIRECTORY,
     demo_name,
@@ -16,7 +25,69 @@ from isaaclab_arena.storage.layout import (
     episode_index_of_file,
     is_dataset_of,
 )
-from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode
+
+# Read the attributes of a recorded episode, and compare them with its commit line.
+
+_OF_THE_PLACE = frozenset({"dataset_file", "episode_file"})
+"""Fields of a line that say where the recording lies, which may change."""
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(CommitLine) if field.name not in _OF_THE_PLACE)
+
+
+def attributes_of(line: CommitLine) -> dict[str, AttributeValue]:
+    """Return the attributes that a commit line gives to the group of its episode; what is not known is left out."""
+    values: dict[str, AttributeValue | None] = {
+        "job": line.job_name,
+        "episode_index": line.episode_index,
+        "seed": line.seed,
+        "episode_seed": line.episode_seed,
+        "placement_seed": line.placement_seed,
+        "env_id": line.env_id,
+        "success": line.success,
+        "outcome": line.outcome,
+        "termination": line.termination,
+        "episode_return": line.episode_return,
+        "language_instruction": line.language_instruction,
+        "conditions": json_line(line.variations),
+        "metrics": json_line(line.metrics),
+        "error": line.error,
+        "rank": line.rank,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def contradiction(line: CommitLine, attributes: Mapping[str, AttributeValue]) -> str | None:
+    """Return the first thing that a commit line and its recording do not say alike, None if there is none.
+
+    One of the two was changed after it was written, and nothing here can know which.
+
+    Args:
+        line: The commit line.
+        attributes: Of the group of its episode. They hold the line too, where `EpisodeRecorder` wrote them.
+    """
+    text = attributes.get(COMMIT_ATTRIBUTE)
+    if text is not None:
+        try:
+            carried = parse_line(str(text))
+        except ValueError:
+            return "its recording holds a commit line that is none"
+        for name in _FIELDS:
+            said, recorded = getattr(line, name), getattr(carried, name)
+            if said != recorded:
+                return _difference(name, said, recorded)
+    for name, said in attributes_of(line).items():
+        if name in attributes and attributes[name] != said:
+            return _difference(name, said, attributes[name])
+    length = attributes.get("num_samples", line.episode_length)
+    return None if length == line.episode_length else _difference("episode_length", line.episode_length, length)
+
+
+def _difference(name: str, said: object, recorded: object) -> str:
+    return f"its commit line says {name} {said}, its recording {recorded}"
+
+
+# Find recordings: the files for a path, and the episodes in them.
 
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
@@ -137,3 +208,87 @@ def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]
         for index in indices:
             found.setdefault(index, []).append(file)
     return found, problems
+
+
+# Read a few control steps of recordings of any size; uncompressed arrays are mapped into memory.
+
+KEPT_BYTES = 1 << 30
+"""How much of compressed arrays, which can only be read whole, is kept for the next steps of the same episodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedArray:
+    """One array of one episode.
+
+    Attributes:
+        file: The recording.
+        episode_index: The episode.
+        name: Path of the array below the episode's group.
+    """
+
+    file: Path
+    episode_index: int
+    name: str
+
+
+class RecordedSteps:
+    """Gives access to control steps of arrays in recordings that nobody writes to any more.
+
+    Args:
+        kept_bytes: How much of compressed arrays is kept in memory.
+        read: Reads a compressed array: file, index of the episode, name of the array.
+    """
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES, read: Callable[[Path, int, str], np.ndarray] = read_array) -> None:
+        self._read_array = read
+        self._places: dict[tuple[Path, int], dict[str, ArrayPlace]] = {}
+        self._mapped: dict[Path, np.memmap] = {}
+        self._read: OrderedDict[RecordedArray, np.ndarray] = OrderedDict()
+        self._kept_bytes = kept_bytes
+        self._held_bytes = 0
+
+    def names(self, file: Path, episode_index: int) -> list[str]:
+        """Return the paths of the arrays of an episode.
+
+        Raises:
+            StorageError: If the file cannot be read or lacks the episode.
+        """
+        return sorted(self._places_of(file, episode_index))
+
+    def array(self, wanted: RecordedArray) -> np.ndarray:
+        """Return an array, of which only what is looked at is read. Not to be written to.
+
+        Raises:
+            StorageError: If the file cannot be read or lacks the array.
+        """
+        place = self._places_of(wanted.file, wanted.episode_index).get(wanted.name)
+        if place is None:
+            raise StorageError(f"{wanted.file}: {demo_name(wanted.episode_index)} holds no '{wanted.name}'")
+        if place.offset is None or 0 in place.shape:
+            return self._whole(wanted)
+        content = self._map(wanted.file)
+        end = place.offset + int(np.prod(place.shape)) * place.dtype.itemsize
+        return content[place.offset : end].view(place.dtype).reshape(place.shape)
+
+    def _places_of(self, file: Path, episode_index: int) -> dict[str, ArrayPlace]:
+        key = file, episode_index
+        if key not in self._places:
+            self._places[key] = locate_arrays(file, episode_index)
+        return self._places[key]
+
+    def _map(self, file: Path) -> np.memmap:
+        if file not in self._mapped:
+            with storage_errors("read", file):
+                self._mapped[file] = np.memmap(file, np.uint8, "r")
+        return self._mapped[file]
+
+    def _whole(self, wanted: RecordedArray) -> np.ndarray:
+        if wanted in self._read:
+            self._read.move_to_end(wanted)
+            return self._read[wanted]
+        array = self._read_array(wanted.file, wanted.episode_index, wanted.name)
+        self._read[wanted] = array
+        self._held_bytes += array.nbytes
+        while self._held_bytes > self._kept_bytes and len(self._read) > 1:
+            self._held_bytes -= self._read.popitem(last=False)[1].nbytes
+        return array

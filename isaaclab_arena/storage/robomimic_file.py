@@ -12,7 +12,7 @@ import numpy as np
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.pictures import in_colours
 from isaaclab_arena.storage.atomic import written_in_place
-from isaaclab_arena.storage.hdf5.opened_file import hdf5_errors
+from isaaclab_arena.storage.hdf5.episodes import hdf5_errors
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import (
     ACTIONS,

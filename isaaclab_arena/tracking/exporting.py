@@ -5,7 +5,7 @@ from pathlib import Path
 
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.storage.run.run_plan import read_run_plan
+from isaaclab_arena.storage.run_plan import read_run_plan
 from isaaclab_arena.tracking.trackers import check_trackers, open_tracker
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun, tracked_run
 

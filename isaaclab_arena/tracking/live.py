@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from isaaclab_arena.errors import first_line
-from isaaclab_arena.storage.run.run_plan import RunPlan
+from isaaclab_arena.storage.run_plan import RunPlan
 from isaaclab_arena.tracking.tracker import TrackedRun, Tracker
 from isaaclab_arena.tracking.trackers import open_tracker
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun, tracked_run

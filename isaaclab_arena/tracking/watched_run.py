@@ -14,11 +14,9 @@ from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.merge import answers_in, as_answered, merge_results, read_evidence, records
 from isaaclab_arena.results.rows import JobEvidence, answer_cells, distinct_cells, job_row, repeats_in_words
 from isaaclab_arena.results.stopping import Answer
+from isaaclab_arena.storage.commits import CommitLog, JobResultStatus, read_commits
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts, times_rerun
-from isaaclab_arena.storage.run.commits import CommitLog, read_commits
-from isaaclab_arena.storage.run.job_standing import JobResultStatus
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts, times_rerun
 from isaaclab_arena.storage.videos import videos_of_job
 from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_name
 from isaaclab_arena.tracking.tracker import CheckpointMeasures, FailureFilm, JobMeasures, TrackedRun, Tracker

@@ -10,8 +10,8 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.storage.content_hash import content_hash
-from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.contents import content_hash
+from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
 from isaaclab_arena.training.checkpoints.task_evaluation import POLICY_TYPE, task_evaluation, with_settled_backend
 from isaaclab_arena.training.learner.agent import check_agent

@@ -13,7 +13,7 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode

@@ -15,7 +15,7 @@ from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
 from isaaclab_arena.storage.json_values import json_text
-from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.features import DatasetFeatures, features_document, plan_features
 from isaaclab_arena_gr00t.data.files import layout

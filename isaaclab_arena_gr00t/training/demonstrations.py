@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, read_attributes
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
-from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.joints import to_groups
 from isaaclab_arena_gr00t.observations import model_observation, shown_now
 from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring

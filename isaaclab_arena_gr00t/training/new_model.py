@@ -15,7 +15,7 @@ from gr00t.model.checkpoint import load_model, load_processor
 from gr00t.model.modeling import Gr00tSmall
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.storage.recorded_steps import RecordedSteps
+from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.joint_files import JointFiles
 from isaaclab_arena_gr00t.modality import ModelInterface

@@ -17,7 +17,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.storage.recorded_steps import RecordedSteps
+from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena.training.checkpoints.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.learner.synchrony import check_synchrony

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
-from isaaclab_arena.storage.run.attempts import read_attempts
+from isaaclab_arena.storage.run_plan import read_attempts
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 

@@ -3,11 +3,16 @@
 from pathlib import Path
 
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.provenance import Node
-from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.commits import (
+    CommitLine,
+    CommitWriter,
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    write_job_report,
+)
+from isaaclab_arena.storage.contents import Node
+from isaaclab_arena.storage.run_plan import Attempt, PlanEntry, RunPlan, write_run_plan
 from tests.storage.plan_entries import plan_entry
 
 LETTERS = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "t": Outcome.TIMEOUT, "e": Outcome.ERROR, "u": None}

@@ -9,7 +9,7 @@ from isaaclab_arena.results.columns import (
     JOB_TIMING_COLUMNS,
 )
 from isaaclab_arena.results.rows import JobEvidence, episode_row, job_row
-from isaaclab_arena.storage.run.job_reports import StartUp
+from isaaclab_arena.storage.commits import StartUp
 from tests.results.evidence import commit_lines, planned, report
 
 DONE = (report(),)

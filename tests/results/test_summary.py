@@ -10,7 +10,7 @@ from isaaclab_arena.results.columns import PICTURE_COLUMNS
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
 from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables
-from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from isaaclab_arena.storage.commits import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 

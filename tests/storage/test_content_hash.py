@@ -6,7 +6,7 @@ import time
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.content_hash import content_hash
+from isaaclab_arena.storage.contents import content_hash
 
 
 def test_a_file_is_known_by_the_sha_256_that_every_other_program_gives(tmp_path):

@@ -11,7 +11,7 @@ import pathlib, resource, sys
 import numpy as np
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import append_line, create_for_appending
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.storage.provenance import Provenance
+from isaaclab_arena.storage.contents import Provenance
 
 RECORDED = {"mujoco": "3.3.1", "cpu": "A", "config_hash": "1", "policy_type": "scripted", "gone": "2", "same": "x"}
 NOW = {"mujoco": "4.0.0", "cpu": "A", "config_hash": "2", "policy_type": "replay", "same": "x", "new": "y"}

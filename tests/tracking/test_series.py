@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.tracking.series import TrackedSeries
 from isaaclab_arena.tracking.tracker import CheckpointMeasures, TrackedRun
 from tests.tracking.runs import NotingTracker

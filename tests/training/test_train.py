@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.models.run_directory import numbered_checkpoints
-from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run_plan import RunLock
 from isaaclab_arena.training.checkpoints.checkpoints import read_learned
 from isaaclab_arena.training.learner.synchrony import named_digests
 from isaaclab_arena.training.settings.options import TrainOptions, read_train_options

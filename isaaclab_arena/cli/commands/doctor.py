@@ -32,7 +32,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import exit_code_of, show_results
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.storage.hdf5.compressed_image import check_compression
+from isaaclab_arena.storage.hdf5.episode_file import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
 # Gathers what each rank sees of its machine into one table.

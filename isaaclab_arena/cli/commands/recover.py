@@ -12,9 +12,16 @@ from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.evaluation.planning import RunRequest, plan_entries
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.recovery.plan_recovery import recorded_config_hashes, recover_plan
-from isaaclab_arena.storage.run.attempts import Attempt, attempt_path, grown_jobs, read_attempt, read_attempts
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.storage.recovery import recorded_config_hashes, recover_plan
+from isaaclab_arena.storage.run_plan import (
+    Attempt,
+    PlanEntry,
+    RunPlan,
+    attempt_path,
+    grown_jobs,
+    read_attempt,
+    read_attempts,
+)
 
 # Rebuild a run's plan from its first attempt's command line and the job file that it names.
 

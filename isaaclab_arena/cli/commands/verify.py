@@ -29,8 +29,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.layout import demo_name
-from isaaclab_arena.storage.run.run_plan import RunPlan
-from isaaclab_arena.storage.run.verification import EpisodeVerification, RunVerification, write_verification
+from isaaclab_arena.storage.run_plan import EpisodeVerification, RunPlan, RunVerification, write_verification
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from isaaclab_arena.evaluation.run import (
 )
 from isaaclab_arena.evaluation.start_up import StartedRun, named_contents, start_run_alone
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)

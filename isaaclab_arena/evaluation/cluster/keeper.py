@@ -43,6 +43,17 @@ from isaaclab_arena.evaluation.running_episodes import ranks_lost
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import append_line, storage_errors, write_at, write_bytes, write_text
+from isaaclab_arena.storage.commits import (
+    CommitContext,
+    CommitLine,
+    CommitWriter,
+    JobReport,
+    commit_line,
+    failed_report,
+    parse_line,
+    read_commits,
+    write_job_report,
+)
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.layout import (
     CONTACT_SHEET_FILE,
@@ -54,17 +65,8 @@ from isaaclab_arena.storage.layout import (
     episode_file_name,
     job_directory,
 )
-from isaaclab_arena.storage.recovery.leftovers import put_in_place
-from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.commits import (
-    CommitContext,
-    CommitLine,
-    CommitWriter,
-    commit_line,
-    parse_line,
-    read_commits,
-)
-from isaaclab_arena.storage.run.job_reports import JobReport, failed_report, write_job_report
+from isaaclab_arena.storage.recovery import put_in_place
+from isaaclab_arena.storage.run_plan import Attempt
 
 # How often ranks may speak to the keeper of their run: a bounded number of times a second, however many they are.
 

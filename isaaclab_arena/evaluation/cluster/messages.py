@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.evaluation.claims import Measured
-from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run_plan import Attempt
 
 
 @dataclass(frozen=True, kw_only=True)

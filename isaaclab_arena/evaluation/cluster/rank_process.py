@@ -54,7 +54,7 @@ from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.contents import changes, shown
+from isaaclab_arena.storage.contents import Provenance, changes, shown
 from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
     CONTACT_SHEET_FILE,
@@ -64,8 +64,7 @@ from isaaclab_arena.storage.layout import (
     VIDEOS_DIRECTORY,
     job_directory,
 )
-from isaaclab_arena.storage.provenance import Provenance
-from isaaclab_arena.storage.run.attempts import Attempt, read_attempt
+from isaaclab_arena.storage.run_plan import Attempt, read_attempt
 
 # Checks that a node of a cluster can have ranks of a run: the same packages, job file, checkpoints and classes.
 

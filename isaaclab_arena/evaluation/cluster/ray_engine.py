@@ -46,7 +46,7 @@ from isaaclab_arena.evaluation.cluster.messages import (
 )
 from isaaclab_arena.evaluation.cluster.rank_process import WAY_OUT, problem_of_node, request_of, run_rank
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run_plan import RunLock
 
 # What a run on a Ray cluster consists of: its keeper and its ranks as actors, and what they say when they cannot.
 

@@ -19,7 +19,7 @@ from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_d
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes, locate_episodes
 from isaaclab_arena.storage.robomimic_file import write_robomimic_file
-from isaaclab_arena.storage.run.run_plan import read_run_plan
+from isaaclab_arena.storage.run_plan import read_run_plan
 
 _RUN, _JOB = "RUN", "--job"
 _GYM_TYPE = 2

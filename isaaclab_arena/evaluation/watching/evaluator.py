@@ -23,7 +23,7 @@ from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run_plan import RunLock
 
 # Let a watch's jobs play episodes by which nothing was chosen, and count those that begin alike all the same.
 

@@ -21,9 +21,9 @@ from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.evaluation.watching.curve import Score
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
-from isaaclab_arena.storage.content_hash import content_hash
+from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run_plan import RunLock
 
 # Remember in files which checkpoints of a watch are evaluated, so that watchers can share them and go on.
 #

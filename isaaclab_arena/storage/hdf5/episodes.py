@@ -1,35 +1,459 @@
-"""Recordings in HDF5, in robomimic's and Isaac Lab's layout: writing an episode, and reading it.
+"""Recordings in HDF5, in robomimic's and Isaac Lab's layout: written, and read as a stranger's."""
 
-Files are written whole and put in place by renaming. None is ever open for writing while episodes run, because HDF5
-updates its trees in place, and a kill in such a moment loses earlier episodes too.
-"""
-
+import math
+import mmap
+import os
+import re
 import struct
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+from h5py import (
+    h5f,  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
+    h5i,  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
+    h5l,  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
+    h5o,  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
+)
 
-from isaaclab_arena.errors import DamagedFileError
-from isaaclab_arena.storage.atomic import write_bytes
-from isaaclab_arena.storage.hdf5.compressed_image import compressed_episode_file
-from isaaclab_arena.storage.hdf5.episode_template import template_of
-from isaaclab_arena.storage.hdf5.opened_file import member, opened, place
-from isaaclab_arena.storage.hdf5.reading_budget import check_array
-from isaaclab_arena.storage.hdf5.recording_image import episode_file
+from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
+from isaaclab_arena.storage.atomic import check_plain, storage_error, storage_errors, write_bytes
+from isaaclab_arena.storage.hdf5.episode_file import (
+    ZSTD_FILTER,
+    EpisodeTemplate,
+    WholeEpisode,
+    compressed_episode_file,
+    episode_file,
+    load_zstd,
+    template_of,
+)
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import ACTIONS, demo_name
+from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.recorded_episode import (
     JSON_ATTRIBUTES,
     AttributeValue,
     Compression,
     RecordedEpisode,
     checksum,
+    num_samples_of,
     parsed_mapping,
 )
+
+# Limit the work of reading a recording, by comparing its declared sizes with the size of its file.
+#
+# A few bytes of HDF5 can declare an array of any size, and any number of episodes that are one and the same group. So
+# before anything is read, declared sizes are compared with stored ones, and everything that is read from one opening
+# of a file together with the size of that file.
+
+FREE_EXPANSION_BYTES = 1 << 30
+"""How much compressed arrays may hold in any case, so that black pictures of any length are read."""
+MAX_EXPANSION = 1100
+"""How many bytes may come of a stored one beyond that; deflate gives 1,032 at most."""
+MIN_MEMBER_BYTES = 32
+"""What an object or an attribute takes in a file, at the least."""
+
+_NUMBERS = "biuf"
+_MAX_NUMBER_BYTES = 8
+_HEADER_BYTES = 4096
+_MANY_AND_TOO_BIG = "declares more than its file has room for"
+
+
+class ReadingBudget:
+    """What is left of what may be read from one file.
+
+    Args:
+        file_bytes: Size of the file.
+    """
+
+    def __init__(self, file_bytes: int) -> None:
+        self._members = file_bytes // MIN_MEMBER_BYTES
+        self._plain_bytes = file_bytes
+        self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
+
+    def spend_members(self, number: int, place: str) -> None:
+        """Take account of objects or attributes that are about to be looked at.
+
+        Raises:
+            StorageError: If the file cannot hold as many: some of them are the same.
+        """
+        self._members -= number
+        if self._members < 0:
+            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
+
+    def spend_array(self, dataset: h5py.h5d.DatasetID, place: str) -> None:
+        """Take account of an array that is about to be read; see `check_array`.
+
+        Raises:
+            StorageError: If the arrays of this file, together, are more than it can hold.
+        """
+        num_bytes, is_filtered = check_array(dataset, place)
+        if is_filtered:
+            self._expanded_bytes -= num_bytes
+        else:
+            self._plain_bytes -= num_bytes
+        if min(self._expanded_bytes, self._plain_bytes) < 0:
+            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: arrays share what they hold")
+
+
+def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
+    """Refuse a dataset that is no array of numbers, lies elsewhere, or declares more than is stored of it.
+
+    Args:
+        dataset: The dataset, of which no value is read.
+        place: What messages call it.
+
+    Returns:
+        How many bytes reading it takes, and whether they are compressed.
+
+    Raises:
+        StorageError: If it is refused.
+    """
+    stored_as = _stored_as(dataset)
+    if stored_as.is_elsewhere:
+        raise DamagedFileError(f"{place} takes its values from other files, and those are not read")
+    kind = _number_type(dataset, place)
+    if dataset.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        raise DamagedFileError(f"{place} has no shape and holds nothing")
+    declared = math.prod(dataset.shape) * kind.itemsize
+    if declared == 0:
+        return 0, False
+    stored, is_filtered = dataset.get_storage_size(), False
+    if stored_as.chunk is not None:
+        chunk = stored_as.chunk
+        chunk_bytes = math.prod(chunk) * kind.itemsize
+        # HDF5 unpacks whole chunks, also where they reach beyond the array.
+        declared = chunk_bytes * math.prod(-(-size // part) for size, part in zip(dataset.shape, chunk, strict=True))
+        is_filtered = bool(stored_as.filters)
+        if is_filtered:
+            _check_filtered(dataset, chunk_bytes, stored_as.filters[-1], stored, place)
+    allowed = stored if not is_filtered else min(stored, 1) * FREE_EXPANSION_BYTES + MAX_EXPANSION * stored
+    if declared > allowed:
+        raise DamagedFileError(f"{place} declares {declared:,} bytes, of which {stored:,} are stored")
+    return declared, is_filtered
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredAs:
+    """How the values of a dataset are stored.
+
+    Attributes:
+        is_elsewhere: Whether they lie in other files.
+        chunk: Shape of its chunks, None if it has none.
+        filters: What its chunks went through, in order.
+    """
+
+    is_elsewhere: bool
+    chunk: tuple[int, ...] | None
+    filters: tuple[int, ...]
+
+
+def _stored_as(dataset: h5py.h5d.DatasetID) -> _StoredAs:
+    # Read here and let go of: HDF5 2.0 crashes at the end of a process in which the properties of a virtual dataset are
+    # still held, as by the traceback of an error that refuses it.
+    properties = dataset.get_create_plist()
+    layout = properties.get_layout()
+    is_chunked = layout == h5py.h5d.CHUNKED
+    filters = tuple(properties.get_filter(each)[0] for each in range(properties.get_nfilters()))
+    return _StoredAs(
+        is_elsewhere=layout == h5py.h5d.VIRTUAL or properties.get_external_count() > 0,
+        chunk=properties.get_chunk() if is_chunked else None,
+        filters=filters if is_chunked else (),
+    )
+
+
+def _number_type(dataset: h5py.h5d.DatasetID, place: str) -> np.dtype:
+    try:
+        kind = dataset.dtype
+    except (TypeError, ValueError) as error:
+        raise DamagedFileError(f"{place} holds what is no number: {error}") from error
+    if kind.kind not in _NUMBERS or kind.itemsize > _MAX_NUMBER_BYTES:
+        raise DamagedFileError(f"{place} holds {kind}, and only numbers are read, of up to 8 bytes")
+    return kind
+
+
+def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, last: int, stored: int, place: str) -> None:
+    """Refuse chunks that unpack into more than a chunk: HDF5 makes room for all of it before it looks."""
+    if stored * MAX_EXPANSION <= FREE_EXPANSION_BYTES:
+        return
+    chunks = []
+    dataset.chunk_iter(lambda chunk: chunks.append((chunk.chunk_offset, chunk.size)))
+    for offset, num_bytes in chunks:
+        if num_bytes > chunk_bytes + chunk_bytes // 64 + _HEADER_BYTES:
+            raise DamagedFileError(f"{place} stores {num_bytes:,} bytes of a chunk of {chunk_bytes:,}")
+        if last == h5py.h5z.FILTER_DEFLATE and num_bytes * MAX_EXPANSION > FREE_EXPANSION_BYTES:
+            _check_inflates(dataset.read_direct_chunk(offset)[1], chunk_bytes, place)
+
+
+def _check_inflates(content: bytes, chunk_bytes: int, place: str) -> None:
+    inflating = zlib.decompressobj()
+    try:
+        while content and not inflating.eof and chunk_bytes >= 0:
+            chunk_bytes -= len(inflating.decompress(content, 1 << 24))
+            content = inflating.unconsumed_tail
+    except zlib.error:
+        # HDF5 says what is wrong with it.
+        return
+    if chunk_bytes < 0:
+        raise DamagedFileError(f"{place} holds a chunk that unpacks into more than a chunk")
+
+
+# A recording that is open for reading. It is looked at as if a stranger had made it.
+#
+# Through h5py's low-level interface: an episode has many small arrays, and the high-level one costs more than HDF5.
+
+MAX_DEPTH = 16
+
+
+_REFUSED = re.compile(r"errno = ([1-9][0-9]*)")
+"""How HDF5's errors, of any kind and at any depth, say that the system has refused something."""
+
+
+@contextmanager
+def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn what HDF5 raises, of whatever kind, into an error that names the file.
+
+    Raises:
+        DamagedFileError: If the file holds what HDF5 cannot make sense of.
+        StorageError: If the system refuses it, which says nothing about what the file holds.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        said = _REFUSED.search(str(error))
+        number = error.errno if isinstance(error, OSError) and error.errno else int(said[1]) if said else None
+        if number is not None:
+            raise storage_error(doing, path, OSError(number, os.strerror(number))) from error
+        raise DamagedFileError(f"cannot {doing} {path}: {first_line(error)}") from error
+    except MemoryError as error:
+        # Nothing larger than the file allows was asked for: this machine is short of memory.
+        raise StorageError(f"cannot {doing} {path}: no memory is left") from error
+
+
+@contextmanager
+def opened(path: Path) -> "Iterator[OpenRecording]":
+    """Open for reading.
+
+    Without HDF5's own lock, which not every file system has: a run's files have one writer, whom `RunLock` protects.
+
+    Raises:
+        DamagedFileError: If the file holds no episodes, or is no file.
+        StorageError: If there is none, or the system cannot read it.
+    """
+    check_plain(path)
+    with hdf5_errors("read", path), h5py.File(path, "r", locking=False) as file:
+        yield OpenRecording(file, path)
+
+
+def mapped(path: Path) -> memoryview:
+    """Return the bytes of a file, which nobody writes to any more; the system reads what is looked at."""
+    with storage_errors("read", path), path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class OpenRecording:
+    """A file of episodes that is open for reading, and what is left of what may be read of it.
+
+    Args:
+        file: The file.
+        path: Where it is.
+
+    Raises:
+        DamagedFileError: If it holds no episodes.
+    """
+
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        self.path = path
+        self._budget = ReadingBudget(path.stat().st_size)
+        data = member(file.id, DATA_GROUP.encode())
+        if not isinstance(data, h5py.h5g.GroupID):
+            raise DamagedFileError(f"{path} is no recording: it has no group /{DATA_GROUP}")
+        self.data = data
+
+    def indices(self) -> list[int]:
+        """Return the indices of all episodes, ascending."""
+        return sorted(self._named)
+
+    def group(self, episode_index: int) -> h5py.h5g.GroupID:
+        """Return the group of an episode."""
+        group = member(self.data, demo_name(episode_index).encode())
+        if group is None and episode_index in self._named:
+            group = member(self.data, self._named[episode_index])
+        if not isinstance(group, h5py.h5g.GroupID):
+            raise DamagedFileError(f"{self.path} holds no {demo_name(episode_index)}")
+        return group
+
+    @cached_property
+    def _named(self) -> dict[int, bytes]:
+        """Name of each episode's group; the plain one, such as ``demo_1``, where ``demo_01`` is there too."""
+        found: dict[int, bytes] = {}
+        for name in _names(self.data):
+            index = demo_index(name.decode(errors="replace"))
+            if index is not None and (index not in found or name == demo_name(index).encode()):
+                found[index] = name
+        return found
+
+    def env_args(self) -> Mapping[str, Any]:
+        """Return what describes the environment."""
+        return parsed_mapping(self.attributes(self.data).get("env_args", "{}"), f"{self.path}: env_args")
+
+    def attributes(self, group: h5py.h5g.GroupID) -> dict[str, AttributeValue]:
+        """Return the attributes of a group that are one text or one number."""
+        number = h5py.h5a.get_num_attrs(group)
+        self._budget.spend_members(number, place(group))
+        values = {}
+        for index in range(number):
+            attribute = h5py.h5a.open(group, index=index)
+            value = _scalar(attribute)
+            if value is not None:
+                values[attribute.name.decode(errors="replace")] = value
+        return values
+
+    def attribute(self, group: h5py.h5g.GroupID, name: str) -> AttributeValue | None:
+        """Return an attribute of a group; None if it has none of that name that is one text or one number."""
+        if not h5py.h5a.exists(group, name.encode()):
+            return None
+        return _scalar(h5py.h5a.open(group, name.encode()))
+
+    def verified_attributes(self, episode_index: int) -> dict[str, AttributeValue]:
+        """Return the attributes of an episode whose arrays are what was written."""
+        group = self.group(episode_index)
+        attributes = self.attributes(group)
+        found = checksum(self.arrays(group))
+        if attributes.get("checksum") != found:
+            place = f"/{DATA_GROUP}/{demo_name(episode_index)}"
+            raise DamagedFileError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
+        num_samples_of(attributes)
+        return attributes
+
+    def template(self, group: h5py.h5g.GroupID) -> EpisodeTemplate | None:
+        """Return the structure of an episode's group, None if it cannot be one that this program writes."""
+        kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
+        attributes = []
+        for index in range(h5py.h5a.get_num_attrs(group)):
+            attribute = h5py.h5a.open(group, index=index, index_type=h5py.h5.INDEX_CRT_ORDER)
+            kind = _attribute_dtype(attribute)
+            if kind is None:
+                return None
+            attributes.append((attribute.name.decode(), None if kind.kind in "OS" else kind))
+        return template_of(tuple((name, *kinds[name]) for name in sorted(kinds)), tuple(attributes))
+
+    def arrays(self, group: h5py.h5g.GroupID) -> dict[str, np.ndarray]:
+        """Return all arrays below a group by their path."""
+        return {name: self.array(dataset) for name, dataset in self.datasets(group)}
+
+    def datasets(self, group: h5py.h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+        """Yield all datasets below a group by their path."""
+        # A group may hold itself.
+        if prefix.count("/") > MAX_DEPTH:
+            raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
+        for name in _names(group):
+            self._budget.spend_members(1, str(self.path))
+            item = member(group, name)
+            path = prefix + name.decode(errors="replace")
+            if isinstance(item, h5py.h5d.DatasetID):
+                yield path, item
+            elif isinstance(item, h5py.h5g.GroupID):
+                yield from self.datasets(item, f"{path}/")
+
+    def array(self, dataset: h5py.h5d.DatasetID) -> np.ndarray:
+        """Return the values of a dataset."""
+        self._budget.spend_array(dataset, place(dataset))
+        array = np.empty(dataset.shape, dataset.dtype)
+        if array.size == 0:
+            return array
+        try:
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        except OSError:
+            if h5py.h5z.filter_avail(ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
+                raise
+            load_zstd()
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        return array
+
+
+class AlikeEpisodes:
+    """Reads episodes without HDF5's library, in a twentieth of its time, if they look like the one before.
+
+    Attributes:
+        template: What the last episode looks like, None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.template: EpisodeTemplate | None = None
+
+    def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
+        """Return an episode whose arrays are what was written, None if that is for the library to say.
+
+        Args:
+            recording: A file.
+            episode_index: Which of its episodes.
+            content: The bytes of the file; see `mapped`.
+
+        Raises:
+            StorageError: If the file lacks the episode.
+        """
+        group = recording.group(episode_index)
+        address = h5o.get_info(group).addr
+        whole = None if self.template is None else self.template.read(content, address)
+        if whole is None:
+            self.template = recording.template(group)
+            whole = None if self.template is None else self.template.read(content, address)
+        return whole
+
+
+def _names(group: h5py.h5g.GroupID) -> Iterator[bytes]:
+    # h5py's stubs say that it may give nothing to go through.
+    yield from group.__iter__() or ()
+
+
+def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | None:
+    """Return what a group itself holds under a name, None if nothing; a link that leads elsewhere is refused."""
+    if name not in group:
+        return None
+    if group.links.get_info(name).type != h5l.TYPE_HARD:
+        raise DamagedFileError(
+            f"{place(group)}/{name.decode(errors='replace')} is a link to another place, and links are not followed"
+        )
+    return h5o.open(group, name)
+
+
+def _scalar(attribute: h5py.h5a.AttrID) -> AttributeValue | None:
+    """Return the value of an attribute that is one text or one number, None of any other."""
+    kind = _attribute_dtype(attribute)
+    if kind is None or attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
+        return None
+    value = np.empty((), kind)
+    attribute.read(value)
+    content = value.item()
+    return content.decode("utf-8", "surrogateescape") if isinstance(content, bytes) else content
+
+
+def _attribute_dtype(attribute: h5py.h5a.AttrID) -> np.dtype | None:
+    try:
+        kind = attribute.dtype
+    except (TypeError, ValueError):
+        return None
+    is_text = h5py.check_string_dtype(kind) is not None
+    return kind if is_text or (kind.kind in "biuf" and kind.itemsize <= 8) else None
+
+
+def place(thing: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> str:
+    """Return what messages call a group or a dataset: its file and its path in it."""
+    file, name = (get_name(thing).decode(errors="replace") for get_name in (h5f.get_name, h5i.get_name))
+    return f"{file}: {name.rstrip('/')}"
+
+
+# Recordings in HDF5, in robomimic's and Isaac Lab's layout: writing an episode, and reading it.
+#
+# Files are written whole and put in place by renaming. None is ever open for writing while episodes run, because HDF5
+# updates its trees in place, and a kill in such a moment loses earlier episodes too.
 
 
 def write_episode(

@@ -15,7 +15,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.models.run_directory import model_path, numbered_checkpoints
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
-from isaaclab_arena.storage.content_hash import content_hash
+from isaaclab_arena.storage.contents import content_hash
 
 _LOG = logging.getLogger(__name__)
 _KEYS = ("actor_state_dict", "iter")

@@ -34,11 +34,10 @@ from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
 from isaaclab_arena.evaluation.start_up import start_run_alone
 from isaaclab_arena.results.merge import MergedResults, merge_results
+from isaaclab_arena.storage.commits import ReportedStatus, read_commits, read_job_reports
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.run.attempts import read_attempt
-from isaaclab_arena.storage.run.commits import read_commits
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
+from isaaclab_arena.storage.run_plan import read_attempt
 from tests.end_to_end.launching import ROOT, write_jobs
 
 DIES = """

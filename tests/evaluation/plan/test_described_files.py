@@ -14,7 +14,7 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode

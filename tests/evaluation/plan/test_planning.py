@@ -9,7 +9,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, plan_differences, plan_run, revised_plan
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.run.run_plan import RunPlan, read_plan_copy, read_run_plan, revise_run_plan, write_run_plan
+from isaaclab_arena.storage.run_plan import RunPlan, read_plan_copy, read_run_plan, revise_run_plan, write_run_plan
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinConfig
 

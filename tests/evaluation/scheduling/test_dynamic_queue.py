@@ -13,9 +13,8 @@ from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.queues import AssignedJob, ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.storage.run.attempts import AttemptEntry
-from isaaclab_arena.storage.run.commits import read_commits
-from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from isaaclab_arena.storage.commits import ReportedStatus, read_commits
+from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, Notebook, ShrugPolicy
 from tests.results.evidence import attempt

@@ -26,8 +26,7 @@ from isaaclab_arena.evaluation.settled import Machinery, settle_backends, with_s
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
-from isaaclab_arena.storage.run.attempts import attempt_numbers
-from isaaclab_arena.storage.run.run_plan import read_run_plan
+from isaaclab_arena.storage.run_plan import attempt_numbers, read_run_plan
 from isaaclab_arena.training.checkpoints.task_evaluation import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
 from tests.evaluation.jobs import coin_job, settings

@@ -10,8 +10,7 @@ from isaaclab_arena.evaluation.contents import ContentReader, contents_of_jobs
 from isaaclab_arena.evaluation.provenance import package_content
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.sim.scene.scene import ASSETS
-from isaaclab_arena.storage.content_hash import content_hash
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash
 from tests.evaluation.jobs import coin_job
 
 CARTPOLE = Path("models/cartpole")

@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.settled import (
     with_latencies,
     without_outliers,
 )
-from isaaclab_arena.storage.run.attempts import AttemptEntry
+from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.evaluation.latency.plants import NoisyChunks
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy

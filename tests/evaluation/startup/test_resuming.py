@@ -15,11 +15,9 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.storage.commits import Reproducible, read_commits, read_job_reports, write_job_report
 from isaaclab_arena.storage.layout import SETTLED_FILE
-from isaaclab_arena.storage.run.attempts import read_attempts
-from isaaclab_arena.storage.run.commits import read_commits
-from isaaclab_arena.storage.run.job_reports import Reproducible, read_job_reports, write_job_report
-from isaaclab_arena.storage.run.run_plan import read_plan_copy, read_run_plan
+from isaaclab_arena.storage.run_plan import read_attempts, read_plan_copy, read_run_plan
 from tests.evaluation.jobs import coin_job
 from tests.fakes import ShrugPolicy
 

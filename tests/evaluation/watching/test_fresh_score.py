@@ -7,7 +7,7 @@ from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.watching.curve import Score, scores_of
 from isaaclab_arena.evaluation.watching.evaluator import best_of_watch, score_again
 from isaaclab_arena.evaluation.watching.watcher import Ledger, Outcome, Verdict
-from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run_plan import RunLock
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import FAILED, Evaluations, save
 

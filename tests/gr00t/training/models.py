@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.storage.recorded_steps import RecordedSteps
+from isaaclab_arena.storage.recordings import RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.training.demonstrations import DemonstrationSteps, find_demonstrations

@@ -5,7 +5,7 @@ import pytest
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.results.columns import LATENCY_JOB_COLUMNS, LATENCY_JOB_TIMING_COLUMNS, SERVER_JOB_TIMING_COLUMNS
 from isaaclab_arena.results.rows import JobEvidence, latency_cells, server_cells
-from isaaclab_arena.storage.run.job_reports import QueryPace, ServerUsage
+from isaaclab_arena.storage.commits import QueryPace, ServerUsage
 from tests.results.evidence import commit_lines, planned, report
 
 

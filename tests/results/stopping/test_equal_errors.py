@@ -11,10 +11,9 @@ from isaaclab_arena.results.console import failures
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row
 from isaaclab_arena.results.stopping import error_streak, nothing_but_errors
-from isaaclab_arena.storage.provenance import Node
-from isaaclab_arena.storage.run.attempts import Attempt, write_attempt
-from isaaclab_arena.storage.run.commits import CommitLine
-from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from isaaclab_arena.storage.commits import CommitLine, ReportedStatus
+from isaaclab_arena.storage.contents import Node
+from isaaclab_arena.storage.run_plan import Attempt, write_attempt
 from tests.growth import assert_grows_linearly
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 

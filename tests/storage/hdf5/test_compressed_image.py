@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.storage.hdf5 import compressed_image
+from isaaclab_arena.storage.hdf5 import episode_file as compressed_image
 from isaaclab_arena.storage.recorded_episode import Compression
 
 

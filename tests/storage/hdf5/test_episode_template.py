@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.diagnosis import EpisodeExaminer
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
-from isaaclab_arena.storage.hdf5.opened_file import OpenRecording, opened
+from isaaclab_arena.storage.hdf5.dataset import consolidate
+from isaaclab_arena.storage.hdf5.episodes import OpenRecording, opened
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.recovery.recorded_copies import EpisodeExaminer
 from tests.storage.recordings import recorded, write_parts
 
 SEED = 7

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.storage.hdf5.format import (
+from isaaclab_arena.storage.hdf5.episode_file import (
     NAMES_PER_NODE,
     SUPERBLOCK_BYTES,
     Block,

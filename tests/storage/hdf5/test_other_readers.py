@@ -7,7 +7,7 @@ import numpy as np
 import pyfive
 import pytest
 
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import demo_name
 from isaaclab_arena.storage.recorded_episode import Compression

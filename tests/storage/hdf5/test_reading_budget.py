@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.hdf5.episodes import read_actions, read_episode
-from isaaclab_arena.storage.hdf5.reading_budget import MIN_MEMBER_BYTES, ReadingBudget, check_array
+from isaaclab_arena.storage.hdf5.episodes import (
+    MIN_MEMBER_BYTES,
+    ReadingBudget,
+    check_array,
+    read_actions,
+    read_episode,
+)
 from tests.storage.hdf5 import hostile_recordings as hostile
 
 REFUSED = {

@@ -6,10 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.storage.hdf5 import dataset_assembly
+from isaaclab_arena.storage.hdf5 import dataset as dataset_assembly
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
-from isaaclab_arena.storage.hdf5.recording_image import block_of
+from isaaclab_arena.storage.hdf5.dataset import consolidate
+from isaaclab_arena.storage.hdf5.episode_file import block_of
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode
 from tests.storage.recordings import recorded, write_parts

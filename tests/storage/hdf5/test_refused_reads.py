@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import Compression

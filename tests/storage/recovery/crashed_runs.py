@@ -5,18 +5,25 @@ import json
 from pathlib import Path
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.storage.commits import (
+    CommitContext,
+    CommitLine,
+    CommitWriter,
+    JobReport,
+    ReportedStatus,
+    commit_line,
+    read_commits,
+    write_job_report,
+)
+from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name, job_directory
-from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.recorded_episode import checksum
-from isaaclab_arena.storage.recorded_line import attributes_of
-from isaaclab_arena.storage.recovery.recovery import Recovery, recover_run
-from isaaclab_arena.storage.run.attempts import Attempt, write_attempt
-from isaaclab_arena.storage.run.commits import CommitContext, CommitLine, CommitWriter, commit_line, read_commits
-from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.storage.recordings import attributes_of
+from isaaclab_arena.storage.recovery import Recovery, recover_run
+from isaaclab_arena.storage.run_plan import Attempt, PlanEntry, RunPlan, write_attempt
 from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded
 

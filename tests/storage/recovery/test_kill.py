@@ -5,15 +5,15 @@ import subprocess
 import sys
 import time
 
-from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import verify_episodes
-from isaaclab_arena.storage.run.commits import read_commits
 
 WRITER = """
 import itertools, pathlib, sys
 import numpy as np
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.storage.run.commits import CommitContext, CommitWriter, commit_line
+from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_line
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.recovery.leftovers import remove_if_empty
+from isaaclab_arena.storage.recovery import remove_if_empty
 
 
 def test_an_empty_directory_is_removed_and_another_is_not(tmp_path):

@@ -2,16 +2,17 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.layout import attempt_number
-from isaaclab_arena.storage.run.attempts import (
+from isaaclab_arena.storage.run_plan import (
     AttemptEntry,
+    SettledBatch,
     attempt_numbers,
     attempt_path,
     policy_batches_in_effect,
     read_attempt,
     read_attempts,
+    settle,
     write_attempt,
 )
-from isaaclab_arena.storage.run.settled_batch import SettledBatch, settle
 from tests.results.evidence import attempt, planned
 
 

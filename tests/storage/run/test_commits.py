@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, EpisodeRecord, Outcome
-from isaaclab_arena.storage.run.commits import CommitContext, CommitWriter, commit_line, read_commits
+from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_line, read_commits
 
 CONTEXT = CommitContext(rank=1, episode_in_env=0, timestamp="2026-01-01T00:00:00+00:00", wall_s=0.5, checksum=7)
 ARENA_FIELDS = {"job_name", "env_id", "episode_in_env", "language_instruction", "seed", "success"} | {

@@ -1,6 +1,6 @@
 import json
 
-from isaaclab_arena.storage.run.job_reports import (
+from isaaclab_arena.storage.commits import (
     JobReport,
     ReportedStatus,
     Reproducible,

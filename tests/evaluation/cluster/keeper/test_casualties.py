@@ -2,8 +2,8 @@ from isaaclab_arena.evaluation.claims import Condemned, Death, divided_jobs
 from isaaclab_arena.evaluation.cluster.keeper import Casualties, FailedJob, error_line, report_of_failure
 from isaaclab_arena.evaluation.cluster.messages import BegunEpisodes, Life
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.run.attempts import AttemptEntry
-from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from isaaclab_arena.storage.commits import ReportedStatus
+from isaaclab_arena.storage.run_plan import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt
 

@@ -19,11 +19,10 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage.commits import CommitLine, CommitWriter, ReportedStatus, read_commits, read_job_reports
+from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.provenance import Node
-from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
-from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter, read_commits
-from isaaclab_arena.storage.run.job_reports import ReportedStatus, read_job_reports
+from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry
 from tests.evaluation.jobs import coin_job
 
 JOB = coin_job("coins", num_episodes=8)

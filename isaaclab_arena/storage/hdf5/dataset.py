@@ -1,0 +1,283 @@
+"""One dataset per job, made of a file per episode."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import h5py
+from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
+
+from isaaclab_arena.errors import DamagedFileError, StorageError
+from isaaclab_arena.logs import told
+from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
+from isaaclab_arena.storage.hdf5.episode_file import DatasetWriter, EpisodeBlock, block_of
+from isaaclab_arena.storage.hdf5.episodes import (
+    AlikeEpisodes,
+    OpenRecording,
+    hdf5_errors,
+    list_episodes,
+    mapped,
+    opened,
+    read_checksums,
+    verify_episodes,
+)
+from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_name, episode_index_of_file
+from isaaclab_arena.storage.recorded_episode import num_samples_of
+
+# One file of many episodes, made of files of one episode and of datasets.
+
+_WRITE_BYTES = 1 << 20
+
+
+def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
+    """Make a file that holds verified episodes of other files.
+
+    Args:
+        sources: Index of each episode, and the file that holds it.
+        target: The file to make; there must be none.
+
+    Raises:
+        StorageError: If a source is damaged or cannot be read, or the target cannot be written.
+    """
+    if sources and assemble_dataset(sources, target):
+        return
+    target.unlink(missing_ok=True)
+    copy_episodes(sources, target)
+    verify_episodes(target, told([index for index, _ in sources], "verifying", _final_name(target)))
+
+
+def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
+    """Make a file that holds episodes of other files; compressed chunks are copied as they are.
+
+    Args:
+        sources: Index of each episode, and the file that holds it.
+        target: The file to make; there must be none.
+
+    Raises:
+        StorageError: If a source cannot be read or the target cannot be written.
+    """
+    with hdf5_errors("write", target), h5py.File(target, "x", locking=False) as file:
+        data = file.create_group(DATA_GROUP)
+        total, env_args = 0, "{}"
+        counted = told(sources, "consolidating", _final_name(target))
+        for path, group_of_sources in groupby(counted, key=lambda source: source[1]):
+            with opened(path) as source:
+                env_args = str(source.attributes(source.data).get("env_args", env_args))
+                for index, _ in group_of_sources:
+                    group = source.group(index)
+                    h5o.copy(group, b".", data.id, demo_name(index).encode())
+                    total += num_samples_of(source.attributes(group))
+        data.attrs["total"] = total
+        data.attrs["env_args"] = env_args
+
+
+def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
+    """Make a file that holds episodes as `write_episode` wrote them, uncompressed, without the library of HDF5.
+
+    Each episode is read once and compared with its own checksum.
+
+    Args:
+        sources: Index of each episode, and the file that holds it; at least one.
+        target: The file to make; there must be none.
+
+    Returns:
+        Whether all sources were such episodes. If not, the target is no recording; see `copy_episodes`.
+
+    Raises:
+        StorageError: If a source cannot be read or the target cannot be written.
+    """
+    indices, total, env_args = [], 0, "{}"
+    with hdf5_errors("write", target):
+        with target.open("xb", buffering=_WRITE_BYTES) as file, ExitStack() as kept_open:
+            writer, datasets = DatasetWriter(file), _Datasets(kept_open)
+            for index, path in told(sources, "consolidating", _final_name(target)):
+                block = (
+                    _block_of_part(path)
+                    if episode_index_of_file(path.name) is not None
+                    else datasets.block(index, path)
+                )
+                if block is None or block.episode_index != index:
+                    return False
+                writer.add(block)
+                indices.append(index)
+                total += block.num_samples
+                env_args = block.env_args
+            writer.finish(env_args, total)
+        _check_assembled(target, indices)
+    return True
+
+
+def _final_name(target: Path) -> str:
+    """Return the name that a file will have once it is in place, for people."""
+    return target.name.removeprefix(".").partition(".hdf5")[0] + ".hdf5"
+
+
+def _block_of_part(path: Path) -> EpisodeBlock | None:
+    with storage_errors("read", path):
+        return block_of(path.read_bytes())
+
+
+class _Datasets:
+    """Datasets from which episodes are taken over, byte by byte.
+
+    Args:
+        kept_open: Closes them.
+    """
+
+    def __init__(self, kept_open: ExitStack) -> None:
+        self._kept_open = kept_open
+        self._opened: dict[Path, tuple[OpenRecording, memoryview, str]] = {}
+        self._episodes = AlikeEpisodes()
+
+    def block(self, episode_index: int, path: Path) -> EpisodeBlock | None:
+        """Return an episode of a dataset, None if it is not one that `assemble_dataset` has put there."""
+        if path not in self._opened:
+            recording = self._kept_open.enter_context(opened(path))
+            env_args = str(recording.attributes(recording.data).get("env_args", "{}"))
+            self._opened[path] = recording, mapped(path), env_args
+        recording, content, env_args = self._opened[path]
+        whole = self._episodes.read(recording, episode_index, content)
+        if whole is None:
+            return None
+        return EpisodeBlock(
+            content=whole.block.content,
+            pointers=whole.block.pointers,
+            origin=whole.block.origin,
+            episode_index=episode_index,
+            group_offset=whole.group_offset,
+            num_samples=num_samples_of(whole.attributes),
+            env_args=env_args,
+        )
+
+
+def _check_assembled(path: Path, indices: Sequence[int]) -> None:
+    """Let HDF5 itself read the table of contents and an episode, whose bytes have been checked before."""
+    with opened(path) as recording:
+        if recording.indices() != sorted(indices) or ACTIONS.encode() not in recording.group(indices[-1]):
+            raise StorageError(f"{path} does not hold the episodes that were written to it")
+
+
+# From a file per episode, which survives any crash, to one dataset per job, which people want to have.
+
+_REMOVED_AT_ONCE = 8
+_MANY = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consolidation:
+    """What became of the episode files of a job.
+
+    Attributes:
+        episode_indices: Episodes that the dataset holds now, ascending.
+        damaged: Episode files that are damaged or gone, with the reason; those that are there stay where they are.
+    """
+
+    episode_indices: tuple[int, ...]
+    damaged: tuple[tuple[Path, str], ...]
+
+    @property
+    def loss(self) -> str | None:
+        """What is lost, and the way out; None where nothing is."""
+        if not self.damaged:
+            return None
+        episodes = "an episode" if len(self.damaged) == 1 else f"{len(self.damaged)} episodes"
+        first = self.damaged[0][1]
+        return f"recordings of {episodes} are damaged or gone since they finished ({first}); --resume runs them again"
+
+
+def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
+    """Copy episode files into one dataset file, verify every episode there, then remove the episode files.
+
+    A dataset that is there already keeps its episodes and gains those of the parts, so consolidating again after a
+    crash at any moment ends in the same file. Compressed chunks are copied as they are.
+
+    Args:
+        parts: Files of `write_episode`.
+        dataset: The file to make.
+
+    Raises:
+        StorageError: If writing fails, the system cannot read a part, or a part holds other content than the same
+            episode of the dataset.
+    """
+    sources = {index: part for part in parts if (index := episode_index_of_file(part.name)) is not None}
+    strangers = [part for part in parts if episode_index_of_file(part.name) is None]
+    damaged = [(part, f"{part} is not named like an episode file") for part in strangers]
+    try:
+        indices = _consolidate(sources, dataset)
+    except StorageError:
+        reasons = _damage(sources, dataset)
+        if not reasons:
+            raise
+        damaged += [(sources.pop(index), reason) for index, reason in reasons.items()]
+        indices = _consolidate(sources, dataset)
+    return Consolidation(episode_indices=indices, damaged=tuple(damaged))
+
+
+def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
+    kept = list_episodes(dataset) if dataset.exists() else []
+    # While this process was stopped, another one may have taken it for dead and have done this for it.
+    sources = {index: part for index, part in sources.items() if part.exists() or index not in kept}
+    _refuse_different(dataset, {index: sources[index] for index in kept if index in sources})
+    everything = {**sources, **dict.fromkeys(kept, dataset)}
+    indices = tuple(sorted(everything))
+    if sources:
+        with written_in_place(dataset, overwrite=True) as temporary:
+            make_dataset(sorted(everything.items()), temporary)
+            # The parts are removed next, so the dataset must survive a power failure.
+            flush_to_disk(temporary)
+    _remove(list(sources.values()), dataset)
+    return indices
+
+
+def _remove(parts: Sequence[Path], dataset: Path) -> None:
+    """Remove files that a dataset has taken in, many of them several at a time.
+
+    Some file systems take milliseconds for each, over a network or because they hand the blocks back to the disk, and
+    do several in the same time.
+    """
+    if len(parts) < _MANY:
+        for part in parts:
+            _remove_one(part)
+        return
+    with ThreadPoolExecutor(_REMOVED_AT_ONCE) as pool:
+        removals = [pool.submit(_remove_one, part) for part in parts]
+        for removal in told(removals, "tidying up", dataset.name):
+            wait([removal])
+    # One that cannot be removed keeps no other from being.
+    for removal in removals:
+        removal.result()
+
+
+def _remove_one(part: Path) -> None:
+    with storage_errors("remove", part):
+        part.unlink(missing_ok=True)
+
+
+def _damage(sources: Mapping[int, Path], dataset: Path) -> dict[int, str]:
+    """Return why, for each episode whose file does not verify, or is gone and has not been brought in."""
+    reasons = {}
+    kept = list_episodes(dataset) if dataset.exists() else []
+    for index, part in sources.items():
+        if not os.path.lexists(part):
+            reasons |= {} if index in kept else {index: f"{part} is gone"}
+            continue
+        try:
+            verify_episodes(part, [index])
+        except DamagedFileError as error:
+            reasons[index] = str(error)
+    return reasons
+
+
+def _refuse_different(dataset: Path, parts: Mapping[int, Path]) -> None:
+    """Refuse parts that hold other content than the same episodes of a dataset."""
+    if not parts:
+        return
+    kept = read_checksums(dataset, parts)
+    comparing = told(parts.items(), "comparing", dataset.name)
+    for (index, part), checksum in zip(comparing, kept, strict=True):
+        if read_checksums(part, [index]) != [checksum]:
+            raise StorageError(f"{dataset} and {part} both hold {demo_name(index)}, with different content")

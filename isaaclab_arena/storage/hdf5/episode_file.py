@@ -1,0 +1,829 @@
+"""The file of one episode in HDF5's own bytes: structures, template, image."""
+
+import math
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import util
+from itertools import pairwise
+from typing import BinaryIO, TypeAlias
+
+import h5py
+import numpy as np
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import DATA_GROUP, demo_name
+from isaaclab_arena.storage.recorded_episode import (
+    AttributeValue,
+    Compression,
+    RecordedEpisode,
+    array_checksum,
+    num_samples_of,
+)
+
+# The bytes of HDF5's structures, as its format specification 3.0 has them; pure functions, no file.
+#
+# Only element types come from HDF5's library, which knows how to write down each type of numpy.
+#
+# Only what a recording is made of: contiguous datasets, groups and scalar attributes in the format's first version,
+# which is what h5py writes by default and every reader reads. Addresses are 8 bytes and count from the start of the
+# file.
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SUPERBLOCK_BYTES = 96
+UNDEFINED = 2**64 - 1
+"""The address of what is not there, such as the content of an empty array."""
+
+NAMES_PER_NODE = 8
+CHILDREN_PER_NODE = 32
+DIMENSIONS_OFFSET = 8
+"""Where in the first message of a dataset the sizes of its dimensions are, 8 bytes each."""
+LAYOUT_OFFSET = 2
+"""Where in the last message of a dataset address and size of its content are, 8 bytes each."""
+HEAP_ADDRESS_OFFSET = 4
+"""Where in the value of a text attribute the address of the heap is that holds the text."""
+
+_DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _SYMBOL_TABLE = 0x01, 0x03, 0x05, 0x08, 0x0C, 0x11
+_MAX_MESSAGE_BYTES = 65_528
+# Allocated when first written, filled with zeros where it is not written: the library's default.
+_DEFAULT_FILL = bytes((2, 2, 2, 1, 0, 0, 0, 0))
+_MIN_HEAP_BYTES = 4096
+_HEAP_ENTRY = struct.Struct("<HHIQ")
+_NO_FREE_BLOCK = 1
+_TEXT = struct.Struct("<IQI")
+HEAP_HEADER_BYTES = 16
+HEAP_ENTRY_BYTES = _HEAP_ENTRY.size
+_BYTES_OF_ADDRESS = np.arange(8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message of an object header.
+
+    Attributes:
+        kind: Its number in the specification.
+        content: Its bytes, before padding.
+    """
+
+    kind: int
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Bytes that can be put anywhere in a file.
+
+    Attributes:
+        content: The bytes.
+        pointers: Where in them the addresses are. Shape: (n,), int64.
+        origin: The address that stands for the start of the bytes, in the addresses that they hold.
+    """
+
+    content: bytes | bytearray | memoryview
+    pointers: np.ndarray
+    origin: int = 0
+
+    def at(self, address: int) -> bytearray:
+        """Return the bytes as they are to stand at an address of a file."""
+        return bytearray().join(self.pieces_at(address))
+
+    def pieces_at(self, address: int) -> tuple[bytearray, memoryview]:
+        """Return the same in two pieces, of which the second, without addresses, is no copy."""
+        end = int(self.pointers.max(initial=-8)) + 8
+        changed = bytearray(self.content[:end])
+        view = np.frombuffer(changed, np.uint8)
+        places = self.pointers[:, None] + _BYTES_OF_ADDRESS
+        view[places] = (view[places].view("<u8") + np.uint64((address - self.origin) % 2**64)).view(np.uint8)
+        return changed, memoryview(self.content)[end:]
+
+
+def padded(content: bytes) -> bytes:
+    """Return bytes with zeros up to a multiple of 8, to which HDF5 aligns everything."""
+    return content + bytes(-len(content) % 8)
+
+
+def superblock(*, root_address: int, end_address: int) -> bytes:
+    """Return the first 96 bytes of a file.
+
+    Args:
+        root_address: Where the object header of the root group is.
+        end_address: Size of the file.
+    """
+    versions = bytes((0, 0, 0, 0, 0, 8, 8, 0))
+    numbers = struct.pack("<HHI", NAMES_PER_NODE // 2, CHILDREN_PER_NODE // 2, 0)
+    addresses = struct.pack("<4Q", 0, UNDEFINED, end_address, UNDEFINED)
+    return SIGNATURE + versions + numbers + addresses + struct.pack("<QQII16x", 0, root_address, 0, 0)
+
+
+def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
+    """Return an object header, and the offset in it at which the content of each message starts."""
+    parts, offsets, position = [], [], 16
+    for message in messages:
+        content = padded(message.content)
+        if len(content) > _MAX_MESSAGE_BYTES:
+            raise ValueError(f"an object header message of {len(content)} bytes does not fit")
+        parts.append(struct.pack("<HHB3x", message.kind, len(content), 0) + content)
+        offsets.append(position + 8)
+        position += 8 + len(content)
+    prefix = struct.pack("<BxHIIxxxx", 1, len(messages), 1, position - 16)
+    return prefix + b"".join(parts), tuple(offsets)
+
+
+def dataset_messages(dtype: np.dtype, rank: int) -> tuple[Message, ...]:
+    """Return the messages of a contiguous dataset; its sizes and where its content is are left zero.
+
+    See `DIMENSIONS_OFFSET` and `LAYOUT_OFFSET`.
+    """
+    return (
+        Message(kind=_DATASPACE, content=_dataspace(rank)),
+        Message(kind=_DATATYPE, content=_encoded_type(dtype)),
+        Message(kind=_FILL_VALUE, content=_DEFAULT_FILL),
+        Message(kind=_LAYOUT, content=bytes((3, 1)) + bytes(16)),
+    )
+
+
+def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
+    """Return the message of a scalar attribute whose value is left zero, and the offset of that value in it.
+
+    Args:
+        name: Its name.
+        dtype: Its type, None for a text.
+    """
+    encoded_name, kind, space = name.encode() + b"\0", _encoded_type(dtype), _dataspace(0)
+    head = struct.pack("<BxHHH", 1, len(encoded_name), len(kind), len(space))
+    head += padded(encoded_name) + padded(kind) + padded(space)
+    return Message(kind=_ATTRIBUTE, content=head + bytes(value_bytes(dtype))), len(head)
+
+
+def value_bytes(dtype: np.dtype | None) -> int:
+    """Return how many bytes the value of an attribute takes in its message; a text is a reference there."""
+    return _TEXT.size if dtype is None else dtype.itemsize
+
+
+def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) -> tuple[Block, tuple[int, ...]]:
+    """Return a group, and the offset in it at which the content of each of the further messages starts.
+
+    Args:
+        members: Name and address of each member, counted from where the group will stand, so what lies before it has
+            a negative one.
+        messages: Further messages of its header: its attributes.
+    """
+    header, offsets = object_header((Message(kind=_SYMBOL_TABLE, content=bytes(16)), *messages))
+    by_name = sorted((name.encode(), address) for name, address in members)
+    names, name_offsets = _name_heap([name for name, _ in by_name])
+    content = bytearray(header)
+    tree_at, heap_at = offsets[0], offsets[0] + 8
+    pointers = [tree_at, heap_at, len(content) + 24]
+    struct.pack_into("<Q", content, heap_at, len(content))
+    content += b"HEAP" + struct.pack("<B3xQQQ", 0, len(names), _NO_FREE_BLOCK, len(content) + 32)
+    content += names
+    nodes = _symbol_nodes(content, pointers, by_name, name_offsets)
+    level = 0
+    nodes = _tree_nodes(content, pointers, nodes, level)
+    while len(nodes) > 1:
+        level += 1
+        nodes = _tree_nodes(content, pointers, nodes, level)
+    struct.pack_into("<Q", content, tree_at, nodes[0][0])
+    return Block(content=content, pointers=np.array(pointers, np.int64)), offsets[1:]
+
+
+def text_reference(num_bytes: int, heap_address: int, number: int) -> bytes:
+    """Return the value of a text attribute: size of the text, the heap that holds it, and its number there."""
+    return _TEXT.pack(num_bytes, heap_address, number)
+
+
+def text_heap(texts: Sequence[bytes]) -> bytes:
+    """Return a global heap that holds texts, the first under number 1."""
+    pieces = [b""]
+    used = HEAP_HEADER_BYTES
+    for number, text in enumerate(texts, start=1):
+        num_bytes = len(text)
+        padding = -num_bytes % 8
+        pieces += (_HEAP_ENTRY.pack(number, 0, 0, num_bytes), text, bytes(padding))
+        used += HEAP_ENTRY_BYTES + num_bytes + padding
+    size = max(used, _MIN_HEAP_BYTES)
+    if 0 < size - used < HEAP_ENTRY_BYTES:
+        size = used + HEAP_ENTRY_BYTES
+    if size > used:
+        pieces += (_HEAP_ENTRY.pack(0, 0, 0, size - used), bytes(size - used - HEAP_ENTRY_BYTES))
+    pieces[0] = b"GCOL" + struct.pack("<B3xQ", 1, size)
+    return b"".join(pieces)
+
+
+def referenced_bytes(reference: bytes) -> int:
+    """Return the size of the text that a `text_reference` refers to."""
+    return _TEXT.unpack(reference)[0]
+
+
+@cache
+def _encoded_type(dtype: np.dtype | None) -> bytes:
+    """Return an element type as HDF5 writes it; None stands for a text of any length."""
+    in_memory = h5py.string_dtype() if dtype is None else dtype
+    # The library puts two bytes of its own before it.
+    encoded = h5py.h5t.py_create(in_memory, logical=True).encode()[2:]
+    # A text is an address in memory, and in a file a reference.
+    return encoded if dtype is not None else encoded[:4] + struct.pack("<I", _TEXT.size) + encoded[8:]
+
+
+def _dataspace(rank: int) -> bytes:
+    return struct.pack("<BBB5x", 1, rank, 0) + bytes(8 * rank)
+
+
+def _name_heap(names: Sequence[bytes]) -> tuple[bytes, list[int]]:
+    """Return the names after an empty one, and the offset of each."""
+    content, offsets = bytearray(8), []
+    for name in names:
+        offsets.append(len(content))
+        content += padded(name + b"\0")
+    return bytes(content), offsets
+
+
+def _symbol_nodes(
+    content: bytearray, pointers: list[int], members: Sequence[tuple[bytes, int]], name_offsets: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Append the leaves of a group's tree; return the address of each, and where its last name is."""
+    nodes = []
+    for first in range(0, len(members), NAMES_PER_NODE):
+        part = range(first, min(first + NAMES_PER_NODE, len(members)))
+        nodes.append((len(content), name_offsets[part[-1]]))
+        content += b"SNOD" + struct.pack("<BxH", 1, len(part))
+        for index in part:
+            pointers.append(len(content) + 8)
+            content += struct.pack("<QQII16x", name_offsets[index], members[index][1] % 2**64, 0, 0)
+        content += bytes(40 * (NAMES_PER_NODE - len(part)))
+    return nodes
+
+
+def _tree_nodes(
+    content: bytearray, pointers: list[int], children: Sequence[tuple[int, int]], level: int
+) -> list[tuple[int, int]]:
+    """Append the nodes of one level of a group's tree; return the address of each, and where its last name is."""
+    nodes = []
+    last_name = 0
+    for first in range(0, max(1, len(children)), CHILDREN_PER_NODE):
+        part = children[first : first + CHILDREN_PER_NODE]
+        start = len(content)
+        content += b"TREE" + struct.pack("<BBHQQ", 0, level, len(part), UNDEFINED, UNDEFINED)
+        content += struct.pack("<Q", last_name)
+        for address, name in part:
+            pointers.append(len(content))
+            content += struct.pack("<QQ", address, name)
+            last_name = name
+        content += bytes(16 * (CHILDREN_PER_NODE - len(part)))
+        nodes.append((start, last_name))
+    _link_siblings(content, pointers, [address for address, _ in nodes])
+    return nodes
+
+
+def _link_siblings(content: bytearray, pointers: list[int], addresses: Sequence[int]) -> None:
+    for left, right in pairwise(addresses):
+        for at, address in ((left + 16, right), (right + 8, left)):
+            struct.pack_into("<Q", content, at, address)
+            pointers.append(at)
+
+
+# The structure that all episodes of a job share, as HDF5 has it: fills in an episode, and reads one back.
+#
+# HDF5's library takes 1 to 3 ms to make or to read the two dozen small arrays and as many attributes of an episode.
+# But the episodes of a job differ in sizes, contents and values of attributes alone. Their structure is worked out
+# once, and an episode is a copy of it with the rest filled in. Whatever reads HDF5 reads the result. An episode is
+# read back without the library if every byte of its structure is as expected. Any other is left to the library, so
+# nothing here calls a file damaged.
+
+ArrayType: TypeAlias = tuple[str, np.dtype, int]
+"""Path of an array below the group of its episode, element type, and number of dimensions."""
+AttributeType: TypeAlias = tuple[str, np.dtype | None]
+"""Name of an attribute and its type; None for a text."""
+
+_PLACE = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeEpisode:
+    """An episode whose arrays are what was written.
+
+    Attributes:
+        attributes: Of its group.
+        block: Its bytes.
+        group_offset: Where in the bytes its group is.
+    """
+
+    attributes: dict[str, AttributeValue]
+    block: Block
+    group_offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ArraySlot:
+    """Where in the structure sizes and place of an array are filled in."""
+
+    name: str
+    dtype: np.dtype
+    shape: struct.Struct
+    shape_at: int
+    layout_at: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ValueSlot:
+    """Where in the structure the value of an attribute is filled in."""
+
+    name: str
+    dtype: np.dtype | None
+    at: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """The structure of episodes whose arrays have the same shapes, at one place in a file.
+
+    Attributes:
+        structure: Its bytes, all but the values of attributes filled in.
+        paddings: What follows each array.
+        end: Where in the file the arrays end.
+        pointers: Where in the structure the addresses are.
+    """
+
+    structure: bytes
+    paddings: tuple[bytes, ...]
+    end: int
+    pointers: np.ndarray
+
+
+class EpisodeTemplate:
+    """The structure of episodes that differ in sizes, contents and values of attributes alone.
+
+    Args:
+        arrays: What arrays there are, in order of their names.
+        attributes: What attributes the group of the episode has.
+
+    Attributes:
+        group_offset: Where in an episode's bytes the object header of its group is.
+    """
+
+    def __init__(self, arrays: Sequence[ArrayType], attributes: Sequence[AttributeType]) -> None:
+        self._structure = bytearray()
+        self._pointers: list[int] = []
+        members: dict[str, dict[str, int]] = {"": {}}
+        self._arrays = [self._add_array(array, members) for array in arrays]
+        for path in sorted(filter(None, members), key=lambda path: path.count("/"), reverse=True):
+            parent, _, name = path.rpartition("/")
+            members[parent][name], _ = self._add_group(members[path])
+        self.group_offset, self._values = self._add_group(members[""], attributes)
+        addresses = [slot.layout_at for slot in self._arrays]
+        addresses += [slot.at + HEAP_ADDRESS_OFFSET for slot in self._values if slot.dtype is None]
+        self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
+        # Most episodes of a job are of a few lengths.
+        self._placed = lru_cache(maxsize=256)(self._place)
+        self._moved: tuple[int, bytes] = (0, bytes(self._structure))
+        self._is_fixed = np.full(len(self._structure), 255, np.uint8)
+        places = [(slot.shape_at, slot.shape.size) for slot in self._arrays]
+        places += [(slot.layout_at, _PLACE.size) for slot in self._arrays]
+        for at, num_bytes in (*places, *((slot.at, slot.num_bytes) for slot in self._values)):
+            self._is_fixed[at : at + num_bytes] = 0
+
+    @property
+    def max_pointers(self) -> int:
+        """Number of addresses in an episode none of whose arrays is empty."""
+        return len(self._all_pointers)
+
+    def filled(
+        self, arrays: Sequence[np.ndarray], values: Sequence[bytes], address: int
+    ) -> tuple[list[bytes | bytearray | memoryview], np.ndarray]:
+        """Return the bytes of an episode, in pieces, and the offsets of the addresses in them.
+
+        Args:
+            arrays: One array per `ArrayType`, contiguous.
+            values: One value per `AttributeType`: its bytes, a text in UTF-8.
+            address: Where in a file the episode is to stand.
+        """
+        placed = self._placed(tuple([array.shape for array in arrays]), address)
+        structure = bytearray(placed.structure)
+        pieces: list[bytes | bytearray | memoryview] = [structure]
+        for array, padding in zip(arrays, placed.paddings, strict=True):
+            pieces += (array.data, padding)
+        texts: list[bytes] = []
+        for value, slot in zip(values, self._values, strict=True):
+            stored = value
+            if slot.dtype is None:
+                texts.append(value)
+                stored = text_reference(len(value), placed.end, len(texts))
+            structure[slot.at : slot.at + slot.num_bytes] = stored
+        pieces.append(text_heap(texts))
+        return pieces, placed.pointers
+
+    def _place(self, shapes: tuple[tuple[int, ...], ...], address: int) -> _Placed:
+        structure = bytearray(self._structure_at(address))
+        position = address + len(structure)
+        absent, paddings = [], []
+        for shape, slot in zip(shapes, self._arrays, strict=True):
+            num_bytes = math.prod(shape) * slot.dtype.itemsize
+            slot.shape.pack_into(structure, slot.shape_at, *shape)
+            _PLACE.pack_into(structure, slot.layout_at, position if num_bytes else UNDEFINED, num_bytes)
+            if num_bytes == 0:
+                absent.append(slot.layout_at)
+            paddings.append(bytes(-num_bytes % 8))
+            position += num_bytes + len(paddings[-1])
+        return _Placed(
+            structure=bytes(structure),
+            paddings=tuple(paddings),
+            end=position,
+            pointers=self._pointers_without(absent),
+        )
+
+    def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
+        """Return an episode that has this structure and whose arrays are what was written, None for any other.
+
+        Args:
+            content: The whole file.
+            group_address: Where in it the group of the episode is.
+        """
+        view, address = memoryview(content), group_address - self.group_offset
+        if not self._has_structure(view, address):
+            return None
+        arrays = self._read_arrays(view, address)
+        if arrays is None:
+            return None
+        crc, heap_address, absent = arrays
+        try:
+            attributes, end = self._read_values(view, address, heap_address)
+            num_samples_of(attributes)
+        except ValueError:
+            return None
+        if attributes.get("checksum") != crc:
+            return None
+        block = Block(content=view[address:end], pointers=self._pointers_without(absent), origin=address)
+        return WholeEpisode(attributes=attributes, block=block, group_offset=self.group_offset)
+
+    def _has_structure(self, content: memoryview, address: int) -> bool:
+        if address < 0 or address + len(self._structure) > len(content):
+            return False
+        found = np.frombuffer(content, np.uint8, len(self._structure), address)
+        differs = found ^ np.frombuffer(self._structure_at(address), np.uint8)
+        return not (differs & self._is_fixed).any()
+
+    def _read_arrays(self, content: memoryview, address: int) -> tuple[int, int, list[int]] | None:
+        """Return the checksum of the arrays, where they end, and which addresses are absent; None if misplaced."""
+        crc, position, absent = 0, address + len(self._structure), []
+        for slot in self._arrays:
+            shape = slot.shape.unpack_from(content, address + slot.shape_at)
+            place, num_bytes = _PLACE.unpack_from(content, address + slot.layout_at)
+            expected_place = position if num_bytes else UNDEFINED
+            if (place, num_bytes) != (expected_place, math.prod(shape) * slot.dtype.itemsize):
+                return None
+            if not num_bytes:
+                absent.append(slot.layout_at)
+            crc = array_checksum(slot.name, slot.dtype, shape, content[position : position + num_bytes], crc)
+            position += num_bytes + -num_bytes % 8
+        return crc, position, absent
+
+    def _read_values(
+        self, content: memoryview, address: int, heap_address: int
+    ) -> tuple[dict[str, AttributeValue], int]:
+        """Return the attributes, and where the episode ends.
+
+        Raises:
+            ValueError: If texts are not where `filled` puts them, or are no UTF-8.
+        """
+        attributes: dict[str, AttributeValue] = {}
+        texts: list[bytes] = []
+        position = heap_address + HEAP_HEADER_BYTES
+        for slot in self._values:
+            value = bytes(content[address + slot.at : address + slot.at + slot.num_bytes])
+            if slot.dtype is not None:
+                attributes[slot.name] = np.frombuffer(value, slot.dtype)[0].item()
+                continue
+            num_bytes = referenced_bytes(value)
+            position += HEAP_ENTRY_BYTES
+            texts.append(bytes(content[position : position + num_bytes]))
+            position += num_bytes + -num_bytes % 8
+            if value != text_reference(num_bytes, heap_address, len(texts)):
+                raise ValueError(f"the text '{slot.name}' is in another place")
+            attributes[slot.name] = texts[-1].decode()
+        heap = text_heap(texts)
+        end = heap_address + len(heap)
+        if content[heap_address:end] != heap:
+            raise ValueError("the texts are not as they were written")
+        return attributes, end
+
+    def _pointers_without(self, absent: Sequence[int]) -> np.ndarray:
+        return np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
+
+    def _structure_at(self, address: int) -> bytes:
+        # Files of one job have their episodes at one address.
+        if self._moved[0] != address:
+            structure = Block(content=self._structure, pointers=np.array(self._pointers, np.int64))
+            self._moved = (address, bytes(structure.at(address)))
+        return self._moved[1]
+
+    def _add_array(self, array: ArrayType, members: dict[str, dict[str, int]]) -> _ArraySlot:
+        path, dtype, rank = array
+        header, offsets = object_header(dataset_messages(dtype, rank))
+        position = len(self._structure)
+        self._structure += header
+        parent, _, name = path.rpartition("/")
+        members.setdefault(parent, {})[name] = position
+        while parent:
+            parent = parent.rpartition("/")[0]
+            members.setdefault(parent, {})
+        return _ArraySlot(
+            name=path,
+            dtype=dtype,
+            shape=struct.Struct(f"<{rank}Q"),
+            shape_at=position + offsets[0] + DIMENSIONS_OFFSET,
+            layout_at=position + offsets[-1] + LAYOUT_OFFSET,
+        )
+
+    def _add_group(
+        self, members: Mapping[str, int], attributes: Sequence[AttributeType] = ()
+    ) -> tuple[int, list[_ValueSlot]]:
+        """Append a group; return its offset, and where the values of its attributes are filled in."""
+        position = len(self._structure)
+        messages = [attribute_message(*attribute) for attribute in attributes]
+        relative = [(name, address - position) for name, address in members.items()]
+        block, offsets = group(relative, [message for message, _ in messages])
+        self._structure += block.at(position)
+        self._pointers += (block.pointers + position).tolist()
+        return position, [
+            _ValueSlot(name=name, dtype=dtype, at=position + at + inside, num_bytes=value_bytes(dtype))
+            for (name, dtype), at, (_, inside) in zip(attributes, offsets, messages, strict=True)
+        ]
+
+
+@lru_cache(maxsize=64)
+def template_of(arrays: tuple[ArrayType, ...], attributes: tuple[AttributeType, ...]) -> EpisodeTemplate:
+    """Return the structure of episodes, which is worked out once."""
+    return EpisodeTemplate(arrays, attributes)
+
+
+# Whole files as bytes: the file of one episode, and a dataset that takes over the episodes of many such files.
+#
+# The file of an episode begins with an index that HDF5 does not see: where the episode is, where its addresses are,
+# and a CRC-32 of everything behind it. So a dataset is made by reading each file once, and a file in which a bit has
+# changed, by a disk or by a program, is not taken over.
+
+_SIGNATURE = b"ARENAEP1"
+_INDEX = struct.Struct("<8sIIQQQQQQQ")
+_INDEX_ADDRESS = SUPERBLOCK_BYTES
+_CHECKED_FROM = _INDEX_ADDRESS + 12
+_POINTERS_ADDRESS = _INDEX_ADDRESS + _INDEX.size
+
+# Stand in the opening of episode files until an episode's own name and number of control steps are known.
+_NAME = demo_name(0) + "#" * (31 - len(demo_name(0)))
+_TOTAL = b"#TOTAL##"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBlock(Block):
+    """The group of an episode and all that is below it.
+
+    Attributes:
+        episode_index: Its position in the job, which names its group.
+        group_offset: Where in the bytes the object header of the episode's group is.
+        num_samples: Control steps of the episode.
+        env_args: Text that describes the environment.
+    """
+
+    episode_index: int
+    group_offset: int
+    num_samples: int
+    env_args: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Opening:
+    """What stands before the episode in its file, but for what differs from episode to episode.
+
+    Attributes:
+        content: The bytes; their number is the address of the episode.
+        root_address: Where in them the root group is.
+        name_at: Where the name of the episode's group belongs.
+        total_at: Where its number of control steps belongs.
+        env_args_at: Where the text is that describes the environment.
+        env_args_bytes: How long that text is.
+    """
+
+    content: bytes
+    root_address: int
+    name_at: int
+    total_at: int
+    env_args_at: int
+    env_args_bytes: int
+
+
+def episode_file(
+    template: EpisodeTemplate,
+    arrays: Sequence[np.ndarray],
+    values: Sequence[bytes],
+    *,
+    env_args: str,
+    episode_index: int,
+    num_samples: int,
+) -> bytearray:
+    """Return the file of one episode.
+
+    Args:
+        template: The structure of the episode.
+        arrays: See `EpisodeTemplate.filled`.
+        values: See `EpisodeTemplate.filled`.
+        env_args: Text that describes the environment.
+        episode_index: Position of the episode in the job.
+        num_samples: Its control steps.
+    """
+    opening = _opening(template.max_pointers, template.group_offset, env_args)
+    address = len(opening.content)
+    parts, pointers = template.filled(arrays, values, address)
+    content = bytearray().join((opening.content, *parts))
+    content[:SUPERBLOCK_BYTES] = superblock(root_address=opening.root_address, end_address=len(content))
+    name = demo_name(episode_index).encode()
+    content[opening.name_at : opening.name_at + len(_NAME)] = name.ljust(len(_NAME), b"\0")
+    struct.pack_into("<q", content, opening.total_at, num_samples)
+    places = (address, opening.env_args_at, opening.env_args_bytes, template.group_offset)
+    _INDEX.pack_into(
+        content, _INDEX_ADDRESS, _SIGNATURE, 0, len(pointers), len(content), *places, episode_index, num_samples
+    )
+    content[_POINTERS_ADDRESS : _POINTERS_ADDRESS + 4 * len(pointers)] = pointers.astype("<u4").tobytes()
+    struct.pack_into("<I", content, _CHECKED_FROM - 4, zlib.crc32(memoryview(content)[_CHECKED_FROM:]))
+    return content
+
+
+@lru_cache(maxsize=64)
+def _opening(max_pointers: int, group_offset: int, env_args: str) -> _Opening:
+    before = padded(bytes(_POINTERS_ADDRESS + 4 * max_pointers))
+    # How long these groups are does not depend on the address of the episode, which comes after them.
+    text = env_args.encode()
+    above, _ = _groups_above({_NAME: 0}, text, _TOTAL, len(before))
+    address = len(before) + len(above)
+    above, root_address = _groups_above({_NAME: address + group_offset}, text, _TOTAL, len(before))
+    content = before + above
+    return _Opening(
+        content=content,
+        root_address=root_address,
+        name_at=content.index(_NAME.encode()),
+        total_at=content.index(_TOTAL),
+        env_args_at=content.index(text),
+        env_args_bytes=len(text),
+    )
+
+
+def block_of(content: bytes | bytearray) -> EpisodeBlock | None:
+    """Return the episode of a file that `episode_file` made, None if it is another file or not as it was made."""
+    if len(content) < _POINTERS_ADDRESS:
+        return None
+    signature, crc, num_pointers, num_bytes, *numbers = _INDEX.unpack_from(content, _INDEX_ADDRESS)
+    if (signature, num_bytes) != (_SIGNATURE, len(content)):
+        return None
+    if crc != zlib.crc32(memoryview(content)[_CHECKED_FROM:]):
+        return None
+    position, env_args_at, env_args_bytes, group_offset, episode_index, num_samples = numbers
+    return EpisodeBlock(
+        content=memoryview(content)[position:],
+        pointers=np.frombuffer(content, "<u4", num_pointers, _POINTERS_ADDRESS).astype(np.int64),
+        origin=position,
+        episode_index=episode_index,
+        group_offset=group_offset,
+        num_samples=num_samples,
+        env_args=bytes(content[env_args_at : env_args_at + env_args_bytes]).decode(),
+    )
+
+
+class DatasetWriter:
+    """Writes a dataset, one episode after the other; it is a file of HDF5 once it is finished.
+
+    Args:
+        file: Where to write; it is empty.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._members: dict[str, int] = {}
+        self._position = file.write(bytes(SUPERBLOCK_BYTES))
+
+    def add(self, block: EpisodeBlock) -> None:
+        """Append an episode."""
+        self._members[demo_name(block.episode_index)] = self._position + block.group_offset
+        pieces = block.pieces_at(self._position)
+        self._position += sum(map(self._file.write, pieces))
+
+    def finish(self, env_args: str, total: int) -> None:
+        """Write what leads to the episodes.
+
+        Args:
+            env_args: Text that describes their environment.
+            total: Their number of control steps.
+        """
+        total_value = struct.pack("<q", total)
+        above, root_address = _groups_above(self._members, env_args.encode(), total_value, self._position)
+        self._file.write(above)
+        self._file.seek(0)
+        self._file.write(superblock(root_address=root_address, end_address=self._position + len(above)))
+
+
+def _groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, position: int) -> tuple[bytes, int]:
+    """Return the group of all episodes and the root group, to stand at a position, and the root group's address."""
+    messages = [attribute_message("total", np.dtype(np.int64)), attribute_message("env_args", None)]
+    relative = [(name, address - position) for name, address in members.items()]
+    block, offsets = group(relative, [message for message, _ in messages])
+    content = block.at(position)
+    values = (total, text_reference(len(env_args), position + len(content), 1))
+    for value, at, (_, inside) in zip(values, offsets, messages, strict=True):
+        content[at + inside : at + inside + len(value)] = value
+    content += text_heap([env_args])
+    root, _ = group([(DATA_GROUP, -len(content))])
+    root_address = position + len(content)
+    return bytes(content + root.at(root_address)), root_address
+
+
+# The file of one episode with compressed arrays, made in memory by HDF5's library.
+
+ZSTD_FILTER = 32015
+CHUNK_BYTES = 1 << 20
+CHUNK_LENGTH = 20
+
+
+def check_compression(compression: Compression) -> None:
+    """Refuse a compression that is not installed.
+
+    Raises:
+        ConfigError: If it needs a package that is not there.
+    """
+    if compression is Compression.ZSTD and util.find_spec("hdf5plugin") is None:
+        raise ConfigError(
+            "compression 'zstd' needs the package hdf5plugin: pip install 'isaaclab-arena-mujoco[zstd]', or choose gzip"
+        )
+
+
+def compressed_episode_file(
+    episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], compression: Compression
+) -> bytes:
+    """Return the file of one episode.
+
+    Args:
+        episode: What it holds.
+        attributes: Attributes of the episode's group, ``num_samples`` among them.
+        compression: How its arrays are compressed.
+
+    Raises:
+        ConfigError: If the compression is not installed.
+    """
+    # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
+    with h5py.File("episode", "w", driver="core", backing_store=False, block_size=1 << 16) as file:
+        data = file.create_group(DATA_GROUP)
+        data.attrs["total"] = attributes["num_samples"]
+        data.attrs["env_args"] = json_line(episode.env_args)
+        group = data.create_group(demo_name(episode.episode_index))
+        for name, value in attributes.items():
+            _create_attribute(group, name, value)
+        for name in sorted(episode.arrays):
+            _create_dataset(group, name, episode.arrays[name], compression)
+        file.flush()
+        return file.id.get_file_image()
+
+
+def _create_attribute(group: h5py.Group, name: str, value: AttributeValue) -> None:
+    array = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
+    kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
+    h5py.h5a.create(group.id, name.encode(), kind, space).write(array)
+
+
+def _create_dataset(group: h5py.Group, name: str, array: np.ndarray, compression: Compression) -> None:
+    array = np.ascontiguousarray(array)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    dataset = h5py.h5d.create(
+        group.id,
+        name.encode(),
+        h5py.h5t.py_create(array.dtype, logical=True),
+        h5py.h5s.create_simple(array.shape),
+        dcpl=_filters(array, compression),
+        lcpl=links,
+    )
+    if array.size:
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+
+
+def _filters(array: np.ndarray, compression: Compression) -> h5py.h5p.PropDCID | None:
+    if compression is Compression.NONE or array.size == 0 or array.ndim == 0:
+        return None
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
+    properties.set_chunk((min(len(array), length), *array.shape[1:]))
+    if compression is Compression.GZIP:
+        properties.set_deflate(1)
+    elif compression is Compression.LZF:
+        properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
+    else:
+        check_compression(compression)
+        load_zstd()
+        properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
+    return properties
+
+
+def load_zstd() -> None:
+    """Make HDF5 know the filter of Zstandard, by an optional package."""
+    # Optional and only registers its filters with HDF5; loading it takes longer than all of this module.
+    import hdf5plugin  # noqa: F401, PLC0415  optional package

@@ -1,0 +1,837 @@
+"""The recovery of a run's directory after a crash: repairs, files set aside, and what is left to run."""
+
+import dataclasses
+import errno
+import logging
+import os
+import re
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from isaaclab_arena.config.schema import RESERVED_NAMES
+from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, of_ranges
+from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, StorageError
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.logs import told
+from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.storage.atomic import (
+    FileThereError,
+    check_plain,
+    flush_to_disk,
+    storage_errors,
+    write_bytes,
+    written_in_place,
+)
+from isaaclab_arena.storage.commits import (
+    CommitLine,
+    CommitWriter,
+    JobReport,
+    JobResultStatus,
+    job_standing,
+    parse_line,
+    read_commits,
+    read_job_reports,
+)
+from isaaclab_arena.storage.diagnosis import (
+    Diagnosis,
+    Discarded,
+    PlannedEpisodes,
+    dataset_named_by,
+    diagnose,
+    read_recordings,
+    recorded_config_hash,
+)
+from isaaclab_arena.storage.hdf5.dataset import consolidate, make_dataset
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_checksums, verify_episodes
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import (
+    ATTEMPTS_DIRECTORY,
+    COMMIT_ATTRIBUTE,
+    COMMIT_FILE_PATTERN,
+    EPISODES_DIRECTORY,
+    JOB_BEGUN_PATTERN,
+    JOB_REPORT_PATTERN,
+    RUN_PLAN_FILE,
+    SERVED_MODEL_FILE,
+    SET_ASIDE_DIRECTORY,
+    SETTLED_FILE,
+    VIDEOS_DIRECTORY,
+    episode_file_name,
+    job_directory,
+)
+from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
+from isaaclab_arena.storage.run_plan import (
+    Attempt,
+    AttemptEntry,
+    PlanEntry,
+    RunLock,
+    RunPlan,
+    attempt_numbers,
+    plan_copy_path,
+    read_attempts,
+    read_plan_copy,
+    read_run_plan,
+    write_run_plan,
+)
+
+# Set files and episodes aside, which keeps their content in a directory such as ``set_aside/`` of the job.
+#
+# Each function may be interrupted at any point and called again; nothing is lost, and nothing is kept twice.
+
+
+def move_aside(path: Path, directory: Path) -> Path:
+    """Move a file into a directory, under a new name if its name is taken, and return its new path.
+
+    Raises:
+        StorageError: If it cannot be moved.
+    """
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        target = _free_name(directory, path.name)
+        path.rename(target)
+    return target
+
+
+def set_no_files_aside(paths: Iterable[Path], directory: Path) -> Iterator[str]:
+    """Move what has a file's name and is none, such as a directory or a pipe, into a directory; yield a line for each.
+
+    Raises:
+        StorageError: If one cannot be moved, or the system cannot tell what it is.
+    """
+    for path in paths:
+        try:
+            check_plain(path)
+        except DamagedFileError as error:
+            yield f"set aside {path.name}: {error}"
+            move_aside(path, directory)
+
+
+def keep_aside(path: Path, directory: Path) -> None:
+    """Keep the current content of a file in a directory, because the file is about to be replaced.
+
+    Raises:
+        StorageError: If it cannot be kept.
+    """
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(kept.samefile(path) for kept in _taken_names(directory, path.name)):
+            return
+        target = _free_name(directory, path.name)
+        try:
+            os.link(path, target)
+        except OSError:
+            # Not every file system has hard links; if the disk is at fault, copying fails too.
+            with written_in_place(target) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
+    """Copy an intact episode of a dataset into a file of its own in a directory.
+
+    Raises:
+        StorageError: If it cannot be read or written.
+    """
+    name = episode_file_name(episode_index)
+    checksum = read_attributes(dataset, episode_index).get("checksum")
+    if any(_holds(kept, episode_index, checksum) for kept in _taken_names(directory, name)):
+        return
+    with written_in_place(_free_name(directory, name)) as temporary:
+        make_dataset([(episode_index, dataset)], temporary)
+
+
+def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
+    """Rewrite a dataset without some of its episodes, or remove it if none is left.
+
+    The others must be intact. Chunks are copied as they are.
+
+    Raises:
+        StorageError: If the dataset cannot be read or written; it is then unchanged.
+    """
+    remaining = [index for index in list_episodes(dataset) if index not in episode_indices]
+    if not remaining:
+        with storage_errors("remove", dataset):
+            dataset.unlink()
+        return
+    with written_in_place(dataset, overwrite=True) as temporary:
+        make_dataset([(index, dataset) for index in remaining], temporary)
+        flush_to_disk(temporary)
+
+
+def _names(directory: Path, name: str) -> Iterator[Path]:
+    """Yield possible names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
+    yield directory / name
+    for number in count(1):
+        yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
+
+
+def _free_name(directory: Path, name: str) -> Path:
+    return next(path for path in _names(directory, name) if not os.path.lexists(path))
+
+
+def _taken_names(directory: Path, name: str) -> Iterator[Path]:
+    for path in _names(directory, name):
+        if not path.exists():
+            return
+        yield path
+
+
+def _holds(path: Path, episode_index: int, checksum: object) -> bool:
+    try:
+        return read_attributes(path, episode_index).get("checksum") == checksum
+    except DamagedFileError:
+        return False
+
+
+# Clear up what dead processes leave in a run: temporary files, and episode files outside of a dataset.
+
+_LOG = logging.getLogger(__name__)
+_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
+
+_DIRECTORIES_OF_RUN = ("", "logs", ATTEMPTS_DIRECTORY)
+_DIRECTORIES_OF_JOB = ("", EPISODES_DIRECTORY, VIDEOS_DIRECTORY, SET_ASIDE_DIRECTORY)
+
+
+def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
+    """Remove the temporary files of dead processes; none of the processes may be alive.
+
+    Returns:
+        One line for the run's own files and one for each job that had some.
+
+    Raises:
+        StorageError: If one cannot be removed.
+    """
+    owners = {"the run": [output_directory / name for name in _DIRECTORIES_OF_RUN]}
+    for job in plan.jobs:
+        directory = job_directory(output_directory, job.name)
+        owners[f"job '{job.name}'"] = [directory / name for name in _DIRECTORIES_OF_JOB]
+    removed: Counter[str] = Counter()
+    for owner, directories in owners.items():
+        for path in _temporary_files(directories):
+            with storage_errors("remove", path):
+                path.unlink(missing_ok=True)
+            removed[owner] += 1
+    return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What became of episodes that ranks have left outside of a dataset.
+
+    Attributes:
+        notes: One line for each dataset that gained episodes, and for each file that could not be moved.
+        loss: What is lost of finished episodes, and the way out; None where nothing is.
+    """
+
+    notes: tuple[str, ...] = ()
+    loss: str | None = None
+
+
+def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> Leftovers:
+    """Copy committed episodes that still have files of their own into the datasets that their lines name.
+
+    All ranks of the run must have ended. Such files come from ranks that died while others finished their job.
+
+    Args:
+        job_directory: Directory of the job; it need not exist.
+        job: Name of the job.
+        is_all: Whether no rank has made a dataset, so that each of the job's episodes has to be looked for.
+
+    Raises:
+        StorageError: If a dataset cannot be written, or the system cannot read a file; the episodes' files are still
+            there.
+    """
+    files = list(episode_files(job_directory))
+    if not (files or is_all or any(job_directory.glob(JOB_BEGUN_PATTERN))):
+        return Leftovers()
+    lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
+    parts: defaultdict[str, list[Path]] = defaultdict(list)
+    notes: list[str] = []
+    for path, index in told(files, "checking", f"job '{job}'"):
+        line = lines.get(index)
+        if line is not None and line.checksum is not None and line.checksum == _checksum(path, index):
+            parts[dataset_named_by(line)].append(path)
+        else:
+            notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
+    notes += consolidate_parts(job_directory, job, parts)
+    recorded = {index for path in datasets(job_directory, job) for index in list_episodes(path)}
+    # An error stands without its recording; see `Diagnosis.lost`.
+    counted = {
+        index for index, line in lines.items() if line.checksum is not None and line.outcome is not Outcome.ERROR
+    }
+    lost = sorted(counted - recorded)
+    loss = f"the recordings of {in_words(lost)} are damaged or gone since they finished; --resume runs them again"
+    return Leftovers(notes=tuple(notes), loss=loss if lost else None)
+
+
+def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequence[Path]]) -> Iterator[str]:
+    """Copy episodes' own files into datasets and remove them; yield one line for each dataset.
+
+    Args:
+        job_directory: Directory of the job.
+        job: Name of the job.
+        parts: The files whose episodes belong to each dataset, by its name.
+
+    Raises:
+        StorageError: If a dataset cannot be written; the episodes' files are still there.
+    """
+    for name, paths in parts.items():
+        with storage_errors("bring episodes into", job_directory / name):
+            done = consolidate(sorted(paths), job_directory / name)
+        yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
+        yield f"job '{job}': brought {len(paths) - len(done.damaged)} recorded episodes into {name}"
+    remove_if_empty(job_directory / EPISODES_DIRECTORY)
+
+
+def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], object]) -> list[str]:
+    """Write an episode's file, and return the lines that are to be committed then.
+
+    A file may be there: from a rank that died before it committed the episode, or that was taken for dead.
+
+    Args:
+        path: The file, in the directory of its job's episodes.
+        line: The episode's line.
+        text: The same as its recording holds it.
+        write: Writes the file.
+
+    Raises:
+        StorageError: If it cannot be written, or the system cannot read what is there.
+    """
+    with suppress(FileThereError):
+        write()
+        return [text]
+    try:
+        there = _left_behind(path, line)
+    except DamagedFileError as error:
+        _LOG.warning("%s was there already and is replaced: %s", path, error)
+        move_aside(path, path.parents[1] / SET_ASIDE_DIRECTORY)
+        write()
+        return [text]
+    if there.checksum == line.checksum:
+        _LOG.info("%s was there already, with the same content: its line is committed", path)
+        return [json_line(there)]
+    # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and both
+    # results are committed, so that everybody sees that the episode did not come out the same twice.
+    _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
+    return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
+
+
+def _left_behind(path: Path, expected: CommitLine) -> CommitLine:
+    """Return the commit line that a file of the expected episode holds.
+
+    Raises:
+        DamagedFileError: If it is damaged, is another episode, or holds no commit line.
+    """
+    verify_episodes(path, [expected.episode_index])
+    attributes = read_attributes(path, expected.episode_index)
+    try:
+        line = parse_line(str(attributes.get(COMMIT_ATTRIBUTE, "")))
+    except ValueError as error:
+        raise DamagedFileError(f"{path} does not say how its episode went") from error
+    found = (line.job_name, line.episode_index, line.checksum)
+    if found != (expected.job_name, expected.episode_index, attributes.get("checksum")):
+        raise DamagedFileError(f"{path} is of job '{line.job_name}', episode {line.episode_index}, or of other arrays")
+    return line
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove a directory if it is empty; a missing one is ignored.
+
+    Raises:
+        StorageError: If it cannot be removed.
+    """
+    with storage_errors("remove", directory):
+        try:
+            directory.rmdir()
+        except OSError as error:
+            # Another rank may have removed it, or written into it, in the meantime.
+            if error.errno not in _NOTHING_TO_DO:
+                raise
+
+
+def _temporary_files(directories: Sequence[Path]) -> Iterator[Path]:
+    for directory in directories:
+        if not directory.is_dir():
+            continue
+        with storage_errors("read", directory), os.scandir(directory) as entries:
+            found = sorted(
+                entry.name
+                for entry in entries
+                if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False)
+            )
+        yield from (directory / name for name in found)
+
+
+def _checksum(path: Path, episode_index: int) -> object:
+    try:
+        return read_checksums(path, [episode_index])[0]
+    except DamagedFileError:
+        return None
+
+
+# Repair a job's files according to its diagnosis. After an interruption the next recovery finishes the repair.
+
+_LINES_PER_JOB = 20
+_REPAIRING_RANK = 0
+
+
+def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
+    """Repair the files of a job; if its diagnosis found nothing, this writes nothing.
+
+    Args:
+        job_directory: Directory of the job.
+        job: Name of the job.
+        diagnosis: The repairs to make.
+        seed: Seed of the job.
+
+    Returns:
+        The repairs made, one sentence each.
+
+    Raises:
+        StorageError: If a file cannot be read or written.
+    """
+    aside = job_directory / SET_ASIDE_DIRECTORY
+    notes: list[str] = []
+    if diagnosis.withdrawn or diagnosis.has_stray_lines:
+        withdrawn = diagnosis.withdrawn
+
+        def counts(line: CommitLine) -> bool:
+            return line.job_name == job and line.seed == seed and line.episode_index not in withdrawn
+
+        notes += _tidy_lines(job_directory, counts, aside)
+    notes += _without_recording(diagnosis)
+    for path, reason in diagnosis.unreadable:
+        notes.append(f"set aside {path.name}: {reason}")
+        move_aside(path, aside)
+    notes += _discard(diagnosis.discarded, aside)
+    if diagnosis.adopted:
+        notes.append(
+            f"adopted {in_words(line.episode_index for line in diagnosis.adopted)}: recorded, but not committed"
+        )
+        _commit(job_directory, diagnosis)
+    consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
+    return [*(f"job '{job}': {note}" for note in notes), *consolidated]
+
+
+def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
+    """Move out of the way what lies in the place of a job's file and is none, so that nothing stumbles over it.
+
+    Args:
+        job_directory: Directory of the job; it need not exist.
+        job: Name of the job.
+
+    Returns:
+        The repairs made, one sentence each.
+
+    Raises:
+        StorageError: If something cannot be moved.
+    """
+    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
+    named = [path for pattern in patterns for path in sorted(job_directory.glob(pattern))]
+    files = [*named, *datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))]
+    return [f"job '{job}': {note}" for note in set_no_files_aside(files, job_directory / SET_ASIDE_DIRECTORY)]
+
+
+def set_aside_no_files_of_run(output_directory: Path) -> list[str]:
+    """Move out of the way what lies in the place of a run's table, page or log and is no file.
+
+    Args:
+        output_directory: Directory of the run.
+
+    Returns:
+        The repairs made, one sentence each.
+
+    Raises:
+        StorageError: If something cannot be moved.
+    """
+    written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
+    logs = sorted((output_directory / "logs").glob("*"))
+    notes = []
+    for path in (*written, *logs, plan_copy_path(output_directory)):
+        # A link to a file elsewhere is the user's, and is written through or replaced.
+        why = not_a_plain_file(path) if os.path.lexists(path) else None
+        if why is not None:
+            notes.append(f"set aside {path}: {why}")
+            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
+    return notes
+
+
+def set_job_aside(
+    job_directory: Path,
+    job: str,
+    *,
+    attempt: int,
+    why: str = "it is limited by steps and did not come to its end",
+) -> list[str]:
+    """Move all files of a job out of the way, so that it can run from its beginning.
+
+    Args:
+        job_directory: Directory of the job.
+        job: Name of the job.
+        attempt: Number of the attempt that wrote it; it names the directory below ``set_aside/``.
+        why: Why, for people.
+
+    Returns:
+        The repairs made, one sentence each.
+
+    Raises:
+        StorageError: If a file cannot be moved.
+    """
+    parts = [path for path, _ in episode_files(job_directory)]
+    patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN)
+    lines = [path for pattern in patterns for path in job_directory.glob(pattern)]
+    # Commit lines and reports are moved last, because they show that the job has begun.
+    served = [path for path in (job_directory / SERVED_MODEL_FILE,) if path.exists()]
+    files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
+    if not files:
+        return []
+    directory = job_directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
+    for path in files:
+        move_aside(path, directory)
+    remove_if_empty(job_directory / EPISODES_DIRECTORY)
+    return [f"job '{job}': {why}; it starts anew, see {directory}"]
+
+
+def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the episodes whose commit line has no matching recording."""
+    runs_again = diagnosis.withdrawn - diagnosis.finished
+    if runs_again:
+        yield f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
+    if diagnosis.lost:
+        yield (
+            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
+            "--retry_errors runs it again"
+        )
+
+
+def _tidy_lines(job_directory: Path, counts: Callable[[CommitLine], bool], aside: Path) -> Iterator[str]:
+    """Remove invalid lines from the commit files; a file that loses whole lines is kept aside unchanged."""
+    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
+        with storage_errors("read", path):
+            *lines, torn = path.read_bytes().split(b"\n")
+        kept = [line for line in lines if _is_line(line, counts)]
+        if len(kept) < len(lines):
+            keep_aside(path, aside)
+            yield f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}"
+        if torn or len(kept) < len(lines):
+            write_bytes(path, b"".join(line + b"\n" for line in kept), overwrite=True)
+
+
+def _is_line(text: bytes, counts: Callable[[CommitLine], bool]) -> bool:
+    try:
+        return counts(parse_line(text))
+    except ValueError:
+        return False
+
+
+def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
+    by_dataset: defaultdict[Path, list[Discarded]] = defaultdict(list)
+    for each in discarded:
+        if not each.copy.is_part:
+            by_dataset[each.copy.path].append(each)
+    for path, dropped in by_dataset.items():
+        _drop(path, dropped, aside)
+    for each in discarded:
+        if each.copy.is_part:
+            move_aside(each.copy.path, aside)
+    for each in discarded[:_LINES_PER_JOB]:
+        what = f"episode {each.copy.episode_index} of {each.copy.path.name}"
+        yield (
+            f"removed {what}: it is recorded elsewhere too"
+            if each.reason is None
+            else f"set aside {what}: {each.reason}"
+        )
+    if len(discarded) > _LINES_PER_JOB:
+        yield f"set aside {len(discarded) - _LINES_PER_JOB} more recordings of episodes"
+    remove_if_empty(aside.parent / EPISODES_DIRECTORY)
+
+
+def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:
+    if any(each.copy.damage is not None for each in dropped):
+        # A damaged recording cannot be copied, but a person may still read parts of it.
+        keep_aside(dataset, aside)
+    else:
+        for each in dropped:
+            if each.reason is not None:
+                keep_episode_aside(dataset, each.copy.episode_index, aside)
+    drop_episodes(dataset, {each.copy.episode_index for each in dropped})
+
+
+def _commit(job_directory: Path, diagnosis: Diagnosis) -> None:
+    writer = CommitWriter(job_directory, _REPAIRING_RANK)
+    try:
+        for line in diagnosis.adopted:
+            writer.write(line)
+    finally:
+        writer.close()
+
+
+# Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveredPlan:
+    """A recovered plan.
+
+    Attributes:
+        plan: The plan.
+        is_made_anew: Whether it was made anew instead of copied.
+    """
+
+    plan: RunPlan
+    is_made_anew: bool
+
+
+def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> RecoveredPlan:
+    """Write ``run.json`` again, from its copy or anew; a damaged one is set aside.
+
+    Args:
+        output_directory: Directory of the run.
+        rebuild: Makes the plan anew from other files of the run and from its job file, if there is no copy.
+
+    Raises:
+        ConfigError: If the plan is intact, if another run is at work in the directory, or if there is no copy and
+            nothing to make the plan from. In the last case the message names what is missing and what is known of the
+            run.
+        StorageError: If it cannot be written.
+    """
+    if not output_directory.is_dir():
+        raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
+    with RunLock(output_directory).hold_alone():
+        if _is_whole(output_directory):
+            raise ConfigError(Problem(f"holds a whole {RUN_PLAN_FILE}: nothing is lost", file=str(output_directory)))
+        recovered = _copied_or_rebuilt(output_directory, rebuild)
+        path = output_directory / RUN_PLAN_FILE
+        if path.exists():
+            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
+        write_run_plan(output_directory, recovered.plan)
+    return recovered
+
+
+def _copied_or_rebuilt(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> RecoveredPlan:
+    try:
+        return RecoveredPlan(plan=_copied(output_directory), is_made_anew=False)
+    except ConfigError as no_copy:
+        try:
+            return RecoveredPlan(plan=rebuild(output_directory), is_made_anew=True)
+        except (ConfigError, StorageError) as error:
+            missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
+            problems = [*no_copy.problems, *missing, _what_is_known(output_directory)]
+            raise ConfigError(problems) from error
+
+
+def _copied(output_directory: Path) -> RunPlan:
+    """Return the plan of the copy, unless a recording was made with another configuration."""
+    plan = read_plan_copy(output_directory)
+    try:
+        hashes = recorded_config_hashes(output_directory)
+    except StorageError:
+        # Whatever is wrong with a recording, it says nothing of the plan.
+        return plan
+    if any(found != plan.config_hash for found in hashes.values()):
+        message = "is of another run: recordings were made with another configuration"
+        raise ConfigError(Problem(message, file=str(plan_copy_path(output_directory))))
+    return plan
+
+
+def _is_whole(output_directory: Path) -> bool:
+    try:
+        read_run_plan(output_directory)
+    except ConfigError:
+        return False
+    return True
+
+
+def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
+    """Return the configuration hash of the first recording of each job, as far as recordings have one.
+
+    Raises:
+        StorageError: If a recording cannot be read.
+    """
+    found = {}
+    for job in _jobs_with_results(output_directory):
+        said = _recorded_config_hash(output_directory / job, job)
+        if said is not None:
+            found[job] = said
+    return found
+
+
+def _recorded_config_hash(directory: Path, job: str) -> str | None:
+    for path in [*datasets(directory, job), *(path for path, _ in episode_files(directory))]:
+        for index in list_episodes(path)[:1]:
+            return recorded_config_hash(read_attributes(path, index).get("provenance"))
+    return None
+
+
+def _jobs_with_results(output_directory: Path) -> list[str]:
+    return sorted({path.parent.name for path in output_directory.glob(f"*/{COMMIT_FILE_PATTERN}")})
+
+
+def _what_is_known(output_directory: Path) -> Problem:
+    jobs = _jobs_with_results(output_directory)
+    known = f"{len(attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
+    named = f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
+    message = (
+        f"{known}{named} are there; what is lost with {RUN_PLAN_FILE} are the options of the jobs, how many episodes "
+        "each has, and the options of the command line. If the above cannot be mended, run the job file again in a new "
+        "directory; recordings can still be replayed"
+    )
+    return Problem(message, file=str(output_directory))
+
+
+# Recover a run's directory after a crash: check every file, repair what is possible, and list what is left to run.
+#
+# Each job is checked before any of its files is written, so an intact job is not changed. Only what is no file at all
+# is moved out of the way before. A repair may be interrupted at any point; the next recovery finishes it and ends in
+# the same state.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveredJob:
+    """The state of a job after its recovery.
+
+    Attributes:
+        job: What was planned.
+        finished: Episodes that must not run again.
+        reports: What ranks have said of it.
+        is_whole: Whether no episode is lost that its commit lines name.
+        last_attempt: The last start of the program that worked on it, as far as its files say.
+    """
+
+    job: PlanEntry
+    finished: EpisodeRanges = ()
+    reports: Sequence[JobReport] = ()
+    is_whole: bool = True
+    last_attempt: int = 0
+
+    def left(self, needed: int | None = None) -> AttemptEntry | None:
+        """Return what is left to do, None for nothing, not even a report.
+
+        Args:
+            needed: How many of its episodes its answers need, None for all. A job that has them owes its report alone.
+        """
+        standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
+        is_lacking = standing.planned is None and not self.is_whole
+        if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
+            return None
+        is_decided = needed is not None and standing.planned is not None and not standing.missing
+        finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
+        return AttemptEntry(job=self.job.name, finished=finished)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """The state of a run after its recovery.
+
+    Attributes:
+        jobs: Every job of the plan, in order.
+        notes: What was found and repaired, for the user.
+    """
+
+    jobs: tuple[RecoveredJob, ...]
+    notes: tuple[str, ...]
+
+    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[AttemptEntry, ...]:
+        """Return the jobs with something left to do.
+
+        Args:
+            needed: How many episodes of a job that lacks something are needed, by its name; None for all.
+        """
+        left = (job.left(needed(job.job.name)) for job in self.jobs if job.left() is not None)
+        return tuple(entry for entry in left if entry is not None)
+
+
+def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
+    """Check every file of a run, repair what is possible, and return what is left to do.
+
+    No other process may work on the run. Files that may hold a user's data are never deleted, but moved into
+    ``set_aside/`` of the job's directory.
+
+    Args:
+        output_directory: Directory of the run.
+        plan: Its plan.
+        retry_errors: Whether episodes that ended in an error run again.
+        attempt: Number of the attempt that is about to begin.
+
+    Raises:
+        StorageError: If a file cannot be read or written, for example for lack of permission or space.
+    """
+    notes = set_aside_no_files_of_run(output_directory)
+    notes += remove_temporary_files(output_directory, plan)
+    begun, damaged = read_attempts(output_directory, plan.run_id)
+    notes += damaged
+    jobs = []
+    for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
+        expected = PlannedEpisodes(
+            name=job.name,
+            seed=job.config.seed,
+            num_episodes=job.config.num_episodes,
+            config_hash=plan.config_hash,
+            retry_errors=retry_errors,
+            retries_begun=tuple(_retries_begun(begun, job.name)),
+        )
+        directory = job_directory(output_directory, job.name)
+        recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
+        jobs.append(recovered)
+        notes += done
+    return Recovery(jobs=tuple(jobs), notes=tuple(notes))
+
+
+def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int, EpisodeRanges]]:
+    """Yield each attempt that retried a job's errors: its number and the episodes that it did not have to run."""
+    for attempt in attempts:
+        if attempt.retry_errors:
+            yield from ((attempt.number, work.finished) for work in attempt.jobs if work.job == job)
+
+
+def _recover_job(
+    directory: Path, job: PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
+) -> tuple[RecoveredJob, list[str]]:
+    """Repair the files of a job, and return its state and what was done, for people."""
+    if not job.is_to_run:
+        return RecoveredJob(job=job), []
+    set_aside = set_aside_no_files(directory, job.name)
+    log = read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
+    reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
+    notes = [*log.problems, *_torn_lines(directory)]
+    if expected.num_episodes is None:
+        said = (report.num_episodes for report in reports if report.num_episodes is not None)
+        expected = replace(expected, num_episodes=next(said, None))
+    diagnosis = diagnose(expected, log, read_recordings(directory, job.name, log.lines))
+    diagnosis.unreadable += unread
+    diagnosis.has_stray_lines = bool(notes)
+    notes = [*set_aside, *notes]
+    recovered = RecoveredJob(
+        job=job,
+        finished=as_ranges(diagnosis.finished),
+        reports=reports,
+        is_whole=diagnosis.finished >= {line.episode_index for line in log.lines},
+        last_attempt=max((each.attempt for each in (*log.lines, *reports)), default=0),
+    )
+    if _is_limited_by_steps(job, reports) and recovered.left() is not None:
+        # The episodes of such a job depend on when it ends, so a part of it is useless.
+        return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1)]
+    return recovered, [*notes, *repair_job(directory, job.name, diagnosis, seed=job.config.seed)]
+
+
+def _is_limited_by_steps(job: PlanEntry, reports: Sequence[JobReport]) -> bool:
+    if job.config.num_steps is not None or job.config.num_episodes is not None:
+        return job.config.num_episodes is None
+    # Its policy decides the number of episodes. After its first step a job reports that number, unless steps limit it.
+    return any(report.num_episodes is None and report.env_steps > 0 for report in reports)
+
+
+def _torn_lines(directory: Path) -> Iterator[str]:
+    for path in sorted(directory.glob(COMMIT_FILE_PATTERN)):
+        with storage_errors("read", path), path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                continue
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                yield f"{path}: its last line was torn when its process died; that episode was not committed"
