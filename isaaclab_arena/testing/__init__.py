@@ -1,7 +1,6 @@
 """Tests that environments and policies of your own inherit."""
 
-from isaaclab_arena.testing.environment_conformance import EnvironmentConformance
-from isaaclab_arena.testing.picture_conformance import PictureConformance
+from isaaclab_arena.testing.environment_conformance import EnvironmentConformance, PictureConformance
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 
 __all__ = [

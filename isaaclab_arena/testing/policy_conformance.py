@@ -18,8 +18,7 @@ from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced_pictures, declared_options, overrides
 from isaaclab_arena.interfaces.policy_traits import ActsInSome, SharesNetwork
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
-from isaaclab_arena.testing.playing import bits, conditions_of, ended, episode, leaves, require, start
+from isaaclab_arena.testing.playing import DrawnOnDemand, bits, conditions_of, ended, episode, leaves, require, start
 
 _STEPS_BEFORE_AGAIN = 2
 

@@ -17,7 +17,7 @@ from isaaclab_arena.results.stopping import alike_starts
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_episode, verify_episodes
 from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
+from isaaclab_arena.testing.playing import DrawnOnDemand
 from tests.fakes_environment import (
     ActionLog,
     PartsEnvironment,

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
-from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
-from isaaclab_arena.testing.environment_conformance import EnvironmentConformance
-from isaaclab_arena.testing.picture_conformance import PictureConformance
+from isaaclab_arena.testing.environment_conformance import EnvironmentConformance, PictureConformance
+from isaaclab_arena.testing.playing import DrawnOnDemand
 from tests.fakes_environment import ScriptedEnvironment
 from tests.testing.one_rule import rule, rules
 from tests.testing.point import PointEnvironment

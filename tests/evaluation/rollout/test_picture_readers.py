@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
+from isaaclab_arena.testing.playing import DrawnOnDemand
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
 

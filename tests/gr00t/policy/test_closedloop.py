@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Continuation
-from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
+from isaaclab_arena.testing.playing import DrawnOnDemand
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
 from tests.fakes import Notebook
