@@ -297,7 +297,7 @@ def _has_failed(directory: Path, job: str, attempt: Attempt) -> bool:
 # One rank's part of a run: start up, run its jobs, and on one rank merge the results.
 
 _POLL_INTERVAL_S = 0.2
-_LIVE_TRACKING = "isaaclab_arena.tracking.live:LiveTracking"
+_LIVE_TRACKING = "isaaclab_arena.tracking.watched_run:LiveTracking"
 """As text, because it loads pandas, which takes half a second."""
 
 

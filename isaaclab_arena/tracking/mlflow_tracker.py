@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isaaclab_arena.registry import optional_library
-from isaaclab_arena.tracking.tracker import (
+from isaaclab_arena.tracking.trackers import (
     CHECKPOINTS,
     PROJECT,
     CheckpointMeasures,

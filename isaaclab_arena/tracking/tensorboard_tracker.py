@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from isaaclab_arena.registry import imported
-from isaaclab_arena.tracking.tracker import (
+from isaaclab_arena.tracking.trackers import (
     CHECKPOINTS,
     CheckpointMeasures,
     FailureFilm,

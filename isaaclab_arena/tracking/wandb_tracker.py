@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.registry import optional_library
-from isaaclab_arena.tracking.tracker import (
+from isaaclab_arena.tracking.trackers import (
     CHECKPOINTS,
     PROJECT,
     CheckpointMeasures,

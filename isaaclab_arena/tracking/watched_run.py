@@ -1,12 +1,17 @@
-"""Read what the ranks of a run have written so far, and tell trackers what is new."""
+"""What the ranks of a run have written so far, told to trackers while it goes on or afterwards."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any, Self
 
-from isaaclab_arena.errors import first_line
+from isaaclab_arena.config.schema import TrackerName
+from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.interfaces.content import holds_secret
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.console import job_settings
@@ -16,10 +21,72 @@ from isaaclab_arena.results.rows import JobEvidence, answer_cells, distinct_cell
 from isaaclab_arena.results.stopping import Answer
 from isaaclab_arena.storage.commits import CommitLog, JobResultStatus, read_commits
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts, times_rerun
+from isaaclab_arena.storage.run_plan import (
+    PlanEntry,
+    RunPlan,
+    contents_in_effect,
+    read_attempts,
+    read_run_plan,
+    times_rerun,
+)
 from isaaclab_arena.storage.videos import videos_of_job
-from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_name
-from isaaclab_arena.tracking.tracker import CheckpointMeasures, FailureFilm, JobMeasures, TrackedRun, Tracker
+from isaaclab_arena.tracking.trackers import (
+    CheckpointMeasures,
+    FailureFilm,
+    JobMeasures,
+    TrackedRun,
+    Tracker,
+    check_trackers,
+    open_tracker,
+)
+
+# Find the training step of a swept checkpoint, which is the axis of a learning curve. Pure functions.
+
+_CHECKPOINT_KEY = re.compile(r"checkpoint_step|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+
+
+def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the swept key that names a checkpoint, and the training step of its value; None where none does.
+
+    ``checkpoint_step`` does, the key of a job whose entry says ``checkpoints``, and so does a key of
+    ``policy_config_dict`` whose name holds ``checkpoint`` or ``model``. The step is its value where that is a whole
+    number (``checkpoint_step: 2000``), else the last number of the last part of a path that has one: 2000 for
+    ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
+
+    Args:
+        swept: The dotted keys that a sweep gave a job a value for, with that value.
+    """
+    for key, value in swept.items():
+        if _CHECKPOINT_KEY.fullmatch(key) is None:
+            continue
+        step = value if type(value) is int else _last_number(value) if isinstance(value, str) else None
+        if step is not None:
+            return key, step
+    return None
+
+
+def series_name(environment: str, swept: Mapping[str, Any], checkpoint_key: str) -> str:
+    """Return what jobs that differ in nothing but their checkpoint have in common: ``reach, seed=1``.
+
+    Args:
+        environment: The environment of the job.
+        swept: See `checkpoint_step`.
+        checkpoint_key: The key to leave out.
+    """
+    others = [f"{key.rpartition('.')[2]}={value}" for key, value in swept.items() if key != checkpoint_key]
+    return ", ".join([environment, *others])
+
+
+def _last_number(path: str) -> int | None:
+    for part in reversed(PurePath(path).parts):
+        numbers = _NUMBER.findall(part)
+        if numbers:
+            return int(numbers[-1])
+    return None
+
+
+# Read what the ranks of a run have written so far, and tell trackers what is new.
 
 MAX_FILMS_OF_A_JOB = 8
 """So many videos of failures of a job are sent; they are what takes time and space."""
@@ -224,3 +291,114 @@ def tracked_run(output_directory: Path, plan: RunPlan, directory: Path) -> Track
 
 def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if not holds_secret(key)}
+
+
+# Follow a run with trackers while it goes on, from a thread of its own.
+
+_DIRECTORY = "logs"
+_INTERVAL_S = 10.0
+_LONGEST_INTERVAL_S = 60.0
+_SHARE_OF_A_CORE = 0.01
+"""What looking may take, as long as that makes no interval longer than a minute."""
+
+_LONGEST_CLOSE_S = 120.0
+
+
+class LiveTracking:
+    """Tells trackers of a run until it is closed; the rank's loop never waits for it. A context manager.
+
+    What fails is warned of, once for each tracker, and never ends the run. Files of services without a server lie in
+    the run's ``logs`` directory.
+
+    Args:
+        output_directory: The run's directory.
+        plan: What the run set out to do.
+        names: The trackers.
+        interval_s: Time between two looks [s]; up to a minute where looking takes more than a hundredth of it.
+        longest_close_s: How long the end of the run may wait for services [s].
+        opened: Makes a tracker of a name.
+    """
+
+    def __init__(
+        self,
+        output_directory: Path,
+        plan: RunPlan,
+        names: Iterable[str],
+        *,
+        interval_s: float = _INTERVAL_S,
+        longest_close_s: float = _LONGEST_CLOSE_S,
+        opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
+    ) -> None:
+        run = tracked_run(output_directory, plan, output_directory / _DIRECTORY)
+        self._trackers = [OpenedTracker(name, partial(opened, name, run)) for name in names]
+        self._watched = WatchedRun(output_directory, plan, self._trackers)
+        self._interval_s = interval_s
+        self._longest_close_s = longest_close_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="tracking", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closing.set()
+        self._thread.join(self._longest_close_s)
+        if self._thread.is_alive():
+            _LOG.warning("tracking has not ended after %.0f s and is left behind", self._longest_close_s)
+
+    def _watch(self) -> None:
+        try:
+            for tracker in self._trackers:
+                tracker.open()
+            pause_s = 0.0
+            while not self._closing.wait(pause_s):
+                began_s = time.thread_time()
+                self._watched.look()
+                wanted_s = (time.thread_time() - began_s) / _SHARE_OF_A_CORE
+                pause_s = max(self._interval_s, min(wanted_s, _LONGEST_INTERVAL_S))
+            self._watched.finish()
+        except Exception as error:  # noqa: BLE001  the results are on disk, whatever becomes of what is told of them
+            _LOG.warning("tracking has stopped, and the run goes on: %s", first_line(error))
+        for tracker in self._trackers:
+            if tracker.place is not None:
+                _LOG.info("%s: %s", tracker.name, tracker.place)
+
+
+# Send a run that has ended, or what there is of it, to a tracker.
+
+
+def export_wandb(run: Path, output: Path) -> list[str]:
+    """Send a run to Weights & Biases; see `export_to`."""
+    return export_to(TrackerName.WANDB, run, output)
+
+
+def export_tensorboard(run: Path, output: Path) -> list[str]:
+    """Write a run for TensorBoard; see `export_to`."""
+    return export_to(TrackerName.TENSORBOARD, run, output)
+
+
+def export_mlflow(run: Path, output: Path) -> list[str]:
+    """Send a run to MLflow; see `export_to`."""
+    return export_to(TrackerName.MLFLOW, run, output)
+
+
+def export_to(name: TrackerName, run: Path, output: Path) -> list[str]:
+    """Send what a run's directory holds to a tracker, and return lines for the user.
+
+    Args:
+        name: The tracker.
+        run: The directory of one run.
+        output: Where it writes if it runs on no server.
+
+    Raises:
+        ConfigError: If the tracker's library is not installed, or ``run`` is no output of a run.
+        ArenaError: If the tracker failed.
+    """
+    check_trackers([name], key=f"--{name}")
+    plan = read_run_plan(run)
+    tracker = OpenedTracker(name, partial(open_tracker, name, tracked_run(run, plan, output)))
+    WatchedRun(run, plan, [tracker]).finish()
+    if tracker.failure is not None:
+        raise ArenaError(f"{name} did not take the run: {tracker.failure}")
+    return [tracker.place or ""]

@@ -15,7 +15,7 @@ ALLOWED = {
     "results/merge.py",
     "results/commit_watch.py",
     "results/merge.py",
-    "tracking/live.py",
+    "tracking/watched_run.py",
     "tracking/tensorboard_tracker.py",
 }
 

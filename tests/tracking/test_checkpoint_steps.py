@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_name
+from isaaclab_arena.tracking.watched_run import checkpoint_step, series_name
 
 
 @pytest.mark.parametrize(

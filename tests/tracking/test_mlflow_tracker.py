@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.tracking.exporting import export_mlflow
-from isaaclab_arena.tracking.series import TrackedSeries
-from isaaclab_arena.tracking.tracker import CheckpointMeasures
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedSeries
+from isaaclab_arena.tracking.watched_run import export_mlflow
 from tests.tracking.runs import finished_run, series_run
 
 mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isaaclab_arena.storage.run_plan import RunLock
-from isaaclab_arena.tracking.series import TrackedSeries
-from isaaclab_arena.tracking.tracker import CheckpointMeasures, TrackedRun
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries
 from tests.tracking.runs import NotingTracker
 
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from isaaclab_arena.registry import imported
-from isaaclab_arena.tracking.exporting import export_tensorboard
-from isaaclab_arena.tracking.tracker import CheckpointMeasures
+from isaaclab_arena.tracking.trackers import CheckpointMeasures
+from isaaclab_arena.tracking.watched_run import export_tensorboard
 from tests.tracking.runs import finished_run, series_run, write_film
 
 reader = pytest.importorskip(

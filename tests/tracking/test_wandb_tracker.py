@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.registry import imported
-from isaaclab_arena.tracking.exporting import export_wandb
-from isaaclab_arena.tracking.tracker import CheckpointMeasures
+from isaaclab_arena.tracking.trackers import CheckpointMeasures
+from isaaclab_arena.tracking.watched_run import export_wandb
 from tests.tracking.runs import finished_run, series_run
 
 wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")

@@ -12,9 +12,8 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.tracking.exporting import export_mlflow, export_wandb
-from isaaclab_arena.tracking.series import TrackedSeries
-from isaaclab_arena.tracking.tracker import CheckpointMeasures
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedSeries
+from isaaclab_arena.tracking.watched_run import export_mlflow, export_wandb
 from tests.tracking.runs import finished_run, series_run
 
 

@@ -17,9 +17,9 @@ _FORMATS = {
     "robomimic": "isaaclab_arena.evaluation.gym_ids.robomimic_export:export_robomimic",
     "lerobot": "isaaclab_arena.results.exports:export_lerobot",
     "rerun": "isaaclab_arena.results.rerun_recordings:export_rerun",
-    "wandb": "isaaclab_arena.tracking.exporting:export_wandb",
-    "tensorboard": "isaaclab_arena.tracking.exporting:export_tensorboard",
-    "mlflow": "isaaclab_arena.tracking.exporting:export_mlflow",
+    "wandb": "isaaclab_arena.tracking.watched_run:export_wandb",
+    "tensorboard": "isaaclab_arena.tracking.watched_run:export_tensorboard",
+    "mlflow": "isaaclab_arena.tracking.watched_run:export_mlflow",
 }
 """By the option that asks for it, what writes a run in a format: takes the run's directory and that to write, which is
 empty; returns lines for a person."""

@@ -17,9 +17,7 @@ from isaaclab_arena.report.writing import REPORT_FILE, rendered
 from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.tracking.series import TrackedSeries
-from isaaclab_arena.tracking.tracker import CheckpointMeasures, TrackedRun, Tracker
-from isaaclab_arena.tracking.trackers import open_tracker
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries, Tracker, open_tracker
 
 # Write the page of a watch: success of every checkpoint, linked to its run, and both scores of the best.
 

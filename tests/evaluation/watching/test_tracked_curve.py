@@ -5,7 +5,7 @@ from isaaclab_arena.evaluation.watching.curve import scores_of
 from isaaclab_arena.evaluation.watching.evaluator import score_again
 from isaaclab_arena.evaluation.watching.page import TrackedCurve
 from isaaclab_arena.evaluation.watching.watcher import Ledger
-from isaaclab_arena.tracking.tracker import TrackedRun
+from isaaclab_arena.tracking.trackers import TrackedRun
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import Evaluations, save
 from tests.tracking.runs import NotingTracker
