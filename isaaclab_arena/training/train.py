@@ -23,10 +23,15 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.training.settings.options import TrainOptions, read_train_options
-from isaaclab_arena.training.settings.request import run_to_resume, training_config, with_chosen_checkpoint
+from isaaclab_arena.training.settings.options import (
+    LAUNCHER,
+    TrainOptions,
+    read_train_options,
+    run_to_resume,
+    training_config,
+    with_chosen_checkpoint,
+)
 from isaaclab_arena.training.settings.run_directory import new_run_directory
-from isaaclab_arena.training.settings.shared_run_directory import LAUNCHER
 
 PROGRAM = "isaaclab_arena.training.train"
 Launch = Callable[..., int | None]
@@ -66,7 +71,7 @@ def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
     join_freed_memory_at_once()
     if importlib.util.find_spec("rsl_rl") is None:
         raise ConfigError("training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'")
-    from isaaclab_arena.training.rank_training import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
+    from isaaclab_arena.training.training_run import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
 
     collect_from_now_on()
     timeout_s = config.distributed.timeout_s

@@ -1,35 +1,256 @@
-"""Run one rank's part of a training with rsl_rl, from the first sample to the last checkpoint."""
+"""One rank's part of a training with rsl_rl, from its configuration to the last checkpoint."""
 
+import inspect
 import logging
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero
+from rsl_rl.utils import LogWriter, resolve_callable
+
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.distributed.collectives import between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.run_directory import model_path
-from isaaclab_arena.training.checkpoints.best_checkpoint import keep_best, score_of
-from isaaclab_arena.training.checkpoints.checkpoints import packed, read_together, write_checkpoint
-from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
-from isaaclab_arena.training.checkpoints.exporting import export_policy
-from isaaclab_arena.training.learner.agent import learned_state
-from isaaclab_arena.training.learner.first_weights import FirstWeights
-from isaaclab_arena.training.learner.learner import Iteration, Learner
-from isaaclab_arena.training.learner.synchrony import check_synchrony
-from isaaclab_arena.training.logging_writer import scalar_writer
-from isaaclab_arena.training.progress import Progress
-from isaaclab_arena.training.reporting import (
-    EVALUATION_TIME,
-    Pace,
-    line_of_evaluation,
-    line_of_iteration,
-    measures_of_evaluation,
-    measures_of_iteration,
+from isaaclab_arena.nested import leaves
+from isaaclab_arena.storage.contents import content_hash
+from isaaclab_arena.storage.run_plan import RunLock
+from isaaclab_arena.training.checkpoints import (
+    export_policy,
+    keep_best,
+    packed,
+    read_together,
+    score_of,
+    write_checkpoint,
 )
-from isaaclab_arena.training.settings.config import TrainingConfig
-from isaaclab_arena.training.settings.settings_files import checkpoint_infos, env_steps_of, write_settings
-from isaaclab_arena.training.training_loop import Schedule, TrainingLoop
+from isaaclab_arena.training.closed_loop import (
+    POLICY_TYPE,
+    ClosedLoopEvaluation,
+    Evaluated,
+    EvaluatedJob,
+    task_evaluation,
+    with_settled_backend,
+)
+from isaaclab_arena.training.learner import (
+    FirstWeights,
+    Iteration,
+    Learner,
+    check_agent,
+    check_synchrony,
+    learned_state,
+)
+from isaaclab_arena.training.settings.config import TrainingConfig, document_of
+from isaaclab_arena.training.settings.options import TrainOptions, shared_run_directory
+from isaaclab_arena.training.settings.run_directory import (
+    checkpoint_infos,
+    env_steps_of,
+    training_versions,
+    write_settings,
+)
+from isaaclab_arena.training.training_loop import Progress, ScalarWriter, Schedule, TrainingLoop, tensorboard
+from isaaclab_arena.training.vec_env import EpisodeStatistics
+
+# Turn the results of an iteration or an evaluation into measures under rsl_rl's names, and a line of the log.
+
+EVALUATION_TIME = "Perf/evaluation_time"
+
+
+class Pace:
+    """How fast iterations go, evaluations left out."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._iterations = 0
+
+    def pause(self, seconds: float) -> None:
+        """Leave out time in which nothing was learned [s]."""
+        self._began += seconds
+
+    def left_s(self, iterations: int) -> float:
+        """Count one more iteration, and return how long so many more will take [s]."""
+        self._iterations += 1
+        return (time.perf_counter() - self._began) / self._iterations * iterations
+
+
+def measures_of_iteration(done: Iteration, *, env_steps: int) -> dict[str, float]:
+    """Return what an iteration gave, without what it does not say.
+
+    Args:
+        done: The iteration.
+        env_steps: Control steps of the whole training.
+    """
+    episodes = done.episodes
+    measures = {
+        **{f"Loss/{name}": value for name, value in done.losses.items()},
+        "Loss/learning_rate": done.learning_rate,
+        "Policy/mean_std": done.action_std,
+        "Perf/total_fps": done.env_steps / (done.collect_s + done.learn_s),
+        "Perf/collection_time": done.collect_s,
+        "Perf/learning_time": done.learn_s,
+        "Perf/total_steps": env_steps,
+        "Train/num_episodes": episodes.num_episodes,
+        "Train/mean_reward": episodes.mean_return,
+        "Train/mean_episode_length": episodes.mean_length,
+        "Train/success_rate": episodes.success_rate,
+        "Train/lost_rate": episodes.lost_rate,
+        **{f"Metrics/{name}": value for name, value in episodes.metrics.items()},
+    }
+    return {name: value for name, value in measures.items() if not math.isnan(value)}
+
+
+def line_of_iteration(done: Iteration, *, iterations: int, total: int, left_s: float) -> str:
+    """Return what the log says of an iteration.
+
+    Args:
+        done: The iteration.
+        iterations: Its number, counted from 1.
+        total: How many there will be.
+        left_s: How long the rest will take [s].
+    """
+    steps_per_s = done.env_steps / (done.collect_s + done.learn_s)
+    return (
+        f"iteration {iterations}/{total}: {_of_episodes(done.episodes)}std {done.action_std:.2f}, "
+        f"lr {done.learning_rate:.1e}, {steps_per_s:,.0f} steps/s, {_clock(left_s)} left"
+    )
+
+
+def measures_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, evaluation_s: float) -> dict[str, float]:
+    """Return what an evaluation gave, without what it does not say.
+
+    Args:
+        jobs: Job to what came of it.
+        evaluation_s: How long it took [s].
+    """
+    measures = {EVALUATION_TIME: evaluation_s}
+    for name, job in jobs.items():
+        if job.success_rate is not None:
+            measures[f"Eval/{name}/success_rate"] = job.success_rate
+        if job.mean_return is not None:
+            measures[f"Eval/{name}/mean_return"] = job.mean_return
+    return measures
+
+
+def line_of_evaluation(jobs: Mapping[str, EvaluatedJob], *, iterations: int) -> str:
+    """Return what the log says of the evaluation after so many iterations."""
+    told = [
+        f"{name}: success not measured"
+        if job.success_rate is None
+        else f"{name}: success {job.success_rate:.1%} of {job.episodes} episodes"
+        for name, job in jobs.items()
+    ]
+    return f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}"
+
+
+def _of_episodes(episodes: EpisodeStatistics) -> str:
+    if not episodes.num_episodes:
+        return ""
+    success = "" if math.isnan(episodes.success_rate) else f"success {episodes.success_rate:.0%}, "
+    return f"reward {episodes.mean_return:.2f}, length {episodes.mean_length:.0f}, {success}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+# Make the writer for measures besides our own files: TensorBoard, or a log writer of rsl_rl such as W&B's.
+
+_KEY = "agent.logger"
+_CLASSES = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}
+_PACKAGES = {"WandbLogWriter": "wandb", "NeptuneLogWriter": "neptune"}
+
+
+class EnvironmentSettings(dict[str, Any]):
+    """An environment's settings as a log writer gets them: a mapping that also says it as Isaac Lab's objects do."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings."""
+        return dict(self)
+
+
+def check_logger(config: TrainingConfig) -> None:
+    """Refuse a writer that cannot be made, before anything is built or written.
+
+    Raises:
+        ConfigError: If there is no such writer, its package is not installed, or it does not have the options.
+    """
+    name = _name_of(config.agent.logger)
+    if name not in {"none", "tensorboard"}:
+        with _told(name):
+            writer = _class_of(name)
+            if _package_is_missing(writer):
+                package = _PACKAGES[writer.__name__]
+                raise ImportError(f"the package {package} is not installed: pip install {package}")
+            inspect.signature(writer).bind(log_dir="", **_options(config))
+
+
+def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: int) -> ScalarWriter | None:
+    """Return the writer that ``agent.logger`` names; rank 0 alone calls it.
+
+    Args:
+        config: What is asked for.
+        run_directory: Directory of the training run.
+        after_step: Iterations done before.
+
+    Raises:
+        ConfigError: If there is no such writer, or it refuses its options.
+    """
+    name = _name_of(config.agent.logger)
+    if name == "none":
+        return None
+    if name == "tensorboard":
+        return tensorboard(run_directory, after_step=after_step)
+    with _told(name):
+        writer = _class_of(name)(log_dir=str(run_directory), **_options(config))
+    if isinstance(writer, LogWriter):
+        environment = {"environment": config.environment, "num_envs": config.num_envs, **config.env}
+        writer.store_config(EnvironmentSettings(environment), document_of(config))
+    return writer
+
+
+def _class_of(name: str) -> Any:
+    return resolve_callable(_CLASSES.get(name, name))
+
+
+def _package_is_missing(writer: Any) -> bool:
+    """Whether rsl_rl's writer has looked for the package that it writes to, and has not found it."""
+    package = _PACKAGES.get(getattr(writer, "__name__", ""))
+    return package is not None and getattr(sys.modules[writer.__module__], package, writer) is None
+
+
+def _options(config: TrainingConfig) -> dict[str, Any]:
+    """Return a writer's options beside its directory; W&B and Neptune want a project, which is the experiment."""
+    logger = config.agent.logger
+    options = {} if isinstance(logger, str) else {key: value for key, value in logger.items() if key != "class_name"}
+    if getattr(_class_of(_name_of(logger)), "__name__", "") in _PACKAGES:
+        options.setdefault("project_name", config.experiment_name)
+    return options
+
+
+def _name_of(logger: str | dict[str, Any]) -> str:
+    return logger if isinstance(logger, str) else str(logger.get("class_name"))
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        message = f"'{name}' cannot be used: {error}; use tensorboard, none, or a log writer with its options"
+        raise ConfigError(Problem(message, key=_KEY)) from error
+
+
+# Run one rank's part of a training with rsl_rl, from the first sample to the last checkpoint.
 
 _LOG = logging.getLogger(__name__)
 
@@ -245,3 +466,90 @@ class TrainingRun:
             return
         for path in export_policy(self._learner.algorithm, self._directory):
             _LOG.info("wrote %s", path)
+
+
+# Assemble one rank's training from its configuration, check it, and run it.
+
+
+def train_rank(
+    options: TrainOptions, config: TrainingConfig, ranks: Ranks, *, num_threads: int, command_line: tuple[str, ...]
+) -> int:
+    """Train on this rank, and return the exit code; every rank calls it.
+
+    Args:
+        options: The command line's options.
+        config: What is asked for.
+        ranks: All ranks; their process group exists where there are several.
+        num_threads: Threads that the physics may use.
+        command_line: What was typed.
+
+    Raises:
+        ArenaError: If the configuration is wrong, or training cannot go on.
+    """
+    check_agent(config)
+    check_logger(config)
+    _agree(options, config, ranks)
+    settled = with_settled_backend(config, ranks, num_threads=num_threads)
+    with ExitStack() as stack:
+        if options.process_group != "gloo":
+            stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
+        learner = stack.enter_context(closing(Learner(settled, ranks.context, num_threads=num_threads)))
+        began_with = None if options.load_checkpoint is None else learner.begin_with(Path(options.load_checkpoint))
+        run_directory = shared_run_directory(options, config, ranks)
+        if ranks.context.is_rank_zero:
+            stack.callback(RunLock(run_directory).hold_alone().release)
+        run = TrainingRun(
+            config,
+            run_directory=run_directory,
+            ranks=ranks,
+            learner=learner,
+            evaluation=_evaluation(config, run_directory, ranks, device=options.device),
+            command_line=command_line,
+            resume=options.resume is not None,
+            began_with=began_with,
+        )
+        run.check_evaluation()
+        return run.execute(stop_file=options.stop_file)
+
+
+def _agree(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> None:
+    """Refuse ranks that would begin in different ways, or whose arithmetic differs; every rank calls it."""
+    agree_on_versions(ranks, training_versions())
+    begins_with = options.load_checkpoint
+    ranks.agree_on(
+        "training",
+        {
+            **{".".join(map(str, path)): repr(value) for path, value in leaves(document_of(config))},
+            "--resume": str(options.resume),
+            "--run_directory": str(options.run_directory),
+            "--log_root": str(options.log_root),
+            "--load_checkpoint": str(begins_with),
+            "the content of --load_checkpoint": "" if begins_with is None else content_hash(Path(begins_with)),
+            "--stop_file": str(options.stop_file),
+            "--torch_threads": str(options.torch_threads),
+            # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
+            "the kind of device": ranks.context.device.type,
+        },
+    )
+
+
+def _evaluation(
+    config: TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
+) -> ClosedLoopEvaluation | None:
+    if config.evaluation.interval == 0:
+        if config.evaluation.video_episodes and ranks.context.is_rank_zero:
+            _LOG.warning("nothing is filmed: evaluations are, and with evaluation.interval=0 there are none")
+        return None
+    if config.evaluation.eval_jobs_config is None:
+        return task_evaluation(config, output_directory=run_directory, ranks=ranks, device=device)
+    jobs = load_jobs_file(Path(config.evaluation.eval_jobs_config), suites=SUITES)
+    ranks.agree("jobs of the evaluation", jobs.config_hash)
+    return ClosedLoopEvaluation(
+        jobs,
+        checkpoint_option="checkpoint_path",
+        policy_type=POLICY_TYPE,
+        output_directory=run_directory,
+        ranks=ranks,
+        device=device,
+        torch_threads=1,
+    )

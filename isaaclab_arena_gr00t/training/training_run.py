@@ -18,12 +18,11 @@ from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recordings import RecordedSteps
-from isaaclab_arena.training.checkpoints.checkpoints import agreed_checkpoint
-from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
-from isaaclab_arena.training.learner.synchrony import check_synchrony
-from isaaclab_arena.training.progress import Progress, tensorboard
-from isaaclab_arena.training.settings.settings_files import training_versions
-from isaaclab_arena.training.training_loop import TrainingLoop
+from isaaclab_arena.training.checkpoints import agreed_checkpoint
+from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.training.learner import check_synchrony
+from isaaclab_arena.training.settings.run_directory import training_versions
+from isaaclab_arena.training.training_loop import Progress, TrainingLoop, tensorboard
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
 from isaaclab_arena_gr00t.joint_files import read_joint_files

@@ -10,7 +10,7 @@ _PRELOADED = (
     "isaaclab_arena.evaluation.eval_runner", "isaaclab_arena.evaluation.policy_runner", "isaaclab_arena.evaluation.run",
     "isaaclab_arena.cli.main", "isaaclab_arena.environments.catalog", "torch.distributed.run", "mujoco", "mujoco.batch",
     "pandas", "pyarrow.parquet", "scipy.stats", "h5py", "rich.live", "tyro", "gymnasium",
-    "isaaclab_arena.training.train", "isaaclab_arena.training.learner.learner",
+    "isaaclab_arena.training.train", "isaaclab_arena.training.learner",
     "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy", "gr00t.policy.gr00t_policy",
     "isaaclab_arena.sim.warp.backend", "isaaclab_arena.sim.warp.cameras",
     "isaaclab_arena.environments.arena.builder", "isaaclab_arena.environments.arena.builder",

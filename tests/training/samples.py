@@ -7,7 +7,7 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.training.learner.agent import build_algorithm
+from isaaclab_arena.training.learner import build_algorithm
 from isaaclab_arena.training.settings.config import TrainingConfig
 from tests.training.learning import small_config
 

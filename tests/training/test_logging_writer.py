@@ -6,8 +6,8 @@ import pytest
 from rsl_rl.utils import neptune_log_writer, wandb_log_writer
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.logging_writer import check_logger, scalar_writer
-from isaaclab_arena.training.progress import Progress
+from isaaclab_arena.training.training_loop import Progress
+from isaaclab_arena.training.training_run import check_logger, scalar_writer
 from tests.training.learning import small_config
 
 

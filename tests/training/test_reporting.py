@@ -1,14 +1,14 @@
 import math
 
-from isaaclab_arena.training.checkpoints.closed_loop import EvaluatedJob
-from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics
-from isaaclab_arena.training.learner.learner import Iteration
-from isaaclab_arena.training.reporting import (
+from isaaclab_arena.training.closed_loop import EvaluatedJob
+from isaaclab_arena.training.learner import Iteration
+from isaaclab_arena.training.training_run import (
     line_of_evaluation,
     line_of_iteration,
     measures_of_evaluation,
     measures_of_iteration,
 )
+from isaaclab_arena.training.vec_env import EpisodeStatistics
 
 
 def iteration(num_episodes: int, success_rate: float) -> Iteration:

@@ -14,8 +14,8 @@ import yaml
 
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.storage.run_plan import RunLock
-from isaaclab_arena.training.checkpoints.checkpoints import read_learned
-from isaaclab_arena.training.learner.synchrony import named_digests
+from isaaclab_arena.training.checkpoints import read_learned
+from isaaclab_arena.training.learner import named_digests
 from isaaclab_arena.training.settings.options import TrainOptions, read_train_options
 from isaaclab_arena.training.train import main
 from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
-from isaaclab_arena.training.progress import Progress
-from isaaclab_arena.training.training_loop import Schedule, TrainingLoop
+from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.training.training_loop import Progress, Schedule, TrainingLoop
 
 
 class CountingTraining:

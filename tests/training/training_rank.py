@@ -22,12 +22,10 @@ from isaaclab_arena.distributed.process import leave_process
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.models.run_directory import numbered_checkpoints
-from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
-from isaaclab_arena.training.learner.agent import learned_state
-from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter, statistics_of
-from isaaclab_arena.training.learner.learner import Learner
-from isaaclab_arena.training.learner.synchrony import OutOfSyncError, check_synchrony, named_digests
+from isaaclab_arena.training.checkpoints import packed, unpacked
+from isaaclab_arena.training.learner import Learner, OutOfSyncError, check_synchrony, learned_state, named_digests
 from isaaclab_arena.training.training_run import TrainingRun
+from isaaclab_arena.training.vec_env import EpisodeCounter, statistics_of
 from tests.training.learning import small_config, small_learner
 from tests.training.messages import Messages
 from tests.training.samples import NUM_ENVS, algorithm, show

@@ -1,11 +1,22 @@
-"""Define the configuration of a training run: environment, agent, ranks, evaluation and checkpoints."""
+"""The configuration of a training run, from a task's file, a user's file and the command line."""
 
-from collections.abc import Mapping
+import ast
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.options import Count, NotNegative, Positive
+from isaaclab_arena.config.documents import read_document, read_value
+from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.models.action_scaling import ActionScaling
+from isaaclab_arena.nested import overlaid
+from isaaclab_arena.training.settings.tasks import TASKS
+
+# Define the configuration of a training run: environment, agent, ranks, evaluation and checkpoints.
 
 
 def _network() -> dict[str, Any]:
@@ -146,3 +157,422 @@ class TrainingConfig:
     def experiment_name(self) -> str:
         """Directory of the experiment's runs."""
         return self.agent.experiment_name or self.task
+
+
+# Translate command lines and task names of mjlab, Isaac Lab and rsl_rl's examples into this trainer's.
+
+_NAMED_ELSEWHERE = {
+    "torchrunx_log_dir": "launcher_log_dir",
+    "checkpoint": "load_checkpoint",
+    "agent.load_run": "load_run",
+    "agent.load_checkpoint": "load_checkpoint",
+    "agent.run_name": "run_name",
+    "env.scene.num_envs": "num_envs",
+}
+"""Options of theirs that are options here under another name."""
+
+_FLAGS: Mapping[str, str | None] = {
+    "resume": "--resume=",
+    "agent.resume": "--resume=",
+    "video": "evaluation.video_episodes=1",
+    "enable_nan_guard": "agent.check_for_nan=true",
+    # No window is opened here, and nothing is uploaded.
+    "headless": None,
+    "agent.upload_model": None,
+}
+"""Options of theirs that may have no value or ``True`` or ``False``, with their meaning here, None for no effect."""
+
+_EXPERIMENT = frozenset({"experiment_name", "agent.experiment_name"})
+_LOGGER = frozenset({"logger", "agent.logger"})
+_PROJECT = frozenset({"agent.wandb_project", "agent.neptune_project", "log_project_name"})
+_FILMED_WHOLE = (
+    "evaluations are filmed, each episode whole; --video films one of each, evaluation.interval=<iterations>"
+)
+_NOTHING_IS_FETCHED = "nothing is fetched from W&B; fetch the file, and name it with --load_checkpoint"
+_NO_SIMULATOR = "is an option of Isaac Sim's launcher, and there is none here; leave it out"
+_ONE_DEVICE = "simulation and learning share a device; use --device, or --gpu_ids for one rank per GPU"
+_REFUSED = {
+    "video_length": _FILMED_WHOLE,
+    "video_interval": _FILMED_WHOLE,
+    "registry_name": f"{_NOTHING_IS_FETCHED}; a motion is env.motion_file=<file>",
+    "wandb_run_path": _NOTHING_IS_FETCHED,
+    "wandb_checkpoint_name": _NOTHING_IS_FETCHED,
+    "agent.wandb_tags": "W&B reads them from the environment variable WANDB_TAGS",
+    "agent.class_name": "there is one runner; the algorithm's class is agent.algorithm.class_name=PPO",
+    "agent.device": _ONE_DEVICE,
+    "rl_device": _ONE_DEVICE,
+    "sim_device": _ONE_DEVICE,
+    "env.seed": "environment and agent share one seed; use --seed",
+    "agent": "the task's own file says what learns; lay one of yours over it with --config",
+    "horovod": "ranks are started with --gpu_ids or torchrun",
+    "ray_proc_id": "ranks are started with --gpu_ids or torchrun",
+    **dict.fromkeys(
+        (
+            "livestream",
+            "enable_cameras",
+            "xr",
+            "experience",
+            "kit_args",
+            "rendering_mode",
+            "disable_fabric",
+            "export_io_descriptors",
+            "anim_recording_enabled",
+            "anim_recording_start_time",
+            "anim_recording_stop_time",
+            "visualizer",
+            "viz",
+            "verbose",
+            "info",
+        ),
+        _NO_SIMULATOR,
+    ),
+}
+_PARTS_OF_THEIR_ENVIRONMENTS = frozenset(
+    {
+        *("scene", "sim", "viewer", "observations", "actions", "events", "rewards", "terminations", "commands"),
+        *("curriculum", "metrics", "recorders", "decimation", "episode_length_s", "is_finite_horizon", "auto_reset"),
+        *("scale_rewards_by_dt", "rerender_on_reset", "wait_for_textures", "xr", "teleop_devices"),
+    }
+)
+_SIMILAR: Sequence[tuple[frozenset[str], str]] = (
+    (frozenset({"cartpole", "pendulum"}), "cartpole"),
+    (frozenset({"tracking", "mimic", "amp", "motion", "dance"}), "track_motion"),
+    (frozenset({"reach"}), "reach"),
+    (frozenset({"push", "lift", "cube", "stack", "pick", "place"}), "push_cube"),
+    (frozenset({"humanoid", "g1", "h1", "digit", "cassie", "t1"}), "walk_humanoid"),
+    (frozenset({"velocity", "locomotion", "ant", "a1", "go1", "go2", "b2", "spot", "anymal"}), "velocity_go1"),
+)
+"""Words in the names of their tasks, with the most similar task here; the first match counts."""
+
+_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+
+
+@dataclass
+class _Translation:
+    """A command line in this trainer's words, as far as it has been read.
+
+    Attributes:
+        arguments: The translated arguments.
+        problems: Options without a meaning here.
+        logger: The log writer that was named.
+        project: The log writer's project.
+    """
+
+    arguments: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    logger: str | None = None
+    project: str | None = None
+
+
+def own_command_line(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with other trainers' options translated into this one's; unknown words stay unchanged.
+
+    mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` becomes the
+    task's name, and so on. Hyphens and underscores mean the same, and so do ``--name value`` and ``--name=value``.
+
+    Args:
+        arguments: What was typed after the program's name.
+
+    Raises:
+        ConfigError: With every option of theirs that has no meaning here, and the alternative.
+    """
+    translation = _Translation()
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        name, equals, value = argument.partition("=")
+        own = name.removeprefix("--").replace("-", "_")
+        if not name.startswith("--"):
+            _add_word(translation, argument)
+        elif not _is_theirs(own, value if equals else next(iter(waiting), "")):
+            translation.arguments.append(argument)
+        elif (reason := _refusal(own)) is not None:
+            translation.problems.append(Problem(reason, key=name))
+        else:
+            _add_option(translation, own, value if equals else _value_behind(name, own, waiting), typed=name)
+    _add_logger(translation)
+    if translation.problems:
+        raise ConfigError(translation.problems)
+    return translation.arguments
+
+
+def option_names() -> frozenset[str]:
+    """Return the names of other trainers' options that are accepted, without their dashes."""
+    return frozenset({*_NAMED_ELSEWHERE, *_FLAGS, *_EXPERIMENT, *_LOGGER, *_PROJECT, "task"})
+
+
+def nearest_task(name: str) -> str | None:
+    """Return a hint for the name of a task of mjlab or Isaac Lab, None if the name is not one of theirs.
+
+    Args:
+        name: ``Mjlab-Velocity-Flat-Unitree-Go1``, ``Isaac-Reach-Franka-v0``.
+    """
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    owner = {"mjlab": "mjlab", "isaac": "Isaac Lab"}.get(words[0])
+    if owner is None:
+        return None
+    similar = next((task for known, task in _SIMILAR if not known.isdisjoint(words)), None)
+    if similar is None:
+        return f"'{name}' is a task of {owner}, and none here is like it"
+    if similar == "cartpole" and "swingup" in words:
+        similar = "cartpole env.start=hanging"
+    return f"'{name}' is a task of {owner}; the nearest here is {similar}, with a robot and rewards of its own"
+
+
+def _is_theirs(own: str, value: str) -> bool:
+    if own == "resume":
+        # Our option takes a directory, and theirs a boolean; a value that could be either is a directory.
+        return value.lower() in {"true", "false"} and not Path(value).is_dir()
+    return own.startswith(("agent.", "env.")) or own in option_names() or own in _REFUSED
+
+
+def _refusal(own: str) -> str | None:
+    """Return why an option of theirs, or a path of their settings, has no meaning here; None if it has one."""
+    if own in _REFUSED:
+        return _REFUSED[own]
+    first, _, others = own.partition(".")
+    if first != "env" or own in _NAMED_ELSEWHERE or others.partition(".")[0] not in _PARTS_OF_THEIR_ENVIRONMENTS:
+        return None
+    return "is a part of mjlab's and Isaac Lab's environments; those here have options of their own, env.<option>=..."
+
+
+def _value_behind(name: str, own: str, waiting: list[str]) -> str:
+    """Return the value of an option and remove it from the remaining words."""
+    follows = next(iter(waiting), "--")
+    if own in _FLAGS:
+        return waiting.pop(0) if follows.lower() in _TRUE | _FALSE else "true"
+    if follows.startswith("--"):
+        raise ConfigError(Problem("needs a value", key=name))
+    return waiting.pop(0)
+
+
+def _add_word(translation: _Translation, word: str) -> None:
+    """Add a task's name, or a word ``path=value``, which Isaac Lab's users write too."""
+    path, equals, value = word.partition("=")
+    refusal = _refusal(path) if equals and path.startswith("env.") else None
+    if refusal is not None:
+        translation.problems.append(Problem(refusal, key=path))
+    elif equals and path == "env.scene.num_envs":
+        translation.arguments.append(f"num_envs={value}")
+    else:
+        translation.arguments.append(word)
+
+
+def _add_option(translation: _Translation, own: str, value: str, *, typed: str) -> None:
+    arguments = translation.arguments
+    if own in _FLAGS:
+        does = _FLAGS[own]
+        arguments += [does] if _truth(typed, value) and does is not None else []
+    elif own in _LOGGER:
+        translation.logger = _as_yaml(value)
+    elif own in _PROJECT:
+        translation.project = value
+    elif own in _NAMED_ELSEWHERE:
+        arguments.append(f"--{_NAMED_ELSEWHERE[own]}={value}")
+    elif own in _EXPERIMENT:
+        # The name is quoted, because it may look like a number.
+        arguments.append(f"agent.experiment_name={json.dumps(value)}")
+    elif own == "task":
+        arguments.append(value)
+    else:
+        arguments.append(f"{own}={_as_yaml(value)}")
+
+
+def _add_logger(translation: _Translation) -> None:
+    logger, project = translation.logger, translation.project
+    if project is not None and logger not in {"wandb", "neptune"}:
+        message = f"names the project '{project}' of a log writer; add --logger wandb"
+        translation.problems.append(Problem(message, key="--log_project_name"))
+    elif project is not None:
+        described = json.dumps({"class_name": logger, "project_name": project})
+        translation.arguments.append(f"agent.logger={described}")
+    elif logger is not None:
+        translation.arguments.append(f"agent.logger={logger}")
+
+
+def _truth(typed: str, value: str) -> bool:
+    if value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
+    raise ConfigError(Problem(f"is True or False, got '{value}'", key=typed))
+
+
+def _as_yaml(value: str) -> str:
+    """Return a value as YAML; mjlab also accepts Python's notation: ``(256, 128)``, ``None``."""
+    try:
+        found = ast.literal_eval(value)
+        return json.dumps(found) if isinstance(found, tuple | list | dict | bool | None) else value
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return value
+
+
+# Merge a task's file, a user's file and the command line into one checked configuration.
+
+_SECTIONS = {
+    "agent": AgentConfig,
+    "distributed": DistributedConfig,
+    "evaluation": EvaluationConfig,
+    "checkpoints": CheckpointConfig,
+}
+_CLASS_NAME = "class_name"
+_OPTIONS_OF_CLASSES = ("actor", "critic", "algorithm")
+_FREE = (
+    *(("env",), ("variations",), ("evaluation", "env")),
+    *(("agent", key) for key in (*_OPTIONS_OF_CLASSES, "obs_groups", "logger")),
+)
+"""Paths below which any key may stand: environments, variations and classes check their options themselves."""
+
+
+def default_document() -> dict[str, Any]:
+    """Return the default settings."""
+    document = document_of(TrainingConfig(task="", environment=""))
+    return {key: value for key, value in document.items() if key not in {"task", "environment"}}
+
+
+def task_document(task: str) -> dict[str, Any]:
+    """Return the settings in the file of a registered training task.
+
+    Raises:
+        ConfigError: If there is no such task.
+    """
+    foreign = None if task in TASKS else nearest_task(task)
+    if foreign is not None:
+        raise ConfigError(Problem(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK"))
+    found = TASKS.get(task)
+    return file_document(Path(found)) if isinstance(found, Path | str) else dict(found)
+
+
+def file_document(path: Path) -> dict[str, Any]:
+    """Return the settings in a user's file.
+
+    Raises:
+        ConfigError: If it cannot be read, or holds no mapping.
+    """
+    document = read_document(path)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("must hold a mapping with the keys of a training run", file=str(path)))
+    return document
+
+
+def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return documents laid over each other, the last one on top.
+
+    Mappings are merged key by key. If a document names another class, its options replace those of the earlier class.
+    An empty section has no effect.
+
+    Raises:
+        ConfigError: If a section is no mapping.
+    """
+    result: dict[str, Any] = {}
+    for document in documents:
+        said = {key: value for key, value in document.items() if not _is_empty(key, value)}
+        result = overlaid(result, said, replaces=_is_another_class)
+    return result
+
+
+def _is_empty(key: str, value: Any) -> bool:
+    if key in {*_SECTIONS, *(path[0] for path in _FREE)} and value is not None and not isinstance(value, Mapping):
+        raise ConfigError(Problem(f"must be a mapping, got {value!r}", key=key))
+    return key in _SECTIONS and value is None
+
+
+def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return command line words such as ``agent.learning_rate=3e-4`` as a document.
+
+    Parts of a path may be left out if it stays unambiguous: ``agent.learning_rate`` is
+    ``agent.algorithm.learning_rate``.
+
+    Args:
+        words: ``path=value``, the value as in YAML.
+        base: The document that they change, which has the known paths.
+
+    Raises:
+        ConfigError: With every word that is not ``path=value``, or names an unknown path.
+    """
+    problems: list[Problem] = []
+    document: dict[str, Any] = {}
+    known = list(paths_of(base))
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals or not path:
+            problems.append(Problem(f"'{word}' is neither an option nor path=value, as agent.learning_rate=3e-4"))
+            continue
+        try:
+            nested = _nested(_whole_path(path, known), read_value(text))
+            # The words are applied together, in any order.
+            document = overlaid(document, nested)
+        except ConfigError as error:
+            problems += [dataclasses.replace(problem, key=path) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return document
+
+
+def read_training(document: Mapping[str, Any], *, task: str, source: str) -> TrainingConfig:
+    """Return the checked configuration of a document.
+
+    Args:
+        document: The merged document.
+        task: Name of the task.
+        source: Where it comes from, for messages.
+
+    Raises:
+        ConfigError: With every problem, each with its key.
+    """
+    problems: list[Problem] = []
+    sections: dict[str, Any] = {}
+    for key, section in _SECTIONS.items():
+        try:
+            sections[key] = read_options(section, document.get(key, {}), owner=f"'{key}'")
+        except ConfigError as error:
+            problems += [dataclasses.replace(each, key=f"{key}.{each.key}") for each in error.problems]
+    for role in _OPTIONS_OF_CLASSES if "agent" in sections else ():
+        if not isinstance(getattr(sections["agent"], role).get(_CLASS_NAME), str):
+            problems.append(Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}"))
+    plain = {key: value for key, value in document.items() if key not in _SECTIONS}
+    config: TrainingConfig | None = None
+    try:
+        config = read_options(TrainingConfig, {**plain, "task": task}, owner="a training run")
+    except ConfigError as error:
+        problems = [*error.problems, *problems]
+    if problems or config is None:
+        raise ConfigError([dataclasses.replace(each, file=source) for each in problems])
+    return dataclasses.replace(config, **sections)
+
+
+def document_of(config: TrainingConfig) -> dict[str, Any]:
+    """Return a configuration as plain values, for files."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every key of a document, outer ones before inner ones."""
+    for key, value in document.items():
+        yield (*path, key)
+        if isinstance(value, Mapping):
+            yield from paths_of(value, (*path, key))
+
+
+def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:
+    first, *others = text.split(".")
+    path = (first, *others)
+    if path in known or any(path[: len(free)] == free for free in _FREE):
+        return path
+    inside = [each for each in known if len(each) > len(path) and each[0] == first and each[-1] == path[-1]]
+    if len(inside) == 1 and len(path) > 1:
+        return inside[0]
+    if len(inside) > 1 and len(path) > 1:
+        raise ConfigError(f"means {' or '.join('.'.join(each) for each in inside)}; write one of them out")
+    if first == "agent" and len(path) == 2:
+        # This is an option of the algorithm that the file does not set.
+        return ("agent", "algorithm", path[1])
+    raise ConfigError(f"there is no such key{did_you_mean(text, ['.'.join(each) for each in known])}")
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+def _is_another_class(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
+    return _CLASS_NAME in above and above[_CLASS_NAME] != below.get(_CLASS_NAME)

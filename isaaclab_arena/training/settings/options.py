@@ -1,6 +1,10 @@
-"""Read the command line of training."""
+"""The command line of training as one checked configuration, with one directory for all ranks."""
 
+import dataclasses
+import json
 import os
+import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -8,14 +12,39 @@ from typing import Any, Literal
 
 import tyro
 
+from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
+from isaaclab_arena.distributed.ranks import DistributedError, Ranks
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option
+from isaaclab_arena.models.run_directory import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import without_none
-from isaaclab_arena.training.settings.documents import default_document, paths_of
-from isaaclab_arena.training.settings.other_trainers import option_names, own_command_line
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.layout import LOCK_FILE
+from isaaclab_arena.training.settings.config import (
+    TrainingConfig,
+    default_document,
+    file_document,
+    merged,
+    option_names,
+    overrides_document,
+    own_command_line,
+    paths_of,
+    read_training,
+    task_document,
+)
+from isaaclab_arena.training.settings.run_directory import (
+    SETTINGS,
+    checkpoint_of_run,
+    new_run_directory,
+    newest_run,
+    settings_of,
+)
+from isaaclab_arena.training.settings.tasks import TASKS
+
+# Read the command line of training.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,3 +189,231 @@ def _with_empty_resume(arguments: Sequence[str]) -> list[str]:
         if argument == "--resume" and (following.startswith("-") or not is_directory):
             completed.append("")
     return completed
+
+
+# Turn a command line of training into one checked configuration.
+
+_OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
+"""Keys of a run's settings that do not belong to its configuration."""
+
+
+def training_config(
+    options: TrainOptions, task: str | None, words: Sequence[str], *, world_size: int
+) -> TrainingConfig:
+    """Return the configuration. The user's file overrides the task's, and the command line overrides both.
+
+    Args:
+        options: The command line's options.
+        task: The task; None to resume a run, or if the user's file holds everything.
+        words: ``path=value`` of the command line.
+        world_size: Number of ranks.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    documents: list[dict[str, Any]] = []
+    source = task or "command line"
+    if options.resume is not None:
+        before = _settings_before(run_to_resume(options, task, words), options, task)
+        documents.append(before)
+        task = task or str(before.get("task"))
+    elif task is not None:
+        documents.append(task_document(task))
+    if options.config is not None:
+        document = file_document(options.config)
+        task = task or document.get("task")
+        if not documents and task is not None:
+            documents.append(task_document(task))
+        documents.append(document)
+        source = str(options.config)
+    if not documents:
+        raise ConfigError(Problem(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK"))
+    base = merged(default_document(), *map(_with_one_number_of_envs, documents))
+    overrides = [options.overrides(), overrides_document(words, base)]
+    document = merged(base, *map(_with_one_number_of_envs, overrides))
+    config = read_training(document, task=task or str(document.get("environment")), source=source)
+    if config.num_envs_total is None:
+        return config
+    return dataclasses.replace(config, num_envs=envs_of_a_rank(config.num_envs_total, world_size))
+
+
+def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
+    """Return the number of env slots of each rank.
+
+    Raises:
+        ConfigError: If they do not divide evenly; the message names the nearest numbers that do. With unequal numbers
+            of env slots, ranks would weigh their samples unequally.
+    """
+    if num_envs_total % world_size == 0:
+        return num_envs_total // world_size
+    below = num_envs_total // world_size * world_size
+    nearest = [str(number) for number in (below, below + world_size) if number]
+    message = f"{num_envs_total} env slots do not divide over {world_size} ranks; use {' or '.join(nearest)}"
+    raise ConfigError(Problem(message, key="--num_envs_total"))
+
+
+def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
+    """Return the directory of the run to resume: the named one, or the newest of the experiment.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    named = options.resume or options.run_directory
+    if named:
+        return Path(named).absolute()
+    if task is None:
+        raise ConfigError(Problem("name the run's directory, or the task whose newest run is meant", key="--resume"))
+    experiments = [value for path, _, value in (word.partition("=") for word in words) if path == _EXPERIMENT]
+    experiment = str(read_value(experiments[-1])) if experiments else task
+    return newest_run(
+        options.log_root, experiment, pattern=options.load_run or ".*", of_others=options.load_checkpoint is not None
+    )
+
+
+def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Sequence[str]) -> TrainOptions:
+    """Return options that either resume a run or start from a checkpoint, which is then a file.
+
+    rsl_rl's trainers name a run and a checkpoint of it, ``--resume --load_run RUN --load_checkpoint model_100.pt``. The
+    newest checkpoint of one of our runs resumes that run exactly; any other checkpoint begins a new run.
+
+    Raises:
+        ConfigError: If there is no such run or checkpoint.
+    """
+    if options.load_checkpoint is None:
+        return options
+    if options.resume is None or Path(options.load_checkpoint).is_file():
+        return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=_file(options.load_checkpoint))
+    run = run_to_resume(options, task, words)
+    chosen = checkpoint_of_run(run, options.load_checkpoint)
+    newest = max(
+        numbered_checkpoints(run).values(), key=lambda path: int(path.stem.removeprefix("model_")), default=None
+    )
+    if chosen == newest and (run / SETTINGS).is_file():
+        return dataclasses.replace(options, resume=str(run), load_run=None, load_checkpoint=None)
+    return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))
+
+
+def _file(path: str) -> str:
+    try:
+        return str(checkpoint_file(path, None).absolute())
+    except ConfigError as error:
+        problems = [dataclasses.replace(problem, key="--load_checkpoint") for problem in error.problems]
+        raise ConfigError(problems) from error
+
+
+_EXPERIMENT = "agent.experiment_name"
+
+
+def _settings_before(run_directory: Path, options: TrainOptions, task: str | None) -> dict[str, Any]:
+    before = settings_of(run_directory)
+    if task is not None and before.get("task") != task:
+        what = f"'{options.resume}' is a run of '{before.get('task')}', not of '{task}'; leave the task out"
+        raise ConfigError(Problem(what, key="--resume"))
+    return {key: value for key, value in before.items() if key not in _OF_THE_RUN}
+
+
+def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
+    """Remove the total number of env slots from a document if one that overrides it sets the number of each rank."""
+    return {"num_envs_total": None, **document} if "num_envs" in document else document
+
+
+# Let rank 0 make the directory of a training run, and tell the other ranks its path.
+
+LAUNCHER = "launcher"
+"""Name of the directory for the ranks' output, in that of a run."""
+LATEST = ".latest_run"
+_POLL_INTERVAL_S = 0.05
+_EARLY = (LAUNCHER, LOCK_FILE, LATEST)
+"""Names that a run's directory may contain before the run begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatestRun:
+    """The file in which rank 0 names the directory of the run.
+
+    Attributes:
+        launch: Identifies one start of the ranks; files of other starts are ignored.
+        run_directory: The directory.
+    """
+
+    launch: str
+    run_directory: Path
+
+
+def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> Path:
+    """Return the run's directory, made by rank 0 and known to all ranks.
+
+    Raises:
+        ConfigError: If it is the directory of something else.
+        DistributedError: If the other ranks do not see what rank 0 has made.
+    """
+    launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
+    # All ranks know a directory that the user named, and the directories around it are not ours.
+    named = options.resume or options.run_directory
+    among = Path(named).absolute() if named else options.log_root / config.experiment_name
+    if not ranks.context.is_rank_zero:
+        return await_announcement(among, launch, timeout_s=config.distributed.timeout_s)
+    run_directory = _own_run_directory(options, config)
+    announce(among, LatestRun(launch=launch, run_directory=run_directory))
+    return run_directory
+
+
+def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
+    if options.resume is not None:
+        run_directory = run_to_resume(options, config.task, (f"agent.experiment_name={config.experiment_name}",))
+        if not numbered_checkpoints(run_directory):
+            message = f"'{run_directory}' holds no checkpoint to go on from; begin a new run"
+            raise ConfigError(Problem(message, key="--resume"))
+        return run_directory
+    if options.run_directory is None:
+        return new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
+    directory = options.run_directory.absolute()
+    if directory.exists() and (not directory.is_dir() or any(path.name not in _EARLY for path in directory.iterdir())):
+        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
+        raise ConfigError(Problem(message, key="--run_directory"))
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def announce(experiment_directory: Path, run: LatestRun) -> None:
+    """Write the path of a run's directory into ``.latest_run`` of its experiment.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    content = json.dumps({"launch": run.launch, "run_directory": str(run.run_directory)})
+    write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
+
+
+def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
+    """Wait for rank 0 of this start to announce the directory, and return it; files of older runs are ignored.
+
+    Args:
+        experiment_directory: Directory with the file ``.latest_run``.
+        launch: Identifies this start of the ranks.
+        timeout_s: How long to wait [s].
+
+    Raises:
+        DistributedError: If it does not appear in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    path = experiment_directory / LATEST
+    while True:
+        found = _read(path)
+        if found is not None and found.launch == launch and found.run_directory.is_dir():
+            return found.run_directory
+        if time.monotonic() > deadline:
+            what = "there is none" if found is None else "it is that of another run"
+            raise DistributedError(
+                f"waited {timeout_s:g} s for rank 0 to name the directory of this run in {path}, and {what}; "
+                "all ranks need the same --log_root, or --run_directory, on a disk that all nodes share"
+            )
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _read(path: Path) -> LatestRun | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return LatestRun(launch=content["launch"], run_directory=Path(content["run_directory"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,8 +1,8 @@
 import pytest
 
 from isaaclab_arena.models.run_directory import BEST_FILE, model_path
-from isaaclab_arena.training.checkpoints.best_checkpoint import Score, best_score, keep_best, score_of
-from isaaclab_arena.training.checkpoints.closed_loop import EvaluatedJob
+from isaaclab_arena.training.checkpoints import Score, best_score, keep_best, score_of
+from isaaclab_arena.training.closed_loop import EvaluatedJob
 
 
 def scores(*jobs: EvaluatedJob) -> list[Score | None]:

@@ -1,8 +1,8 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.checkpoints.task_evaluation import environment_job, evaluation_jobs
-from isaaclab_arena.training.settings.documents import default_document, merged, read_training, task_document
+from isaaclab_arena.training.closed_loop import environment_job, evaluation_jobs
+from isaaclab_arena.training.settings.config import default_document, merged, read_training, task_document
 from tests.training.learning import small_config
 
 

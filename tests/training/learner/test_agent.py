@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.learner.agent import check_agent
+from isaaclab_arena.training.learner import check_agent
 from tests.training.learning import small_config, small_learner
 
 

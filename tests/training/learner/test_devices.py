@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
-from isaaclab_arena.training.learner.agent import learned_state
-from isaaclab_arena.training.learner.learner import Iteration, Learner
-from isaaclab_arena.training.learner.synchrony import named_digests
-from isaaclab_arena.training.settings.documents import (
+from isaaclab_arena.training.checkpoints import packed, unpacked
+from isaaclab_arena.training.learner import Iteration, Learner, learned_state, named_digests
+from isaaclab_arena.training.settings.config import (
     default_document,
     merged,
     overrides_document,

@@ -6,7 +6,7 @@ import pytest
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.seeding import Stream, episode_seed_sequence
-from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
+from isaaclab_arena.training.vec_env import EpisodeStarts
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build
 from tests.environments.variations.varying import build_varied, everything
 

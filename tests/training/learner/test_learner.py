@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
-from isaaclab_arena.training.learner.agent import learned_state
-from isaaclab_arena.training.learner.learner import DivergedError, Learner
-from isaaclab_arena.training.learner.synchrony import named_digests
+from isaaclab_arena.training.checkpoints import packed, unpacked
+from isaaclab_arena.training.learner import DivergedError, Learner, learned_state, named_digests
 from tests.training.learning import small_learner
 
 GRPO = ("agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=4")

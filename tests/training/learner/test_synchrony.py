@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena.training.learner.synchrony import Difference, check_synchrony, differences, named_digests
+from isaaclab_arena.training.learner import Difference, check_synchrony, differences, named_digests
 
 
 def test_equal_states_have_equal_digests_and_others_do_not():

@@ -8,9 +8,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
-from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
-from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics, statistics_of
-from isaaclab_arena.training.learner.vec_env import TrainingEnvironment
+from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
 from tests.environments.building import build
 from tests.fakes_environment import ScriptedEnvironment
 

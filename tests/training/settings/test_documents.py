@@ -4,7 +4,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.models.action_scaling import ActionScaling
-from isaaclab_arena.training.settings.documents import (
+from isaaclab_arena.training.settings.config import (
     default_document,
     document_of,
     merged,

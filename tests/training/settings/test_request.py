@@ -4,11 +4,10 @@ import pytest
 import yaml
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.settings.config import TrainingConfig
-from isaaclab_arena.training.settings.documents import document_of
-from isaaclab_arena.training.settings.options import read_train_options
-from isaaclab_arena.training.settings.request import (
+from isaaclab_arena.training.settings.config import TrainingConfig, document_of
+from isaaclab_arena.training.settings.options import (
     envs_of_a_rank,
+    read_train_options,
     run_to_resume,
     training_config,
     with_chosen_checkpoint,

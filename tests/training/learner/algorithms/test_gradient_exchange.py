@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from isaaclab_arena.training.learner.agent import networks_of
-from isaaclab_arena.training.learner.algorithms.gradient_exchange import GradientExchange
+from isaaclab_arena.training.algorithms import GradientExchange
+from isaaclab_arena.training.learner import networks_of
 from tests.training.learner.test_learner import GRPO, RECURRENT
 from tests.training.learning import small_learner
 from tests.training.messages import Messages, pretended_ranks

@@ -1,9 +1,8 @@
 import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.training.learner.agent import learned_state
-from isaaclab_arena.training.learner.algorithms.ppo import falling_learning_rate
-from isaaclab_arena.training.learner.synchrony import named_digests
+from isaaclab_arena.training.algorithms import falling_learning_rate
+from isaaclab_arena.training.learner import learned_state, named_digests
 from tests.training.learner.test_learner import RECURRENT
 from tests.training.learning import small_learner
 from tests.training.messages import pretended_ranks

@@ -1,8 +1,12 @@
-"""Reads and writes the checkpoints of a training run: rsl_rl's files, each beside the state that ranks resume from."""
+"""The checkpoints of a training run: written, read, exported, and the best kept."""
 
+import contextlib
 import io
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,13 @@ import torch
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
-from isaaclab_arena.models.run_directory import model_path, numbered_checkpoints
+from isaaclab_arena.models.run_directory import BEST_FILE, model_path, numbered_checkpoints
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage.atomic import storage_errors, write_bytes
+from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_text, written_in_place
 from isaaclab_arena.storage.contents import content_hash
+from isaaclab_arena.training.closed_loop import EvaluatedJob
+
+# Reads and writes the checkpoints of a training run: rsl_rl's files, each beside the state that ranks resume from.
 
 _LOG = logging.getLogger(__name__)
 _KEYS = ("actor_state_dict", "iter")
@@ -190,3 +197,151 @@ def packed(state: Mapping[str, Any]) -> bytes:
 def unpacked(content: bytes) -> dict[str, Any]:
     """Return what `packed` was given."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+# Exports the learned policy to files that other programs load: TorchScript and ONNX.
+
+DIRECTORY = "exported"
+_OPSET = 18
+
+
+def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
+    """Write ``exported/policy.pt`` and ``exported/policy.onnx``, and return what could be written.
+
+    They hold the deterministic policy with its normaliser. What a network cannot be exported to is said in the log.
+
+    Args:
+        algorithm: rsl_rl's algorithm.
+        run_directory: Directory of the training run.
+
+    Raises:
+        StorageError: If a file cannot be written.
+    """
+    policy = algorithm.get_policy()
+    written = []
+    for name, write in (("policy.pt", _write_torchscript), ("policy.onnx", _write_onnx)):
+        path = run_directory / DIRECTORY / name
+        try:
+            with written_in_place(path, overwrite=True) as temporary:
+                write(policy, temporary)
+        except (NotImplementedError, RuntimeError, ImportError, AttributeError) as error:
+            _LOG.warning("the policy is not exported as %s: %s", name, first_line(error))
+        else:
+            written.append(path)
+    return written
+
+
+def _write_torchscript(policy: Any, path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(policy.as_jit().to("cpu")).save(str(path))
+
+
+def _write_onnx(policy: Any, path: Path) -> None:
+    exported = policy.as_onnx(verbose=False).to("cpu").eval()
+    # The exporter warns of each operator of torchvision, which nothing here needs.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            exported,
+            exported.get_dummy_inputs(),
+            str(path),
+            input_names=exported.input_names,
+            output_names=exported.output_names,
+            opset_version=_OPSET,
+            external_data=False,
+            verbose=False,
+        )
+
+
+# Keeps the checkpoint of a training run that its evaluations call the best.
+
+_SCORE = "model_best.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How good a checkpoint is: the larger, the better, success first.
+
+    Attributes:
+        success_rate: Share of evaluation episodes that succeeded; -1 where success is not measured.
+        merit: What tells equals apart. Where success is measured, the mean reward of a control step, because success
+            may end an episode, and then the sooner, the smaller the sum; elsewhere the mean sum of rewards.
+        iterations: Iterations done.
+        evaluation: Hash of the jobs that it was evaluated with; scores of other jobs are not compared.
+    """
+
+    success_rate: float
+    merit: float
+    iterations: int
+    evaluation: str
+
+    def is_better_than(self, other: "Score | None") -> bool:
+        """Whether this is better than another one, or than none, or the first of its evaluation."""
+        if other is None or other.evaluation != self.evaluation:
+            return True
+        return (self.success_rate, self.merit) > (other.success_rate, other.merit)
+
+
+def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) -> Score | None:
+    """Return how good a checkpoint is, None where no episode says.
+
+    Args:
+        jobs: What came of its evaluation; each counts alike.
+        iterations: Iterations done.
+        evaluation: Hash of the jobs.
+    """
+    judged = [(job, job.mean_return, job.mean_length) for job in jobs if job.mean_return is not None]
+    if not judged:
+        return None
+    rates = [-1.0 if job.success_rate is None else job.success_rate for job, _, _ in judged]
+    merits = [total if job.success_rate is None or not length else total / length for job, total, length in judged]
+    return Score(
+        success_rate=sum(rates) / len(rates),
+        merit=sum(merits) / len(merits),
+        iterations=iterations,
+        evaluation=evaluation,
+    )
+
+
+def keep_best(directory: Path, score: Score) -> bool:
+    """Keep a checkpoint as the best one if it is better than the best so far; return whether it is.
+
+    Args:
+        directory: Directory of the training run, which holds the checkpoint.
+        score: How good it is.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    before = best_score(directory)
+    if not score.is_better_than(before):
+        return False
+    if before is not None and before.evaluation != score.evaluation:
+        _LOG.warning(
+            "the best checkpoint so far, of iteration %d, was evaluated with other jobs; it is replaced",
+            before.iterations,
+        )
+    with written_in_place(directory / BEST_FILE, overwrite=True) as temporary:
+        shutil.copyfile(model_path(directory, score.iterations), temporary)
+    write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
+    return True
+
+
+def best_score(directory: Path) -> Score | None:
+    """Return how good the best checkpoint so far is, None where there is none or nothing legible says.
+
+    Raises:
+        StorageError: If the file cannot be read.
+    """
+    path = directory / _SCORE
+    if not path.is_file():
+        return None
+    with storage_errors("read", path):
+        text = path.read_text(encoding="utf-8")
+    try:
+        return Score(**json.loads(text))
+    except (ValueError, TypeError):
+        _LOG.warning("%s is damaged; the next evaluation replaces it", path)
+        return None

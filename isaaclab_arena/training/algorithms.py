@@ -1,22 +1,326 @@
-"""Group relative policy optimisation: compares episodes that start alike, and needs no critic."""
+"""PPO and group relative policy optimisation for any number of ranks, which learn as one process would."""
 
 import copy
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, Self
 
 import torch
+from rsl_rl.algorithms import PPO as RslRlPPO  # noqa: N811  an acronym, as rsl_rl has it
 from rsl_rl.env import VecEnv
 from rsl_rl.models import MLPModel
+from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.storage import RolloutStorage
 from rsl_rl.utils import compile_model, resolve_class, resolve_obs_groups, resolve_optimizer
 from tensordict import TensorDict
 from torch import nn
 
-from isaaclab_arena.training.learner.algorithms.gradient_exchange import GradientExchange
-from isaaclab_arena.training.learner.algorithms.normalisation import normalise_over_ranks
-from isaaclab_arena.training.learner.algorithms.ppo import falling_learning_rate
+from isaaclab_arena.distributed.collectives import average_over_ranks_, gather_from_ranks
+
+# Averages gradients, or weights and optimiser state, over ranks.
+
+
+class GradientExchange:
+    """Averages gradients over ranks, for each mini-batch or more rarely.
+
+    With a period of 1 all ranks make the same optimiser step on the mean of their gradients. With a longer one each
+    goes on by itself in between, and at a boundary weights and optimiser are averaged first (local SGD,
+    arXiv:1805.09767).
+    The last mini-batch of an update is always a boundary, so that all ranks act with the same policy. A boundary sends
+    four times as much in one message, so a longer period spares messages, and bytes from a period of 5 on.
+
+    Args:
+        period: Mini-batches between two exchanges.
+        bucket_mb: How much is sent at once, at most [MB].
+    """
+
+    def __init__(self, *, period: int, bucket_mb: float = 25.0) -> None:
+        self._period = period
+        self._bucket_mb = bucket_mb
+        self._left = 0
+        self._done = 0
+
+    def begin_update(self, num_mini_batches: int) -> None:
+        """Say how many mini-batches the update has that begins now."""
+        self._left = num_mini_batches
+        self._done = 0
+
+    def exchange(
+        self,
+        parameters: Sequence[nn.Parameter],
+        *optimizers: torch.optim.Optimizer,
+        beside: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Average, where this mini-batch is a boundary; called between the backward pass and the optimiser's step.
+
+        Args:
+            parameters: Those whose gradients were just computed, in the same order on all ranks.
+            optimizers: Their optimisers.
+            beside: What is averaged after every mini-batch, boundary or not, and needs no message of its own at one.
+        """
+        self._left -= 1
+        self._done += 1
+        together = list(beside)
+        if self._period == 1:
+            together += _gradients(parameters)
+        elif self._left <= 0 or self._done % self._period == 0:
+            together += _what_has_drifted(parameters, optimizers)
+        if together:
+            _average_together(together, self._bucket_mb)
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _what_has_drifted(
+    parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim.Optimizer]
+) -> list[torch.Tensor]:
+    """Return gradients, weights and the optimisers' moments, in the same order on all ranks."""
+    found: list[torch.Tensor] = []
+    for parameter in parameters:
+        found += [*_gradients([parameter]), parameter.data]
+        found += [
+            value
+            for optimizer in optimizers
+            for value in optimizer.state.get(parameter, {}).values()
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim
+        ]
+    return found
+
+
+@torch.no_grad()
+def _average_together(tensors: Sequence[torch.Tensor], bucket_mb: float) -> None:
+    """Replace tensors by the mean of the ranks' tensors, in one message, or in several of at most ``bucket_mb`` MB."""
+    packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    for message in packed.split(max(1, int(bucket_mb * 1024 * 1024) // packed.element_size())):
+        average_over_ranks_(message)
+    for tensor, averaged in zip(tensors, packed.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(averaged.view_as(tensor))
+
+
+# Normalises observations and advantages over the samples of all ranks, in one message each.
 
 _EPSILON = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """Moments of the samples of all ranks, the same bits on all of them.
+
+    Attributes:
+        count: Number of samples, at least 1. Shape: (), float64.
+        mean: Shape: (features,), float64.
+        squares: Sum of squared deviations from the mean. Shape: (features,), float64.
+    """
+
+    count: torch.Tensor
+    mean: torch.Tensor
+    squares: torch.Tensor
+
+
+def moments_over_ranks(values: torch.Tensor) -> Moments:
+    """Return the moments of the samples of all ranks; every rank calls it.
+
+    Args:
+        values: This rank's samples, at least one. Shape: (samples, features); the same features on every rank.
+    """
+    gathered = torch.stack(gather_from_ranks(message_of(values)))
+    return moments_of(gathered.to(values.device))
+
+
+def message_of(values: torch.Tensor) -> torch.Tensor:
+    """Return what a rank tells of its samples: their number, their sum, and their squares around their own mean.
+
+    Args:
+        values: Shape: (samples, features).
+
+    Returns:
+        Shape: (3, features), float64.
+    """
+    own = values.to(torch.float64)
+    total = own.sum(dim=0)
+    squares = ((own - total / len(own)) ** 2).sum(dim=0)
+    return torch.stack((torch.full_like(total, len(own)), total, squares))
+
+
+def moments_of(messages: torch.Tensor) -> Moments:
+    """Return the moments of all samples from what each rank tells of its own; see `message_of`.
+
+    Args:
+        messages: Shape: (world_size, 3, features).
+    """
+    counts, totals, squares = messages.unbind(dim=1)
+    mean = totals.sum(dim=0) / counts.sum(dim=0)
+    around_mean = squares + counts * (totals / counts - mean) ** 2
+    return Moments(count=counts[:, 0].sum(), mean=mean, squares=around_mean.sum(dim=0))
+
+
+def normalised_over_ranks(advantages: torch.Tensor) -> torch.Tensor:
+    """Return advantages with mean 0 and standard deviation 1 over the samples of all ranks.
+
+    Args:
+        advantages: This rank's. Any shape.
+    """
+    of_all = moments_over_ranks(advantages.reshape(-1, 1))
+    # Unbiased, as torch's own standard deviation, with which rsl_rl normalises.
+    scale = torch.sqrt(of_all.squares / (of_all.count - 1).clamp(min=1)) + _EPSILON
+    return ((advantages.to(torch.float64) - of_all.mean) / scale).to(advantages.dtype)
+
+
+class RanksNormalization(EmpiricalNormalization):
+    """rsl_rl's normaliser of observations, which sends one message where rsl_rl's sends three."""
+
+    @torch.jit.unused
+    def update(self, x: torch.Tensor) -> None:
+        """Learn from the samples of all ranks; every rank calls it. Shape: (samples, features)."""
+        if not self.training or (self.until is not None and self.count >= self.until):
+            return
+        of_all = moments_over_ranks(x)
+        mean, variance = of_all.mean.to(x.dtype), (of_all.squares / of_all.count).to(x.dtype)
+        self.count += of_all.count.to(torch.long)
+        rate = (of_all.count / self.count).to(x.dtype)
+        difference = mean - self._mean
+        self._mean += rate * difference
+        self._var += rate * (variance - self._var + difference * (mean - self._mean))
+        self._std = torch.sqrt(self._var)
+
+
+def normalise_over_ranks(network: nn.Module) -> None:
+    """Let a network that has seen nothing yet normalise its observations over the samples of all ranks."""
+    found = getattr(network, "obs_normalizer", None)
+    if type(found) is EmpiricalNormalization:
+        network.obs_normalizer = RanksNormalization(found.mean.shape, eps=found.eps, until=found.until)
+
+
+# rsl_rl's PPO for any number of ranks, which learn as one process would from all their samples.
+
+_ADAPTIVE = "adaptive"
+_OF_ALL_RANKS = "adaptive, of all ranks"
+_LOWEST_RATE, _HIGHEST_RATE, _RATE_FACTOR = 1e-5, 1e-2, 1.5
+"""As rsl_rl has them."""
+
+
+class PPO(RslRlPPO):
+    """Proximal policy optimisation (Schulman et al., arXiv:1707.06347) as rsl_rl has it, with what ranks need.
+
+    Advantages are normalised over the samples of all ranks, so that N ranks with n env slots each learn what one
+    process with N·n env slots learns from the same samples. The ranks exchange one message for each mini-batch: the
+    gradient, with the KL divergence that the adaptive learning rate follows.
+
+    Args:
+        args: As rsl_rl's.
+        grad_sync_period: Mini-batches between two exchanges among ranks; see `GradientExchange`.
+        schedule: Of the learning rate: ``adaptive`` follows the KL divergence, ``fixed``, or ``linear``, which falls
+            to zero at ``max_iterations``.
+        max_iterations: Length of the training, for ``linear``.
+        kwargs: As rsl_rl's.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        grad_sync_period: int = 1,
+        schedule: str = "adaptive",
+        max_iterations: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, schedule=schedule, **kwargs)
+        self._first_learning_rate = self.learning_rate
+        self._max_iterations = max_iterations
+        self._exchange = GradientExchange(period=grad_sync_period, bucket_mb=self.grad_reduce_bucket_mb)
+        self._mini_batch = RolloutStorage.Batch()
+        if not self.is_multi_gpu:
+            return
+        for network in (self.actor, self.critic):
+            normalise_over_ranks(network)
+            network.to(self.device)
+        if schedule == _ADAPTIVE and self.desired_kl is not None:
+            # rsl_rl would send two messages for each mini-batch, before the backward pass; see `reduce_parameters`.
+            self.schedule = _OF_ALL_RANKS
+            for name in ("mini_batch_generator", "recurrent_mini_batch_generator"):
+                setattr(self.storage, name, self._remembering(getattr(self.storage, name)))
+
+    def begin_iteration(self, iteration: int) -> None:
+        """Set the learning rate of an iteration, counted from 0, where it follows a schedule."""
+        if self.schedule == "linear":
+            self.learning_rate = falling_learning_rate(self._first_learning_rate, iteration, self._max_iterations)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.learning_rate
+
+    def compute_returns(self, obs: TensorDict) -> None:
+        """Compute returns and advantages; the latter are normalised over all ranks' samples."""
+        per_mini_batch, self.normalize_advantage_per_mini_batch = self.normalize_advantage_per_mini_batch, True
+        try:
+            super().compute_returns(obs)
+        finally:
+            self.normalize_advantage_per_mini_batch = per_mini_batch
+        if not per_mini_batch:
+            self.storage.advantages = normalised_over_ranks(self.storage.advantages)
+
+    def update(self) -> dict[str, float]:
+        """Learn from the stored samples, and return the mean losses of this rank."""
+        self._exchange.begin_update(self.num_learning_epochs * self.num_mini_batches)
+        return super().update()
+
+    def reduce_parameters(self) -> None:
+        """Exchange gradients among ranks; rsl_rl calls it after each backward pass where there are several."""
+        parameters = [*chain(self.actor.parameters(), self.critic.parameters())]
+        optimizers = [self.optimizer]
+        if self.rnd:
+            parameters += self.rnd.predictor.parameters()
+            optimizers.append(self.rnd.optimizer)
+        if self.schedule != _OF_ALL_RANKS:
+            self._exchange.exchange(parameters, *optimizers)
+            return
+        divergence = self._divergence()
+        self._exchange.exchange(parameters, *optimizers, beside=[divergence])
+        self._adapt_learning_rate(divergence.item())
+
+    def _remembering(self, batches: Callable[..., Iterator[RolloutStorage.Batch]]) -> Callable[..., Iterator[Any]]:
+        """Return a generator of mini-batches that leaves the one in use in ``_mini_batch``."""
+
+        def remembering(*args: Any, **kwargs: Any) -> Iterator[RolloutStorage.Batch]:
+            for self._mini_batch in batches(*args, **kwargs):
+                yield self._mini_batch
+
+        return remembering
+
+    @torch.no_grad()
+    def _divergence(self) -> torch.Tensor:
+        """Return how far the policy is from the one that took this rank's mini-batch, as rsl_rl has it. Shape: ()."""
+        before = self._mini_batch.old_distribution_params or ()
+        # Mirrored samples, of an augmented mini-batch, follow those that were taken.
+        now = tuple(
+            parameter[: len(taken)]
+            for parameter, taken in zip(self.actor.output_distribution_params, before, strict=True)
+        )
+        return self.actor.get_kl_divergence(before, now).mean()
+
+    def _adapt_learning_rate(self, divergence: float) -> None:
+        """Follow the divergence of all ranks by rsl_rl's rule; they all come to the same learning rate."""
+        if divergence > self.desired_kl * 2.0:
+            self.learning_rate = max(_LOWEST_RATE, self.learning_rate / _RATE_FACTOR)
+        elif 0.0 < divergence < self.desired_kl / 2.0:
+            self.learning_rate = min(_HIGHEST_RATE, self.learning_rate * _RATE_FACTOR)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+
+
+def falling_learning_rate(first: float, iteration: int, max_iterations: int) -> float:
+    """Return a learning rate that falls in equal steps, and would be zero after the last iteration.
+
+    Args:
+        first: That of the first iteration.
+        iteration: Counted from 0; the same number on all ranks, however many there are.
+        max_iterations: Length of the training.
+    """
+    return first * max(0.0, 1 - iteration / max(1, max_iterations))
+
+
+# Group relative policy optimisation: compares episodes that start alike, and needs no critic.
+
 _LOSSES = ("surrogate", "entropy", "reference_kl")
 
 

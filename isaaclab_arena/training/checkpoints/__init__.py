@@ -1,1 +1,0 @@
-"""Save, evaluate and export checkpoints."""

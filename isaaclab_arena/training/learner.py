@@ -1,0 +1,814 @@
+"""One rank that learns: its algorithm, networks, first weights and samples."""
+
+import contextlib
+import hashlib
+import inspect
+import io
+import logging
+import time
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from rsl_rl.utils import check_nan, resolve_callable
+from tensordict import TensorDict
+from torch import nn
+
+from isaaclab_arena.distributed.collectives import gather_from_ranks, sum_over_ranks
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line
+from isaaclab_arena.models.action_scaling import ActionScaler
+from isaaclab_arena.models.rsl_rl_checkpoint import actor_state, critic_state, moments_by_name, read_checkpoint
+from isaaclab_arena.nested import leaves
+from isaaclab_arena.training.algorithms import GRPO, PPO
+from isaaclab_arena.training.closed_loop import environment_job
+from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.run_directory import learning_rate_before
+from isaaclab_arena.training.vec_env import EpisodeStarts, EpisodeStatistics, TrainingEnvironment, statistics_of
+
+# Checks that all ranks hold the same networks, optimiser state and learning rate.
+
+
+class OutOfSyncError(ArenaError):
+    """Ranks that have to hold the same weights do not; what they learn is worth nothing from here on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One tensor that is not the same everywhere.
+
+    Attributes:
+        tensor: Its name.
+        ranks: Ranks that hold something else than most.
+    """
+
+    tensor: str
+    ranks: tuple[int, ...]
+
+
+def check_synchrony(state: Mapping[str, Any]) -> None:
+    """Compare a state with those of the other ranks; every rank calls it and comes to the same verdict.
+
+    Args:
+        state: Nested mappings and lists of tensors and numbers; the same names on every rank.
+
+    Raises:
+        OutOfSyncError: If any tensor differs; the message names tensors and ranks.
+    """
+    digests = named_digests(state)
+    # Names first: tensors of another number have no place beside each other.
+    names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
+    others = [rank for each in differences(["names"], names) for rank in each.ranks]
+    if others:
+        raise OutOfSyncError(
+            f"the ranks do not learn with the same tensors: rank {', '.join(map(str, others))} has other ones than "
+            "most, as if it had begun in another way; start all ranks with the same command"
+        )
+    held = torch.stack(gather_from_ranks(torch.tensor(list(digests.values()), dtype=torch.int64)))
+    found = differences(list(digests), held)
+    if found:
+        told = "; ".join(f"{each.tensor} of rank {', '.join(map(str, each.ranks))}" for each in found[:5])
+        more = f"; and {len(found) - 5} more tensors" if len(found) > 5 else ""
+        raise OutOfSyncError(
+            f"the ranks have drifted apart: {told}{more} differ from the others; go on from the last checkpoint with "
+            "--resume, and look for code that changes weights on some ranks only"
+        )
+
+
+def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return a 63-bit digest of each tensor and number of a state, by its dotted name."""
+    return {
+        ".".join(map(str, path)): _digest(value)
+        for path, value in leaves(state, into_lists=True)
+        if isinstance(value, torch.Tensor | int | float)
+    }
+
+
+def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
+    """Return the tensors that are not the same on all ranks, and who differs from most (the lower rank, in a tie).
+
+    Args:
+        names: Names of the tensors.
+        held: Their digests. Shape: (world_size, number of tensors), int64.
+    """
+    found = []
+    for column, name in enumerate(names):
+        digests = held[:, column].tolist()
+        common = max(dict.fromkeys(digests), key=digests.count)
+        ranks = tuple(rank for rank, digest in enumerate(digests) if digest != common)
+        if ranks:
+            found.append(Difference(tensor=name, ranks=ranks))
+    return found
+
+
+def _digest(value: torch.Tensor | float | str) -> int:
+    content = (
+        value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        if isinstance(value, torch.Tensor)
+        else repr(value).encode()
+    )
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
+
+
+# Checks the settings of rsl_rl's algorithm and networks, and builds them.
+
+_LOG = logging.getLogger(__name__)
+_OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
+_SCHEDULES = ("adaptive", "fixed", "linear")
+_CLASS_NAME = "class_name"
+_DISTRIBUTION = "distribution_cfg"
+_SETTINGS_CLASS = "settings_class"
+_MADE_HERE = {
+    "algorithm": (
+        "self",
+        "actor",
+        "critic",
+        "storage",
+        "device",
+        "multi_gpu_cfg",
+        "grad_sync_period",
+        "max_iterations",
+    ),
+    "actor": ("self", "obs", "obs_groups", "obs_set", "output_dim"),
+    "critic": ("self", "obs", "obs_groups", "obs_set", "output_dim"),
+}
+"""Arguments of the classes that this module sets, not the user."""
+
+
+def check_agent(config: TrainingConfig) -> None:
+    """Refuse classes that do not exist, options that they do not have, and sizes that do not go together.
+
+    Raises:
+        ConfigError: With every problem, each with its key.
+    """
+    agent = config.agent
+    problems = []
+    for role in _MADE_HERE:
+        problems += [Problem(str(each.message), key=f"agent.{role}.{each.key}") for each in _wrong_options(role, agent)]
+    if not isinstance(agent.actor.get(_DISTRIBUTION), Mapping):
+        message = (
+            "a policy that learns draws its actions; give one, as {class_name: GaussianDistribution, init_std: 1.0}"
+        )
+        problems.append(Problem(message, key=f"agent.actor.{_DISTRIBUTION}"))
+    problems += [*_wrong_numbers(config), *_wrong_sizes(config)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, context: DistributedContext) -> Any:
+    """Return the algorithm with its networks and its storage, on the rank's device.
+
+    Args:
+        config: What is asked for; `check_agent` has accepted it.
+        environment: The rank's env slots.
+        context: Who this process is.
+
+    Raises:
+        ConfigError: If the groups of observations are wrong, or a class does not take its options after all.
+    """
+    agent = config.agent
+    algorithm_class = _class_of(agent.algorithm, "algorithm")
+    parameters = _taken_by(algorithm_class) or set()
+    of_the_run = {"grad_sync_period": config.distributed.grad_sync_period, "max_iterations": agent.max_iterations}
+    algorithm = {
+        **agent.algorithm,
+        _CLASS_NAME: algorithm_class,
+        **{name: value for name, value in of_the_run.items() if name in parameters},
+    }
+    settings = {
+        "algorithm": algorithm,
+        "actor": dict(agent.actor),
+        "critic": dict(agent.critic),
+        "obs_groups": {role: list(groups) for role, groups in agent.obs_groups.items()},
+        "num_steps_per_env": agent.num_steps_per_env,
+        "torch_compile_mode": agent.torch_compile_mode,
+        "multi_gpu": _ranks(context),
+    }
+    observation = environment.get_observations()
+    _check_groups(settings["obs_groups"], observation)
+    with _quiet():
+        try:
+            return algorithm_class.construct_algorithm(observation, environment, settings, str(context.device))
+        except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            message = f"the agent cannot be built: {first_line(error)}"
+            raise ConfigError(Problem(message, key="agent")) from error
+
+
+def networks_of(algorithm: Any) -> dict[str, nn.Module]:
+    """Return the networks of an algorithm by their role."""
+    found = {role: getattr(algorithm, f"_raw_{role}", getattr(algorithm, role, None)) for role in ("actor", "critic")}
+    return {role: network for role, network in found.items() if isinstance(network, nn.Module)}
+
+
+def learned_state(algorithm: Any) -> dict[str, Any]:
+    """Return the state that is equal on all ranks: weights, normalisers, optimiser, learning rate."""
+    return {**algorithm.save(), "learning_rate": float(algorithm.learning_rate)}
+
+
+def _ranks(context: DistributedContext) -> dict[str, int] | None:
+    if not context.is_distributed:
+        return None
+    return {"global_rank": context.rank, "local_rank": context.local_rank, "world_size": context.world_size}
+
+
+def _class_of(options: Mapping[str, Any], role: str) -> Any:
+    name = options[_CLASS_NAME]
+    if role == "algorithm" and name in _OWN_ALGORITHMS:
+        return _OWN_ALGORITHMS[name]
+    try:
+        return resolve_callable(name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        known = ", ".join(_OWN_ALGORITHMS) if role == "algorithm" else "MLPModel, RNNModel"
+        message = f"there is no '{name}' ({first_line(error)}); use {known}, or module.path:Class"
+        raise ConfigError(Problem(message, key=_CLASS_NAME)) from error
+
+
+def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
+    options = getattr(agent, role)
+    try:
+        found = _class_of(options, role)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    parameters = _taken_by(found)
+    if parameters is None:
+        return
+    parameters -= set(_MADE_HERE[role])
+    hints = _hints(found)
+    for name, value in options.items():
+        if name == _CLASS_NAME:
+            continue
+        if name not in parameters:
+            yield Problem(f"{options[_CLASS_NAME]} has no such option{did_you_mean(name, parameters)}", key=name)
+        elif name in hints and not _fits(hints[name], value):
+            told = str(hints[name]).replace("<class '", "").replace("'>", "")
+            yield Problem(f"must be {told}, got {value!r}", key=name)
+
+
+def _taken_by(found: Callable[..., Any]) -> set[str] | None:
+    """Return the names of a class's arguments, None if it takes any."""
+    found = getattr(found, _SETTINGS_CLASS, found)
+    names: set[str] = set()
+    classes = found.__mro__ if isinstance(found, type) else (found,)
+    for each in classes:
+        function = each.__dict__.get("__init__") if isinstance(each, type) else each
+        if function is None:
+            continue
+        parameters = inspect.signature(function).parameters.values()
+        names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            return names
+    return None
+
+
+def _hints(found: Callable[..., Any]) -> dict[str, Any]:
+    hints: dict[str, Any] = {}
+    found = getattr(found, _SETTINGS_CLASS, found)
+    for each in reversed(found.__mro__ if isinstance(found, type) else ()):
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            hints |= typing.get_type_hints(each.__init__)
+    return hints
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    try:
+        TypeAdapter(hint).validate_python(value, strict=False)
+    except ValidationError:
+        return False
+    except PydanticUserError:
+        # A type that pydantic has no schema for says nothing about the value.
+        return True
+    return True
+
+
+def _wrong_numbers(config: TrainingConfig) -> Iterator[Problem]:
+    options = config.agent.algorithm
+    for name, (is_right, words) in _NUMBERS.items():
+        value = options.get(name)
+        if value is not None and not is_right(value):
+            yield Problem(f"must be {words}, got {value!r}", key=f"agent.algorithm.{name}")
+    schedule = options.get("schedule", _SCHEDULES[0])
+    if options[_CLASS_NAME] in _OWN_ALGORITHMS and schedule not in _SCHEDULES:
+        message = f"there is no '{schedule}'{did_you_mean(str(schedule), _SCHEDULES)}"
+        yield Problem(message, key="agent.algorithm.schedule")
+    for role in ("actor", "critic"):
+        sizes = getattr(config.agent, role).get("hidden_dims", [1])
+        if not isinstance(sizes, list | tuple) or not sizes or not all(_is_count(size) for size in sizes):
+            yield Problem(f"must be sizes of layers, at least one, got {sizes!r}", key=f"agent.{role}.hidden_dims")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1
+
+
+_NUMBERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "num_mini_batches": (_is_count, "a whole number from 1"),
+    "num_learning_epochs": (_is_count, "a whole number from 1"),
+    "group_size": (lambda value: _is_count(value) and value > 1, "a whole number from 2"),
+    "gamma": (_is_share, "from 0 to 1"),
+    "lam": (_is_share, "from 0 to 1"),
+}
+"""Number of an algorithm to its check and its description."""
+
+
+def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
+    parts = config.agent.algorithm.get("num_mini_batches", 4)
+    num_envs, steps = config.num_envs, config.agent.num_steps_per_env
+    samples, what = num_envs * steps, f"{num_envs} env slots x {steps} steps = {num_envs * steps} samples"
+    if any(_is_recurrent(getattr(config.agent, role)) for role in ("actor", "critic")):
+        # Memory goes through whole env slots, so rsl_rl divides those.
+        samples, what = num_envs, f"{num_envs} env slots of a recurrent policy"
+    if _is_count(parts) and samples % parts:
+        nearest = [number for number in range(1, samples + 1) if samples % number == 0]
+        below = max((number for number in nearest if number < parts), default=1)
+        above = min((number for number in nearest if number > parts), default=below)
+        yield Problem(
+            f"{what} do not divide into {parts} mini-batches, and {samples % parts} would never be learned from; use "
+            f"{below} or {above}",
+            key="agent.algorithm.num_mini_batches",
+        )
+    group_size = config.agent.algorithm.get("group_size", 0)
+    if _is_count(group_size) and num_envs % group_size:
+        nearest = [number for number in range(2, num_envs + 1) if num_envs % number == 0]
+        shown = " or ".join(map(str, sorted(nearest, key=lambda number: abs(number - group_size))[:2]))
+        yield Problem(
+            f"{num_envs} env slots do not divide into groups of {group_size}; use {shown}",
+            key="agent.algorithm.group_size",
+        )
+
+
+def _is_recurrent(options: Mapping[str, Any]) -> bool:
+    try:
+        return bool(getattr(_class_of(options, "network"), "is_recurrent", False))
+    except ConfigError:
+        return False
+
+
+def _check_groups(groups: Mapping[str, list[str]], observation: TensorDict) -> None:
+    known = [str(name) for name in observation.keys()]  # noqa: SIM118  a TensorDict iterates over entries
+    problems = [
+        Problem(f"the environment has no group '{name}'{did_you_mean(name, known)}", key=f"agent.obs_groups.{role}")
+        for role, names in groups.items()
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Send what rsl_rl prints and warns of while it builds to the log."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    _LOG.debug("%s", printed.getvalue().strip())
+
+
+def set_random_seed(seed: int) -> None:
+    """Seed what rsl_rl draws actions and mini-batches from: torch's own generators."""
+    torch.manual_seed(seed)  # noqa: TID251  rsl_rl draws from the global generator
+
+
+# Begins a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
+
+_STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
+_NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
+_KEPT_BY_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
+_TAKEN = frozenset(
+    {
+        *("actor_state_dict", "critic_state_dict", "model_state_dict", "student_state_dict", "optimizer_state_dict"),
+        *("obs_norm_state_dict", "critic_obs_norm_state_dict", "privileged_obs_norm_state_dict", "iter", "infos"),
+    }
+)
+
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstWeights:
+    """What training began with.
+
+    Attributes:
+        file: The checkpoint.
+        iterations: Iterations that it was trained for, None where it does not say.
+        taken: What was taken of it.
+        begun_anew: What was not, each with the reason.
+    """
+
+    file: str
+    iterations: int | None
+    taken: tuple[str, ...]
+    begun_anew: tuple[str, ...]
+
+    def __str__(self) -> str:
+        trained = "" if self.iterations is None else f" (iteration {self.iterations})"
+        anew = f"; {', '.join(self.begun_anew)}" if self.begun_anew else ""
+        return f"training begins with {' and '.join(self.taken)} of {self.file}{trained}{anew}"
+
+
+def begin_with(algorithm: Any, path: Path) -> FirstWeights:
+    """Give an algorithm the weights and the optimiser's state of a checkpoint, and return what was taken.
+
+    The actor has to fit. A critic that does not begins anew, and so does the optimiser, unless it is Adam as the
+    checkpoint's and both networks fit. The learning rate stays that which is asked for.
+
+    Args:
+        algorithm: rsl_rl's algorithm, as it was built.
+        path: A checkpoint of rsl_rl, from version 2 on.
+
+    Raises:
+        ConfigError: If it is no such checkpoint, or the actor does not fit; sizes are named with both numbers.
+    """
+    checkpoint = read_checkpoint(path)
+    networks = networks_of(algorithm)
+    taken, anew = ["the actor"], []
+    learned = {**algorithm.save(), "actor_state_dict": _actor(checkpoint, networks["actor"], path)}
+    # The policy that training begins with is this one.
+    learned.pop("reference_state_dict", None)
+    if "critic" in networks:
+        critic = _critic(checkpoint, networks["critic"], path)
+        if isinstance(critic, str):
+            anew.append(f"the critic begins anew: {critic}")
+        else:
+            taken.append("the critic")
+            learned["critic_state_dict"] = critic
+    moments = None if anew else _moments(algorithm.optimizer, networks, moments_by_name(checkpoint))
+    if moments is None:
+        anew.append("the optimiser begins anew")
+    else:
+        taken.append("the optimiser")
+        learned["optimizer_state_dict"] = {**learned["optimizer_state_dict"], "state": moments}
+    algorithm.load(learned, None, strict=True)
+    others = sorted(str(key) for key in checkpoint if key not in _TAKEN)
+    anew += [f"not taken: {', '.join(others)}"] if others else []
+    iterations = checkpoint["iter"] if isinstance(checkpoint.get("iter"), int) else None
+    return FirstWeights(file=str(path), iterations=iterations, taken=tuple(taken), begun_anew=tuple(anew))
+
+
+def _actor(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint's actor as a network has them."""
+    problems, actor = _fitted(actor_state(checkpoint, path), network, "actor")
+    if problems:
+        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
+    return actor
+
+
+def _critic(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor] | str:
+    """Return the tensors of a checkpoint's critic as a network has them, or why they are not taken."""
+    found = critic_state(checkpoint, path)
+    if found is None:
+        return "the file holds none"
+    problems, critic = _fitted(found, network, "critic")
+    return f"its critic {' and '.join(problems)}" if problems else critic
+
+
+def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """Return why a network's tensors do not fit another one, and the tensors as that one has them."""
+    wanted = network.state_dict()
+    fitted = dict(state)
+    if _STD in fitted and _LOG_STD in wanted:
+        fitted[_LOG_STD] = fitted.pop(_STD).log()
+    elif _LOG_STD in fitted and _STD in wanted:
+        fitted[_STD] = fitted.pop(_LOG_STD).exp()
+    return list(_misfits(fitted, wanted, role)), fitted
+
+
+def _misfits(state: State, wanted: State, role: str) -> Iterator[str]:
+    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (state, wanted))
+    if has != wants:
+        way_out = f"use agent.{role}.obs_normalization={str(has).lower()}"
+        yield f"has {'a' if has else 'no'} normaliser of observations; {way_out}"
+    told = list(_misfits_of_layers(_layers(state), _layers(wanted), role))
+    yield from told
+    # What layers are too many or too few has been told, and tensors of theirs would only repeat it.
+    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if told else (_NORMALIZER,)
+    shapes, needed = (
+        {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
+        for each in (state, wanted)
+    )
+    for name in sorted({*shapes, *needed}):
+        if shapes.get(name) != needed.get(name):
+            found = f"has '{name}' of {_in_words(shapes[name])}" if name in shapes else f"has no '{name}'"
+            yield f"{found}, and {_in_words(needed[name]) if name in needed else 'none'} is needed"
+    if not told and any(
+        state[name].shape != tensor.shape for name, tensor in wanted.items() if name in state and name not in needed
+    ):
+        yield "has a normaliser for another number of observations"
+    if not all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point()):
+        yield "holds NaN or infinity"
+
+
+def _misfits_of_layers(layers: list[int], wanted: list[int], role: str) -> Iterator[str]:
+    if not layers or not wanted:
+        return
+    if layers[0] != wanted[0]:
+        yield f"sees {layers[0]} numbers, and {wanted[0]} are shown here"
+    if layers[1:-1] != wanted[1:-1]:
+        yield (
+            f"has hidden layers of {layers[1:-1]}, and those here are {wanted[1:-1]}; "
+            f"use agent.{role}.hidden_dims={layers[1:-1]}"
+        )
+    if layers[-1] != wanted[-1]:
+        yield f"gives {layers[-1]} numbers, and {wanted[-1]} are needed here"
+
+
+def _layers(state: State) -> list[int]:
+    """Return the sizes of a perceptron, from what it sees to what it gives; nothing for a network with more to it."""
+    if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
+        return []
+    weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
+    if not weights or any(tensor.ndim != 2 or not name.split(".")[1].isdecimal() for name, tensor in weights.items()):
+        return []
+    ordered = [weights[name] for name in sorted(weights, key=lambda name: int(name.split(".")[1]))]
+    return [ordered[0].shape[1], *(weight.shape[0] for weight in ordered)]
+
+
+def _in_words(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "1"
+
+
+def _moments(
+    optimizer: torch.optim.Optimizer,
+    networks: Mapping[str, nn.Module],
+    found: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> dict[int, dict[str, torch.Tensor]] | None:
+    """Return what Adam keeps of each weight by its place in an optimiser, None where that does not fit."""
+    if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+        return None
+    names = {
+        id(parameter): (role, name)
+        for role, network in networks.items()
+        for name, parameter in network.named_parameters()
+    }
+    moments = {}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, parameter in enumerate(parameters):
+        kept = found.get(names.get(id(parameter), ("", "")))
+        if kept is None or kept.keys() != _KEPT_BY_ADAM or not _are_of(parameter, kept):
+            return None
+        moments[place] = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in kept.items()}
+    return moments
+
+
+def _are_of(parameter: nn.Parameter, kept: Mapping[str, Any]) -> bool:
+    return all(
+        torch.as_tensor(value).shape == (() if name == "step" else parameter.shape)
+        and bool(torch.as_tensor(value).isfinite().all())
+        for name, value in kept.items()
+    )
+
+
+# Collects samples on one rank and learns from them, with a state that training resumes from bit for bit.
+
+_TOLD_OF_NAN = ("NaN values", "normal expects", "Expected parameter")
+"""Parts of messages of rsl_rl and torch about NaN or a negative deviation."""
+
+
+class DivergedError(ArenaError):
+    """The training has reached NaN. Other settings may help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration:
+    """Results of an iteration.
+
+    Attributes:
+        losses: Name to mean loss over all ranks.
+        episodes: Episodes that ended in it, of all ranks.
+        env_steps: Control steps of all env slots of all ranks.
+        collect_s: Time that taking samples took on this rank [s].
+        learn_s: Time that learning took [s].
+        learning_rate: Learning rate at the end.
+        action_std: Mean standard deviation of the actions, NaN for a policy without.
+    """
+
+    losses: dict[str, float]
+    episodes: EpisodeStatistics
+    env_steps: int
+    collect_s: float
+    learn_s: float
+    learning_rate: float
+    action_std: float
+
+
+class Learner:
+    """One rank's env slots, copy of the networks and random numbers.
+
+    Args:
+        config: What is asked for.
+        context: Who this process is; the process group exists where there are several ranks.
+        num_threads: Threads that the physics may use.
+
+    Attributes:
+        iterations: Iterations done.
+        algorithm: rsl_rl's algorithm.
+        environment: The rank's env slots.
+    """
+
+    def __init__(self, config: TrainingConfig, context: DistributedContext, *, num_threads: int) -> None:
+        self._config = config
+        self._context = context
+        self.iterations = 0
+        seed = config.agent.seed + context.rank
+        environment = environment_job(config).build_environment(device=context.device, num_threads=num_threads)
+        self._starts = EpisodeStarts(environment, seed=seed)
+        self.environment = TrainingEnvironment(
+            environment,
+            self._starts,
+            scaler=ActionScaler(
+                environment.action_spec,
+                config.agent.action_scaling,
+                clip=config.agent.clip_actions,
+                device=environment.device,
+            ),
+            cfg={"environment": config.environment, "num_envs": config.num_envs, **config.env},
+        )
+        set_random_seed(seed)
+        self.algorithm: Any = build_algorithm(config, self.environment, context)
+        self._curiosity: Any = getattr(self.algorithm, "rnd", None)
+        self._starts.group_size = getattr(self.algorithm, "group_size", 1)
+        self._restarts = getattr(self.algorithm, "restarts_episodes", False)
+        if config.agent.init_at_random_ep_len and not self._restarts:
+            self.environment.begin_in_the_middle()
+        self.algorithm.train_mode()
+        if context.is_distributed:
+            self.algorithm.broadcast_parameters()
+
+    def iterate(self) -> Iteration:
+        """Collect samples on all ranks, learn from them, and return the results. Every rank calls it.
+
+        Raises:
+            DivergedError: If an observation, a reward or a loss is NaN.
+        """
+        begin_iteration = getattr(self.algorithm, "begin_iteration", None)
+        if begin_iteration is not None:
+            begin_iteration(self.iterations)
+        began = time.perf_counter()
+        with self._telling_of_nan():
+            self._collect()
+            collected = time.perf_counter()
+            losses, episodes = self._over_ranks(self.algorithm.update())
+        self.iterations += 1
+        learned = time.perf_counter()
+        self._refuse_nan(losses)
+        policy = self.algorithm.get_policy()
+        std = policy.output_std.mean().item() if getattr(policy, "distribution", None) is not None else float("nan")
+        return Iteration(
+            losses=losses,
+            episodes=episodes,
+            env_steps=self.env_steps_per_iteration,
+            collect_s=collected - began,
+            learn_s=learned - collected,
+            learning_rate=float(self.algorithm.learning_rate),
+            action_std=std,
+        )
+
+    def _over_ranks(self, losses: Mapping[str, float]) -> tuple[dict[str, float], EpisodeStatistics]:
+        """Return the mean losses and the statistics of episodes of all ranks, which need one message."""
+        counter = self.environment.counter
+        own = torch.cat((torch.tensor(list(losses.values()), dtype=torch.float64), counter.take().cpu()))
+        total = sum_over_ranks(own)
+        means = total[: len(losses)] / self._context.world_size
+        episodes = statistics_of(total[len(losses) :], counter.metrics)
+        return dict(zip(losses, means.tolist(), strict=True)), episodes
+
+    @property
+    def env_steps_per_iteration(self) -> int:
+        """Control steps of all env slots of all ranks in an iteration."""
+        return self._config.num_envs * self._config.agent.num_steps_per_env * self._context.world_size
+
+    def rank_state(self) -> dict[str, Any]:
+        """Return the state of this rank alone that resuming needs: random numbers, env slots, recurrent memory."""
+        state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
+        if self._context.device.type == "cuda":
+            state["cuda_rng"] = torch.cuda.get_rng_state(self._context.device)
+        memory = {role: network.get_hidden_state() for role, network in networks_of(self.algorithm).items()}  # type: ignore[operator]
+        state["memory"] = {role: value for role, value in memory.items() if value is not None}
+        if self._curiosity is not None and self._curiosity.reward_normalization:
+            state["curiosity_returns"] = self._curiosity.reward_normalizer.disc_avg.avg
+        snapshot = self.environment.snapshot()
+        if snapshot is not None:
+            state["environment"] = {name: value.cpu() for name, value in snapshot.items()}
+            state["metrics"] = list(self.environment.counter.metrics) if self.iterations else []
+        return state
+
+    def load(self, learned: Mapping[str, Any], rank_state: Mapping[str, Any] | None) -> bool:
+        """Go on from a checkpoint.
+
+        Args:
+            learned: What rsl_rl saved, with ``iter``, the iterations done.
+            rank_state: From `rank_state` of the same rank among as many, None to begin new episodes.
+
+        Returns:
+            Whether everything goes on exactly as it would have without a stop.
+        """
+        try:
+            self.algorithm.load(dict(learned), None, strict=True)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ConfigError(
+                "the checkpoint is of another algorithm or other networks than are asked for now "
+                f"({first_line(error)}); leave agent.algorithm, agent.actor, agent.critic and the environment as they "
+                "were"
+            ) from error
+        self.iterations = int(learned["iter"])
+        if self._curiosity is not None:
+            # rsl_rl's schedule of its weight counts the steps, and no checkpoint keeps the count.
+            self._curiosity.update_counter = self.iterations * self._config.agent.num_steps_per_env
+        # Episodes that were seen before do not come again.
+        self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
+        self._take_up_another_learning_rate(learned)
+        if rank_state is None:
+            return False
+        snapshot = rank_state.get("environment")
+        if snapshot is None or not self._fits(snapshot):
+            return False
+        self.environment.restore_snapshot(snapshot, metrics=tuple(rank_state["metrics"]))
+        for role, network in networks_of(self.algorithm).items():
+            memory = rank_state["memory"].get(role)
+            if memory is not None:
+                network.reset(hidden_state=_moved(memory, self._context.device))  # type: ignore[operator]
+        returns = rank_state.get("curiosity_returns")
+        if returns is not None and self._curiosity is not None:
+            self._curiosity.reward_normalizer.disc_avg.avg = returns.to(self._context.device)
+        # Last, because building and loading draw random numbers too.
+        torch.set_rng_state(rank_state["torch_rng"])
+        if "cuda_rng" in rank_state and self._context.device.type == "cuda":
+            torch.cuda.set_rng_state(rank_state["cuda_rng"], self._context.device)
+        return True
+
+    def begin_with(self, path: Path) -> FirstWeights:
+        """Begin with the weights of a checkpoint, which every rank reads, and return what was taken of it.
+
+        Raises:
+            ConfigError: If it is no checkpoint of rsl_rl, or its actor does not fit.
+        """
+        return begin_with(self.algorithm, path)
+
+    def _take_up_another_learning_rate(self, learned: Mapping[str, Any]) -> None:
+        """Use the learning rate that is asked for, where that is another one than the checkpoint began with."""
+        before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
+        if before is None or now is None or now == before:
+            return
+        self.algorithm.learning_rate = now
+        for group in self.algorithm.optimizer.param_groups:
+            group["lr"] = now
+        _LOG.info("the learning rate goes on from %g", now)
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        self.environment.close()
+
+    @torch.no_grad()
+    def _collect(self) -> None:
+        environment, algorithm, device = self.environment, self.algorithm, self._context.device
+        observation = environment.restart() if self._restarts else environment.get_observations()
+        for _ in range(self._config.agent.num_steps_per_env):
+            actions = algorithm.act(observation.to(device))
+            observation, rewards, dones, extras = environment.step(actions.to(environment.device))
+            if self._config.agent.check_for_nan:
+                check_nan(observation, rewards, dones)
+            observation = observation.to(device)
+            algorithm.process_env_step(observation, rewards.to(device), dones.to(device), extras)
+        algorithm.compute_returns(observation)
+
+    def _fits(self, snapshot: Mapping[str, torch.Tensor]) -> bool:
+        return len(snapshot["training/episode_length"]) == self._config.num_envs
+
+    @contextmanager
+    def _telling_of_nan(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RuntimeError) as error:
+            if not any(words in str(error) for words in _TOLD_OF_NAN):
+                raise
+            raise self._diverged(first_line(error)) from error
+
+    def _refuse_nan(self, losses: Mapping[str, float]) -> None:
+        wrong = [name for name, value in losses.items() if value != value]  # noqa: PLR0124  NaN alone differs from itself
+        if wrong:
+            raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
+
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(
+            f"iteration {self.iterations}: {what}; go on from the last checkpoint with --resume and a smaller "
+            "agent.learning_rate or agent.clip_actions"
+        )
+
+
+def _moved(memory: torch.Tensor | tuple[torch.Tensor, ...], device: torch.device) -> Any:
+    """Return a recurrent memory, a tensor or several, on a device."""
+    if isinstance(memory, torch.Tensor):
+        return memory.to(device)
+    return tuple(part.to(device) for part in memory)

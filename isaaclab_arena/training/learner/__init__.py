@@ -1,1 +1,0 @@
-"""The parts of one rank that learn: environment, networks, algorithm."""

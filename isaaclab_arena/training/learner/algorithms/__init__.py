@@ -1,1 +1,0 @@
-"""Learning algorithms on rsl_rl's protocol, for any number of ranks."""
