@@ -40,7 +40,7 @@ from isaaclab_arena.policy.lent import lent_policy_class, modules_at_rest, name_
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.workers.kept_workers import stop_kept_workers
+from isaaclab_arena.workers.worker_process import stop_kept_workers
 
 # The types of what `evaluate` takes: policies, and options by name.
 

@@ -44,7 +44,7 @@ from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import SERVED_MODEL_FILE
 from isaaclab_arena.storage.recorded_episode import Compression
 from isaaclab_arena.storage.run_plan import Attempt
-from isaaclab_arena.workers.kept_workers import spare_workers_kept
+from isaaclab_arena.workers.worker_process import spare_workers_kept
 
 # A cache of size one: what was built for the last job, for as long as the next job asks for the same.
 

@@ -5,8 +5,15 @@ import threading
 
 import pytest
 
-from isaaclab_arena.workers.kept_workers import _KEPT, ask_kept_worker, asked_worker, stop_kept_workers
-from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
+from isaaclab_arena.workers.worker_process import (
+    _KEPT,
+    RequestError,
+    WorkerError,
+    WorkerProcess,
+    ask_kept_worker,
+    asked_worker,
+    stop_kept_workers,
+)
 from tests.workers.test_worker_process import FAKE
 
 

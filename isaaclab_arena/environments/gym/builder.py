@@ -32,9 +32,7 @@ from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
-from isaaclab_arena.workers.kept_workers import stop_kept_workers
-from isaaclab_arena.workers.worker_options import WorkerOptions
-from isaaclab_arena.workers.worker_process import RequestError, WorkerError
+from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerOptions, stop_kept_workers
 
 _UNKNOWN_CONTROL_DT_S = 1.0
 _RATES = {"render_fps": "metadata['render_fps']"}

@@ -25,7 +25,7 @@ from isaaclab_arena.environments.gym.worker.shared_arrays import (
 )
 from isaaclab_arena.environments.gym.worker.sources import source_of
 from isaaclab_arena.environments.gym.worker.versions import versions_of
-from isaaclab_arena.workers.worker_options import WorkerOptions
+from isaaclab_arena.workers.worker_process import WorkerOptions
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,16 +21,18 @@ from isaaclab_arena.environments.gym.env_slots import (
 )
 from isaaclab_arena.environments.gym.worker.shared_arrays import MOVE, NOBODY, REST, SharedArrays, StepsAhead, num_bytes
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
-from isaaclab_arena.workers.kept_workers import (
+from isaaclab_arena.workers.program import frames
+from isaaclab_arena.workers.worker_process import (
+    RequestError,
+    WorkerError,
+    WorkerOptions,
+    WorkerProcess,
     ask_kept_worker,
     asked_worker,
     can_spare_workers,
     spare_worker,
     taken_worker,
 )
-from isaaclab_arena.workers.program import frames
-from isaaclab_arena.workers.worker_options import WorkerOptions
-from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
 
 # A worker process that holds env slots: asked, watched, and started again where it dies.
 

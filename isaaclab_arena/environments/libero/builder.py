@@ -19,7 +19,7 @@ from isaaclab_arena.environments.libero.checkout import LiberoCheckout, LiberoTa
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.workers.kept_workers import REMEMBERED
+from isaaclab_arena.workers.worker_process import REMEMBERED
 
 # How harnesses play LIBERO: steps, waiting, seeds, pictures, gripper and number of episodes.
 

@@ -16,9 +16,15 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.lerobot.pretrained import KEY, read_features, refuse_another
-from isaaclab_arena.workers.kept_workers import ask_kept_worker, asked_worker, stop_kept_workers
 from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
-from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
+from isaaclab_arena.workers.worker_process import (
+    RequestError,
+    WorkerError,
+    WorkerProcess,
+    ask_kept_worker,
+    asked_worker,
+    stop_kept_workers,
+)
 
 # Options of policies of LeRobot.
 

@@ -21,9 +21,13 @@ from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.policy.random_action import RandomActionPolicy
-from isaaclab_arena.workers.kept_workers import _KEPT, spare_workers_kept, stop_kept_workers
-from isaaclab_arena.workers.worker_options import WorkerOptions
-from isaaclab_arena.workers.worker_process import WorkerProcess
+from isaaclab_arena.workers.worker_process import (
+    _KEPT,
+    WorkerOptions,
+    WorkerProcess,
+    spare_workers_kept,
+    stop_kept_workers,
+)
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
 from tests.environments.gym.test_builder import problems
