@@ -11,8 +11,8 @@ import tyro
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.logs import open_missing_streams, plain_text
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
+from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 
 _PROGRAM = "python -m isaaclab_arena_gr00t.convert"

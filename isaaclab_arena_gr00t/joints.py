@@ -1,10 +1,112 @@
-"""Convert joint values between the order of a simulation and the groups of a model."""
+"""The joints of a model and of a simulation: files, groups, order."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from isaaclab_arena.errors import did_you_mean
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.specs import ArraySpec
+
+# Describe a model's inputs and outputs, as far as an environment needs them.
+
+
+class Modality(Protocol):
+    """The part of ``gr00t.data.types.ModalityConfig`` that this package reads."""
+
+    @property
+    def delta_indices(self) -> Any:
+        """Steps relative to now."""
+        ...
+
+    @property
+    def modality_keys(self) -> Any:
+        """Names of the entries, in order."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedModality:
+    """One modality in a checkpoint's files or a server's answer; further values of a `Modality` are ignored."""
+
+    delta_indices: Sequence[int]
+    modality_keys: Sequence[str]
+
+
+Dimensions = Mapping[str, Mapping[str, int]]
+"""``state`` and ``action`` to the size of each key."""
+
+PRESENT = (0,)
+"""The steps of a model that uses the present step only."""
+
+_LONGEST_HISTORY = 256
+"""Largest number of remembered control steps; a model or a server that asks for more is wrong, or an attack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInterface:
+    """What a model takes and gives.
+
+    Attributes:
+        video_keys: Names of its pictures, in order.
+        state_keys: Names of the groups of its state.
+        action_keys: Names of the groups of its action.
+        language_keys: Names of its instruction. A model with several uses the first, and may require all.
+        horizon: Control steps that it predicts.
+        dimensions: Size of each state and action key, None if the model does not say.
+        video_steps: Control steps of its pictures: 0 is the present one, -15 the one 15 steps before.
+        state_steps: Control steps of its state.
+    """
+
+    video_keys: tuple[str, ...]
+    state_keys: tuple[str, ...]
+    action_keys: tuple[str, ...]
+    language_keys: tuple[str, ...]
+    horizon: int
+    dimensions: Dimensions | None = None
+    video_steps: tuple[int, ...] = PRESENT
+    state_steps: tuple[int, ...] = PRESENT
+
+
+def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions | None) -> ModelInterface:
+    """Return a model's inputs and outputs, from its modality configuration.
+
+    Raises:
+        ConfigError: If it needs future steps or steps too long ago, or takes no instruction.
+    """
+    keys = {name: tuple(modality.modality_keys) for name, modality in modalities.items()}
+    steps = {name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")}
+    problems = [
+        Problem(
+            f"the model wants '{name}' at the steps {str(list(wanted))[:100]}; the present one, 0, and up to "
+            f"{_LONGEST_HISTORY} before it, -{_LONGEST_HISTORY}, are given"
+        )
+        for name, wanted in steps.items()
+        if not 1 <= len(wanted) <= _LONGEST_HISTORY + 1 or min(wanted) < -_LONGEST_HISTORY or max(wanted) > 0
+    ]
+    languages = keys.get("language", ())
+    if not languages:
+        problems.append(Problem("the model takes no instruction"))
+    if not keys.get("action"):
+        problems.append(Problem("the model has no actions"))
+    if problems:
+        raise ConfigError(problems)
+    return ModelInterface(
+        video_keys=keys.get("video", ()),
+        state_keys=keys.get("state", ()),
+        action_keys=keys["action"],
+        language_keys=languages,
+        horizon=len(list(modalities["action"].delta_indices)),
+        dimensions=dimensions,
+        video_steps=steps["video"],
+        state_steps=steps["state"],
+    )
+
+
+# Convert joint values between the order of a simulation and the groups of a model.
 
 
 def positions_of(joints: Sequence[str], order: Sequence[str]) -> tuple[int, ...]:
@@ -58,3 +160,254 @@ def from_groups(groups: Mapping[str, torch.Tensor], positions: Mapping[str, Sequ
     ordered = torch.empty_like(joined)
     ordered[..., places] = joined
     return ordered
+
+
+# Read Isaac Lab Arena's joint files: the joints of a model's groups, and the order of a simulation's joints.
+
+JointGroups: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Name of a group of the model to the names of its joints, in the model's order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyJoints:
+    """The joints of a model's groups.
+
+    Attributes:
+        state: Groups of the state.
+        action: Groups of the action.
+    """
+
+    state: JointGroups
+    action: JointGroups
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointFiles:
+    """The content of a policy's joint files; None for a missing file.
+
+    Attributes:
+        policy: What the model's groups hold.
+        state_order: The environment's state joints in order.
+        action_order: The environment's action joints in order.
+    """
+
+    policy: PolicyJoints | None = None
+    state_order: tuple[str, ...] | None = None
+    action_order: tuple[str, ...] | None = None
+
+
+def read_joint_files(settings: object) -> JointFiles:
+    """Read the joint files that a policy's YAML file names.
+
+    Args:
+        settings: The settings of the file, with any of the keys ``policy_joints_config_path`` (see
+            `read_policy_joints`), ``state_joints_config_path`` and ``action_joints_config_path`` (see
+            `read_joint_order`).
+
+    Raises:
+        ConfigError: If one cannot be read.
+    """
+    policy, state, action = (
+        getattr(settings, f"{kind}_joints_config_path", None) for kind in ("policy", "state", "action")
+    )
+    return JointFiles(
+        policy=read_policy_joints(policy) if policy else None,
+        state_order=read_joint_order(state) if state else None,
+        action_order=read_joint_order(action) if action else None,
+    )
+
+
+def read_policy_joints(path: str | Path) -> PolicyJoints:
+    """Read the joints of a model's groups: group to joints, or such mappings under ``state`` and ``action``.
+
+    Raises:
+        ConfigError: If the file says anything else; file and key are named.
+    """
+    document = _mapping(read_document(path), str(path), None)
+    if set(document) == {"state", "action"} and all(isinstance(part, dict) for part in document.values()):
+        state, action = (_groups(document[part], str(path), f"{part}.") for part in ("state", "action"))
+        return PolicyJoints(state=state, action=action)
+    groups = _groups(document, str(path), "")
+    return PolicyJoints(state=groups, action=groups)
+
+
+def read_joint_order(path: str | Path) -> tuple[str, ...]:
+    """Read the order of a simulation's joints: joint to position, counting from 0.
+
+    Raises:
+        ConfigError: If the file says anything else; file and key are named.
+    """
+    file = str(path)
+    positions = _mapping(read_document(path), file, None)
+    problems = [
+        Problem(f"{position!r} is no position; positions count from 0", file=file, key=joint)
+        for joint, position in positions.items()
+        if isinstance(position, bool) or not isinstance(position, int)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    ordered = sorted(positions, key=positions.__getitem__)
+    for due, joint in enumerate(ordered):
+        if positions[joint] != due:
+            message = (
+                f"has position {positions[joint]}, where {due} is the next; each of 0 to {len(ordered) - 1} is due"
+            )
+            raise ConfigError(Problem(message, file=file, key=joint))
+    return tuple(ordered)
+
+
+def _mapping(value: Any, file: str, key: str | None) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(Problem("must be a mapping with at least one entry", file=file, key=key))
+    return value
+
+
+def _groups(document: dict[str, Any], file: str, prefix: str) -> JointGroups:
+    problems = [
+        Problem("must be a list of joint names without repetition", file=file, key=f"{prefix}{group}")
+        for group, joints in document.items()
+        if not _are_names(joints)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return {group: tuple(joints) for group, joints in _mapping(document, file, prefix.rstrip(".") or None).items()}
+
+
+def _are_names(joints: Any) -> bool:
+    if not isinstance(joints, list) or not joints or not all(isinstance(joint, str) for joint in joints):
+        return False
+    return len(set(joints)) == len(joints)
+
+
+# Map the numbers of an environment's state and action to the groups of a model.
+
+
+def wired_state(
+    observed: Mapping[str, ArraySpec], keys: Sequence[str], joint_terms: Sequence[str], files: JointFiles
+) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]], list[Problem]]:
+    """Return the positions of a model's state groups in an environment's observations.
+
+    Args:
+        observed: The observations by name.
+        keys: The groups. A group that the joint files do not name is the observation of that name.
+        joint_terms: Observations with the joints that the joint files name.
+        files: The joint files.
+
+    Returns:
+        The observations in order, the indices of each group in them side by side, and the problems.
+    """
+    groups: JointGroups = files.policy.state if files.policy else {}
+    needed = tuple(joint_terms) if any(key in groups for key in keys) else ()
+    wanted = list(dict.fromkeys([*needed, *(key for key in keys if key not in groups)]))
+    problems = [
+        Problem(wrong, key="state_names_sim" if name in needed else "policy_joints_config_path")
+        for name in wanted
+        if (wrong := _wrong_term(name, observed)) is not None
+    ]
+    if problems:
+        return (), {}, problems
+    names = _names_of([observed[name] for name in needed])
+    order, problems = _agreed_order(names, files.state_order if needed else None, key="state_joints_config_path")
+    if problems:
+        return (), {}, problems
+    starts: dict[str, int] = {}
+    for name in wanted:
+        starts[name] = sum(observed[earlier].shape[0] for earlier in starts)
+    places: dict[str, tuple[int, ...]] = {}
+    for key in keys:
+        if key in groups:
+            found, wrong = _places(groups[key], order, group=key, kind="state")
+            places[key], problems = found, problems + wrong
+        else:
+            places[key] = tuple(range(starts[key], starts[key] + observed[key].shape[0]))
+    return tuple(wanted), places, problems
+
+
+def _wrong_term(name: str, observed: Mapping[str, ArraySpec]) -> str | None:
+    if name not in observed:
+        return f"the environment observes no '{name}'{did_you_mean(name, observed)}"
+    shape = observed[name].shape
+    return None if len(shape) == 1 else f"'{name}' has shape {shape}; only a list of numbers can be part of the state"
+
+
+def wired_action(
+    spec: ArraySpec, keys: Sequence[str], files: JointFiles
+) -> tuple[dict[str, tuple[int, ...]], list[Problem]]:
+    """Return the positions of a model's action groups in the action of an environment.
+
+    Args:
+        spec: The environment's action.
+        keys: The groups. A single group may be missing in the joint files; it is then the whole action.
+        files: The joint files.
+
+    Returns:
+        The indices of each group, together every index exactly once, and the problems.
+    """
+    groups: JointGroups = files.policy.action if files.policy else {}
+    if len(keys) == 1 and keys[0] not in groups:
+        return {keys[0]: tuple(range(spec.shape[0]))}, []
+    order, problems = _agreed_order(_names_of([spec]), files.action_order, key="action_joints_config_path")
+    if problems:
+        return {}, problems
+    places: dict[str, tuple[int, ...]] = {}
+    for key in keys:
+        if key not in groups:
+            message = f"does not say which joints the model's action '{key}' holds{did_you_mean(key, groups)}"
+            problems.append(Problem(message, key="policy_joints_config_path"))
+            continue
+        places[key], wrong = _places(groups[key], order, group=key, kind="action")
+        problems += wrong
+    return places, problems or _uneven(places, order)
+
+
+def _uneven(places: Mapping[str, Sequence[int]], order: Sequence[str]) -> list[Problem]:
+    """Return the problems of joints of the action that get no value, or two."""
+    taken = [place for group in places.values() for place in group]
+    return [
+        Problem(
+            f"{taken.count(place) or 'none'} of the model's actions is for '{joint}'; there must be exactly one",
+            key="policy_joints_config_path",
+        )
+        for place, joint in enumerate(order)
+        if taken.count(place) != 1
+    ]
+
+
+def _places(
+    joints: Sequence[str], order: Sequence[str], *, group: str, kind: str
+) -> tuple[tuple[int, ...], list[Problem]]:
+    places: list[int] = []
+    problems = []
+    for joint in joints:
+        try:
+            places.extend(positions_of([joint], order))
+        except KeyError as error:
+            message = f"{kind} group '{group}': {error.args[0]}"
+            problems.append(Problem(message, key="policy_joints_config_path"))
+    return tuple(places), problems
+
+
+def _names_of(specs: Sequence[ArraySpec]) -> tuple[str | None, ...]:
+    """Return one name per number, None for each number without a name."""
+    names: list[str | None] = []
+    for spec in specs:
+        names.extend(spec.names if spec.names is not None else [None] * spec.shape[0])
+    return tuple(names)
+
+
+def _agreed_order(
+    names: Sequence[str | None], given: Sequence[str] | None, *, key: str
+) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return the joints in order, from the environment or the file; if both have one, they must agree."""
+    if given is None:
+        if None in names:
+            return (), [Problem("is missing; the environment does not name all its joints", key=key)]
+        return tuple(name for name in names if name is not None), []
+    if len(given) != len(names):
+        return (), [Problem(f"lists {len(given)} joints, the environment has {len(names)}", key=key)]
+    problems = [
+        Problem(f"says that joint {place} is '{ours}', in the environment it is '{theirs}'", key=key)
+        for place, (ours, theirs) in enumerate(zip(given, names, strict=True))
+        if theirs is not None and ours != theirs
+    ]
+    return tuple(given), problems

@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.modality import Dimensions, Modality
+from isaaclab_arena_gr00t.joints import Dimensions, Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, QueryCount
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_SLOTS_PER_QUERY
 

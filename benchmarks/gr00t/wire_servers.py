@@ -21,7 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
 from isaaclab_arena.evaluation.policy_server.serving import LoadedNetworks, Serving
 from isaaclab_arena.interfaces.policy_traits import Entries
-from isaaclab_arena_gr00t.remote.wire import openpi_wire, vla_eval_wire
+from isaaclab_arena_gr00t.remote import openpi as openpi_wire
+from isaaclab_arena_gr00t.remote import vla_eval as vla_eval_wire
 
 TOKEN = "zeros"
 ACTIONS = np.zeros((NUM_STEPS, ACTION_DIM), np.float32)

@@ -28,12 +28,11 @@ from isaaclab_arena.evaluation.policy_server.wire import ServerAddress as RanksA
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.workers.worker_process import WorkerProcess
 from isaaclab_arena_gr00t.remote import openpi, vla_eval
-from isaaclab_arena_gr00t.remote.address import ServerAddress
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections
+from isaaclab_arena_gr00t.remote.contract import ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
+from isaaclab_arena_gr00t.remote.vla_eval import OBSERVATION
 from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
-from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import OBSERVATION
 
 ENVIRONMENT = "pick_by_colour"
 WORDS = "pick up the red cube and lift it"

@@ -24,13 +24,12 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table, spread
 from benchmarks.harness.timing import in_turn, median, ratios, timed
 from benchmarks.policy_server.glance_policy import GlancePolicy
-from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.contract import ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
 from isaaclab_arena_gr00t.remote.openpi import OBSERVATION as OPENPI_OBSERVATION
 from isaaclab_arena_gr00t.remote.openpi import OpenpiWire
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
-from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import EPISODE_START, OBSERVATION
+from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_START, OBSERVATION, VlaEvalWire
 
 IN_PROCESS = "in this process"
 PROTOCOLS = ("vla_eval", "openpi", "gr00t")

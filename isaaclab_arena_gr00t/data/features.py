@@ -1,8 +1,9 @@
-"""Choose the columns and videos of a dataset for the arrays and cameras of a recording."""
+"""The columns, videos and groups of a dataset for the arrays and cameras of a recording."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,102 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.hdf5.episodes import ArrayPlace
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
-from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
-from isaaclab_arena_gr00t.data.files import layout
-from isaaclab_arena_gr00t.data.files.video_files import described_video, stored_size
-from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
-from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
+from isaaclab_arena_gr00t.data import layout
+from isaaclab_arena_gr00t.data.layout import Fields
+from isaaclab_arena_gr00t.data.videos import described_video, stored_size
+from isaaclab_arena_gr00t.joints import JointFiles, read_joint_files, wired_action, wired_state
+
+# Convert between recorded arrays and a dataset's column, which regroups several arrays side by side for a model.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """The mapping between recorded arrays and a column.
+
+    Attributes:
+        sources: Size of each array, by its path below an episode's group; the arrays side by side are the source.
+        groups: Indices of each group in the source, by its key. The groups side by side are the column.
+        names: Name of each number of the column.
+    """
+
+    sources: Mapping[str, int]
+    groups: Mapping[str, tuple[int, ...]]
+    names: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers the column holds per control step."""
+        return sum(map(len, self.groups.values()))
+
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """Return where each group begins and ends in the column."""
+        spans, start = {}, 0
+        for key, places in self.groups.items():
+            spans[key] = (start, start + len(places))
+            start += len(places)
+        return spans
+
+    def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the column.
+
+        Args:
+            arrays: The sources by path. Shape of each: (num_steps, size).
+
+        Returns:
+            Shape: (num_steps, size), float32.
+        """
+        source = np.concatenate([arrays[path] for path in self.sources], axis=1)
+        places = [place for group in self.groups.values() for place in group]
+        return source[:, places].astype(np.float32)
+
+    def unpacked(self, column: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the sources that the column holds completely.
+
+        Args:
+            column: Shape: (num_steps, size).
+
+        Returns:
+            Path to array. Shape of each: (num_steps, size of the source).
+        """
+        position = {
+            place: number for number, place in enumerate(place for group in self.groups.values() for place in group)
+        }
+        arrays, start = {}, 0
+        for path, size in self.sources.items():
+            places = range(start, start + size)
+            start += size
+            if all(place in position for place in places):
+                arrays[path] = np.ascontiguousarray(column[:, [position[place] for place in places]])
+        return arrays
+
+    def incomplete_groups(self) -> tuple[str, ...]:
+        """Return the groups with incomplete sources, which `unpacked` cannot restore."""
+        covered = {place for group in self.groups.values() for place in group}
+        starts = np.cumsum([0, *self.sources.values()])
+        lost = {
+            place
+            for start, end in pairwise(starts)
+            if not covered.issuperset(range(start, end))
+            for place in range(start, end)
+        }
+        return tuple(key for key, places in self.groups.items() if lost.intersection(places))
+
+
+def whole_arrays(arrays: Mapping[str, tuple[str, int]]) -> Column:
+    """Return a column in which every group is one recorded array.
+
+    Args:
+        arrays: Key of the group to path and size of the array.
+    """
+    groups, start = {}, 0
+    for key, (_, size) in arrays.items():
+        groups[key] = tuple(range(start, start + size))
+        start += size
+    names = tuple(f"{key}_{number}" for key, (_, size) in arrays.items() for number in range(size))
+    return Column(sources=dict(arrays.values()), groups=groups, names=names)
+
+
+# Choose the columns and videos of a dataset for the arrays and cameras of a recording.
 
 ACTION_KEY = "action"
 ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
@@ -236,3 +328,47 @@ def features_of_document(document: Mapping[str, Any]) -> DatasetFeatures:
         for key, camera in document["cameras"].items()
     }
     return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))
+
+
+# Read and write ``modality.json``, which assigns a dataset's numbers and videos to a model's groups and pictures.
+
+_MAX_NUMBERS = 65_536
+_COLUMN_OF_MODALITY = {"state": layout.STATE, "action": layout.ACTION}
+
+
+def modality_document(features: DatasetFeatures) -> dict[str, Any]:
+    """Return the content of ``modality.json``, which GR00T's finetuning reads."""
+    document: dict[str, Any] = {
+        modality: {
+            key: {"start": start, "end": end}
+            for key, (start, end) in (features.vectors[column].spans() if column in features.vectors else {}).items()
+        }
+        for modality, column in _COLUMN_OF_MODALITY.items()
+    }
+    document["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in features.cameras}
+    document["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
+    return document
+
+
+def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
+    """Return the column of each group of a modality, and where the group begins and ends in it.
+
+    Args:
+        document: Content of ``modality.json``.
+        modality: ``state`` or ``action``.
+
+    Raises:
+        StorageError: If something is missing or wrong.
+    """
+    default = _COLUMN_OF_MODALITY[modality]
+    found = {}
+    for key, group in Fields(document, layout.MODALITY_FILE).optional_mapping(modality).mappings().items():
+        start = group.integer("start", 0, _MAX_NUMBERS)
+        found[key] = (group.optional_text("original_key", default), start, group.integer("end", start, _MAX_NUMBERS))
+    return found
+
+
+def video_columns(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the video feature for each of the model's pictures; see `groups_of`."""
+    videos = Fields(document, layout.MODALITY_FILE).optional_mapping("video").mappings()
+    return {key: video.optional_text("original_key", layout.PICTURES_PREFIX + key) for key, video in videos.items()}

@@ -17,10 +17,9 @@ from isaaclab_arena.storage.hdf5.dataset import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode
+from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import DatasetFeatures
-from isaaclab_arena_gr00t.data.files import layout
-from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
-from isaaclab_arena_gr00t.data.stored_features import stored_features, video_feature
+from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset, stored_features, video_feature
 
 _MAX_PICTURE_BYTES = 16 << 30
 _MOST_TOLD = 3

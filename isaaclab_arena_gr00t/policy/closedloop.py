@@ -1,9 +1,11 @@
-"""Run the closed loop of a policy that asks a model for chunks of actions, wherever the model runs."""
+"""The closed loop of a policy that asks a model for chunks of actions, wherever the model runs."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionSource, ChunkPolicy
 from isaaclab_arena_gr00t.config import (
@@ -23,13 +26,285 @@ from isaaclab_arena_gr00t.config import (
     named_by_option,
     read_policy_config,
 )
-from isaaclab_arena_gr00t.joint_files import read_joint_files
-from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
-from isaaclab_arena_gr00t.observations import action_chunks, as_arrays, continued, model_observation, zero_observation
-from isaaclab_arena_gr00t.policy.frame_history import ShownHistory
-from isaaclab_arena_gr00t.policy.query_count import QueryCount
-from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
-from isaaclab_arena_gr00t.wiring import Wiring, wired
+from isaaclab_arena_gr00t.joints import PRESENT, Dimensions, Modality, model_interface, read_joint_files
+from isaaclab_arena_gr00t.observations import (
+    CAMERA_GROUP,
+    Shown,
+    Wiring,
+    action_chunks,
+    as_arrays,
+    continued,
+    model_observation,
+    pictures,
+    shown_now,
+    state_values,
+    wired,
+    zero_observation,
+)
+
+# Count the queries of a model, and log how many were saved.
+
+# Below the program's own logger, so that it is in the log of the rank.
+logger = logging.getLogger("isaaclab_arena.gr00t")
+
+
+@dataclass(kw_only=True)
+class QueryCount:
+    """How often a model was asked, and for how much.
+
+    Attributes:
+        queries: Calls of the model.
+        slots_needed: Env slots that needed a chunk, added up.
+        slots_asked: Env slots that the model was asked for, those that fill up a query included.
+        slots_of_all: What asking for all env slots whenever one needs a chunk would have come to.
+    """
+
+    queries: int = 0
+    slots_needed: int = 0
+    slots_asked: int = 0
+    slots_of_all: int = 0
+
+    def log(self, name: str) -> None:
+        """Log how many queries were saved by asking for single env slots, if there were any.
+
+        Args:
+            name: The policy.
+        """
+        if self.queries:
+            logger.info(
+                "%s: %d queries for %d env slots, %d with those that fill up; "
+                "all env slots each time would have been %d",
+                name,
+                self.queries,
+                self.slots_needed,
+                self.slots_asked,
+                self.slots_of_all,
+            )
+
+
+# Temporal ensembling: ask for a chunk in every step, and average all predictions for that step.
+#
+# Zhao et al., Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware (ACT), 2023, section IV-A: of the
+# predictions for one step, the i-th oldest weighs ``exp(-coeff * i)``, the oldest being number 0.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembledChunks:
+    """The latest chunks of every env slot, and their number; see `ActionSource`.
+
+    Attributes:
+        coeff: Decay of the weight of later predictions; 0 gives the plain mean.
+        chunks: Newest first. Shape: (num_envs, chunk_length, chunk_length, action_dim): env slot, age, step, action.
+        count: How many of them there are. Shape: (num_envs,), int64.
+        active: Which env slots play. Shape: (num_envs,), bool.
+    """
+
+    coeff: float
+    chunks: torch.Tensor
+    count: torch.Tensor
+    active: torch.Tensor
+
+    @classmethod
+    def empty(cls, num_envs: int, *, coeff: float, chunk_length: int, action_dim: int, device: torch.device) -> Self:
+        """Return the chunks of env slots in which nothing has begun."""
+        return cls(
+            coeff=coeff,
+            chunks=torch.zeros((num_envs, chunk_length, chunk_length, action_dim), device=device),
+            count=torch.zeros(num_envs, dtype=torch.int64, device=device),
+            active=torch.zeros(num_envs, dtype=torch.bool, device=device),
+        )
+
+    @property
+    def num_envs(self) -> int:
+        """Number of env slots."""
+        return self.chunks.shape[0]
+
+    def needs_chunk(self) -> torch.Tensor:
+        """Return the active env slots, all of which need a chunk in every step. Shape: (num_envs,), bool."""
+        return self.active
+
+    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
+        """Return the active env slots: a query in every step shows all that they look like."""
+        del steps
+        return self.active
+
+    def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
+        """Return the chunks with a newer one in some env slots. Shape of ``chunks``: (n, chunk_length, action_dim)."""
+        shifted = torch.cat((chunks[:, None], self.chunks[env_ids, :-1]), dim=1)
+        count = (self.count[env_ids] + 1).clamp(max=self.chunks.shape[1])
+        return replace(
+            self,
+            chunks=self.chunks.index_copy(0, env_ids, shifted),
+            count=self.count.index_copy(0, env_ids, count),
+        )
+
+    def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
+        """Return the weighted mean of what was predicted for this step, and the same chunks: a new one ages them."""
+        del acting
+        length = self.chunks.shape[1]
+        age = torch.arange(length, device=self.count.device)
+        # The chunk of age k was made k steps ago, so its entry number k is about this step.
+        predictions = self.chunks[:, age, age]
+        rank_from_oldest = self.count[:, None] - 1 - age
+        there = (rank_from_oldest >= 0) & self.active[:, None]
+        weights = torch.where(there, torch.exp(-self.coeff * rank_from_oldest), 0.0)
+        total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        # What an env slot held before its episode must not come through, not even as NaN times zero.
+        kept = torch.where(there[:, :, None], predictions, 0.0)
+        return (kept * (weights / total)[:, :, None]).sum(dim=1), self
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """Return nothing, because each observation changes the mean. Shape: (0, action_dim)."""
+        return self.chunks[env_id, 0, :0]
+
+    def restarted(self, env_ids: torch.Tensor) -> Self:
+        """Return the chunks without those of these env slots, and the env slots active."""
+        return replace(
+            self,
+            count=self.count.index_fill(0, env_ids, 0),
+            active=self.active.index_fill(0, env_ids, True),  # noqa: FBT003  the value to fill in
+        )
+
+    def rested(self, env_ids: torch.Tensor) -> Self:
+        """Return the chunks with these env slots no longer active."""
+        return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
+
+
+# What env slots looked like some control steps ago, for models that are shown more than the present.
+
+_STATE = "state"
+
+
+class FrameHistory:
+    """The last frames of every env slot, as many as the earliest of some steps needs.
+
+    Frames are pushed once per control step, for the env slots that are looked at then. An env slot that begins anew has
+    looked as it does now for ever. One that makes no step keeps its frames. Pictures are large, so they are kept in
+    place and not as a value.
+
+    Args:
+        steps: Which frames are asked for: 0 is the one that was pushed last, -15 the one 15 before it.
+        num_envs: Number of env slots.
+    """
+
+    def __init__(self, steps: Sequence[int], num_envs: int) -> None:
+        self._steps = tuple(steps)
+        self._length = 1 - min(steps)
+        self._newest = torch.zeros(num_envs, dtype=torch.int64)
+        self._begins = torch.ones(num_envs, dtype=torch.bool)
+        self._known = torch.zeros((num_envs, self._length), dtype=torch.bool)
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def restart(self, env_ids: torch.Tensor) -> None:
+        """Forget what these env slots looked like before the next frame."""
+        self._begins[env_ids.to(self._begins.device)] = True
+
+    def push(
+        self, frames: Mapping[str, torch.Tensor], env_ids: Sequence[int], stepping: Sequence[int] | None = None
+    ) -> None:
+        """Take the next frame of some env slots; that of the others that make a step is never asked for.
+
+        Args:
+            frames: Shape of each: (len(env_ids), ...), always the same but for the number of env slots.
+            env_ids: The env slots.
+            stepping: Env slots that make a step, those of ``env_ids`` among them; None for all.
+        """
+        moved = torch.tensor(range(len(self._newest)) if stepping is None else list(stepping), dtype=torch.int64)
+        self._newest[moved] = (self._newest[moved] + 1) % self._length
+        self._known[moved, self._newest[moved]] = False
+        pushed = torch.tensor(list(env_ids), dtype=torch.int64)
+        begins, newest = self._begins[pushed], self._newest[pushed]
+        self._known[pushed, newest] = True
+        self._known[pushed[begins]] = True
+        for key, frame in frames.items():
+            if key not in self._kept:
+                self._kept[key] = frame.new_zeros((len(self._begins), self._length, *frame.shape[1:]))
+            kept = self._kept[key]
+            device = frame.device
+            kept[pushed.to(device, non_blocking=True), newest.to(device, non_blocking=True)] = frame
+            # By numbers and not by a mask, whose length a GPU would have to tell.
+            first = frame[begins.nonzero()[:, 0].to(device, non_blocking=True), None]
+            anew = pushed[begins].to(device, non_blocking=True)
+            kept[anew] = first.expand(-1, self._length, *frame.shape[1:])
+        self._begins[pushed] = False
+
+    def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the frames of some env slots. Shape of each: (len(env_ids), number of steps, ...).
+
+        Raises:
+            ValueError: If one of them was never pushed.
+        """
+        slots = torch.tensor(list(env_ids), dtype=torch.int64)[:, None]
+        places = (self._newest[slots] + torch.tensor(self._steps)) % self._length
+        if not bool(self._known[slots, places].all()):
+            raise ValueError(f"the frames of steps {self._steps} of env slots {list(env_ids)} were not all pushed")
+        return {key: _picked(kept, slots, places) for key, kept in self._kept.items()}
+
+
+def _picked(kept: torch.Tensor, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return frames of env slots, wherever they are kept."""
+    return kept[slots.to(kept.device, non_blocking=True), places.to(kept.device, non_blocking=True)]
+
+
+class ShownHistory:
+    """What a model is shown of every env slot, at the steps that its wiring names.
+
+    Of what it is shown at the present step only, nothing is kept.
+
+    Args:
+        wiring: Where everything is.
+        num_envs: Number of env slots.
+    """
+
+    def __init__(self, wiring: Wiring, num_envs: int) -> None:
+        self.wiring = wiring
+        self._video = None if wiring.video_steps == PRESENT else FrameHistory(wiring.video_steps, num_envs)
+        self._state = None if wiring.state_steps == PRESENT else FrameHistory(wiring.state_steps, num_envs)
+        self.num_envs = num_envs
+
+    def restart(self, env_ids: torch.Tensor) -> None:
+        """Forget what these env slots showed before."""
+        for history in (self._video, self._state):
+            if history is not None:
+                history.restart(env_ids)
+
+    def push(self, observation: Observation, stepping: Sequence[int]) -> None:
+        """Take up what env slots show; once in every control step that they make, whoever is asked for in it."""
+        if self._video is not None:
+            drawn = _drawn(observation[CAMERA_GROUP], self.wiring, stepping)
+            self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
+        state = None if self._state is None else state_values(observation, self.wiring, list(stepping))
+        if self._state is not None and state is not None:
+            self._state.push({_STATE: state}, stepping, stepping)
+
+    def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
+        """Return what a model is shown of some env slots, of which ``observation`` is what was pushed last.
+
+        Args:
+            observation: Nested dict of tensors, batched by environment.
+            env_ids: The env slots, in the order in which the model is to get them; one may be named several times.
+        """
+        if self._video is None and self._state is None:
+            return shown_now(observation, self.wiring, env_ids)
+        slots = list(env_ids)
+        if self._video is None:
+            video = {key: values[:, None] for key, values in pictures(observation, self.wiring, slots).items()}
+        else:
+            video = self._video.frames(slots)
+        if self._state is None:
+            state = state_values(observation, self.wiring, slots)
+            return Shown(video=video, state=None if state is None else state[:, None])
+        return Shown(video=video, state=self._state.frames(slots).get(_STATE))
+
+
+def _drawn(cameras: Mapping[str, torch.Tensor | SomePictures], wiring: Wiring, env_ids: Sequence[int]) -> Sequence[int]:
+    """Return those of some env slots whose pictures are there."""
+    shown = [cameras[name] for name in wiring.cameras.values()]
+    some = next((each for each in shown if isinstance(each, SomePictures)), None)
+    return list(env_ids) if some is None else [env_id for env_id in some.env_ids if env_id in set(env_ids)]
+
+
+# Run the closed loop of a policy that asks a model for chunks of actions, wherever the model runs.
 
 ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
 

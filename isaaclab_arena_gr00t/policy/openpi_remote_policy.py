@@ -23,10 +23,9 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     played_length,
     shown_inputs,
 )
-from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
+from isaaclab_arena_gr00t.remote.connection import SlotConnections
+from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, metadata_problems, server_address
 from isaaclab_arena_gr00t.remote.openpi import OBSERVATION, OpenpiWire
-from isaaclab_arena_gr00t.remote.server_specs import metadata_problems
-from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
 
 
 @dataclass(frozen=True)

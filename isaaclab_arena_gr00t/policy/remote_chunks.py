@@ -14,9 +14,8 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource, ChunkPolicy
-from isaaclab_arena_gr00t.images import resized_with_padding
-from isaaclab_arena_gr00t.observations import answered, in_float32
-from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
+from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
+from isaaclab_arena_gr00t.remote.connection import SlotConnections
 
 OptionsT = TypeVar("OptionsT")
 

@@ -28,12 +28,10 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     played_length,
     shown_inputs,
 )
-from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.server_specs import spec_problems
-from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
+from isaaclab_arena_gr00t.remote.connection import SlotConnections
+from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address, spec_problems
+from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_END, EPISODE_START, OBSERVATION, VlaEvalWire
 from isaaclab_arena_gr00t.remote.wire.pictures import PictureFormat
-from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import EPISODE_END, EPISODE_START, OBSERVATION
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

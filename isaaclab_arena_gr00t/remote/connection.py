@@ -1,20 +1,83 @@
-"""Connect to a policy server of any protocol: wait for it, ask it, and connect again when it comes back."""
+"""Connections to a policy server of any protocol, one or one for each env slot."""
 
 import logging
 import socket as sockets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers.policy_elsewhere import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
-from isaaclab_arena_gr00t.remote.identity import identity_line
-from isaaclab_arena_gr00t.remote.other_servers import speaker_of, what_listens
-from isaaclab_arena_gr00t.remote.wire.contract import AnswerError, Channel, UnauthorisedError, Wire
+from isaaclab_arena_gr00t.remote import openpi as openpi_wire
+from isaaclab_arena_gr00t.remote.contract import (
+    KEY_FILE_OPTION,
+    AnswerError,
+    Channel,
+    ServerAddress,
+    UnauthorisedError,
+    Wire,
+    identity_line,
+)
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
+from isaaclab_arena_gr00t.remote.openpi import OpenpiWire
+from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
 from isaaclab_arena_gr00t.remote.wire.messages import WireError
+from isaaclab_arena_gr00t.remote.wire.zmtp import GREETING
+
+# Tell by its first answer which protocol a server speaks, to name one that was taken for another.
+
+_CONNECT_S = 1.0
+_SPEAKS_FIRST_S = 0.2
+_READY = b"HTTP/1.1 200"
+_READY_PATHS = (("/healthz", OpenpiWire), ("/health", VlaEvalWire))
+
+
+def speaker_of(said: str | bytes | bytearray) -> type[Wire] | None:
+    """Return the protocol of a server by its first message on a websocket, None if it is not known."""
+    try:
+        message = None if isinstance(said, str) else openpi_wire.unpack(said)
+    except WireError:
+        return None
+    if not isinstance(message, dict):
+        return None
+    return VlaEvalWire if {"type", "payload", "seq"} <= message.keys() else OpenpiWire
+
+
+def what_listens(address: ServerAddress) -> type[Wire] | None:
+    """Return the protocol of what listens at an address, None if it is not known or nothing listens.
+
+    It asks for nothing but whether the server is ready, so a server of any kind is left as it was.
+    """
+    try:
+        if _said(address, b"", len(GREETING[:1])) == GREETING[:1]:
+            return Gr00tWire
+        for path, wire in _READY_PATHS:
+            request = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
+            if _said(address, request, len(_READY)) == _READY:
+                return wire
+    except (OSError, UnicodeError):
+        return None
+    return None
+
+
+def _said(address: ServerAddress, request: bytes, num_bytes: int) -> bytes:
+    """Return the first bytes that a server says, to a request or of itself."""
+    said = b""
+    with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
+        connection.sendall(request)
+        if not request:
+            connection.settimeout(_SPEAKS_FIRST_S)
+        try:
+            while len(said) < num_bytes and (piece := connection.recv(num_bytes - len(said))):
+                said += piece
+        except TimeoutError:
+            pass
+    return said
+
+
+# Connect to a policy server of any protocol: wait for it, ask it, and connect again when it comes back.
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -341,3 +404,77 @@ class PolicyServerConnection:
 def plain(words: object) -> str:
     """Return text of a server, or of an error that may repeat it, shortened and without control characters."""
     return plain_text(str(words)[:_LONGEST_WORDS])
+
+
+# Hold one connection to a policy server for each env slot, and ask all of them at once.
+
+WireT = TypeVar("WireT", bound=Wire)
+
+
+class SlotConnections(Generic[WireT]):
+    """The connections of one policy to one server.
+
+    All env slots have their questions under way at once, so that a server that batches connections has full batches.
+
+    Args:
+        address: The server.
+        make_wire: Makes the protocol of a connection.
+
+    Raises:
+        ServerUnreachableError: If no server answers in time.
+        ConfigError: If the address is invalid, or the server wants another token.
+        PolicyError: If what answers is no such server.
+    """
+
+    def __init__(self, address: ServerAddress, make_wire: Callable[[], WireT]) -> None:
+        self.wire = make_wire()
+        first = PolicyServerConnection(address, self.wire)
+        first.wait_until_ready()
+        self.stated = first.stated
+        self._address = address
+        self._make_wire = make_wire
+        self._connections = {0: first}
+
+    def of(self, env_id: int) -> PolicyServerConnection:
+        """Return the connection of an env slot; it may be new."""
+        if env_id not in self._connections:
+            self._connections[env_id] = PolicyServerConnection(self._address, self._make_wire(), stated=self.stated)
+        return self._connections[env_id]
+
+    def ask(self, kind: str, shown: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Any]:
+        """Return the server's answers to questions for some env slots, in their order.
+
+        All of them have to come within ``timeout_s``, and so have those that are asked for once more.
+
+        Args:
+            kind: What kind of question it is.
+            shown: Env slots, and what is asked for each; taken one by one, so that the server can begin with the first.
+
+        Raises:
+            PolicyLostError: If the server is gone, or takes too long.
+            PolicyError: If it answers with an error, or with something that cannot be read.
+        """
+        asked = []
+        for env_id, payload in shown:
+            asked.append(self.of(env_id))
+            asked[-1].show(kind, payload)
+        answers, lost, until_s = [None] * len(asked), [], self._deadline_s()
+        for place, connection in enumerate(asked):
+            try:
+                answers[place] = connection.first_answer(until_s)
+            except AnswerLostError:
+                lost.append(place)
+        for place in lost:
+            asked[place].ask_again()
+        until_s = self._deadline_s()
+        for place in lost:
+            answers[place] = asked[place].second_answer(until_s)
+        return answers
+
+    def _deadline_s(self) -> float:
+        return time.monotonic() + patience_s(self._address.timeout_s)
+
+    def close(self) -> None:
+        """Close the connections. The server goes on: others may be using it."""
+        for connection in self._connections.values():
+            connection.close()

@@ -3,10 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from isaaclab_arena_gr00t.modality import StatedModality
-from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.joints import StatedModality
+from isaaclab_arena_gr00t.remote.contract import (
+    AnswerError,
+    Channel,
+    LeavingError,
+    ServerAddress,
+    UnauthorisedError,
+    Wire,
+)
 from isaaclab_arena_gr00t.remote.wire.arrays import ArrayFormat
-from isaaclab_arena_gr00t.remote.wire.contract import AnswerError, Channel, LeavingError, UnauthorisedError, Wire
 from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack, received
 from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits
 from isaaclab_arena_gr00t.remote.wire.request_socket import RequestSocket

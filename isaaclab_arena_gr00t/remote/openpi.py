@@ -1,13 +1,90 @@
-"""The protocol of openpi's policy servers: the server describes its model, then answers observations."""
+"""The protocol of openpi's policy servers."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from isaaclab_arena_gr00t.remote.address import ServerAddress
+import numpy as np
+
+from isaaclab_arena_gr00t.remote.contract import AnswerError, Channel, ServerAddress, Wire
 from isaaclab_arena_gr00t.remote.websocket import ANSWER_LIMITS, Websocket
-from isaaclab_arena_gr00t.remote.wire.contract import AnswerError, Channel, Wire
-from isaaclab_arena_gr00t.remote.wire.messages import WireLimits, in_words
-from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
+from isaaclab_arena_gr00t.remote.wire.arrays import ARRAY_KINDS, array_of, dtype_of
+from isaaclab_arena_gr00t.remote.wire.messages import (
+    DEFAULT_LIMITS,
+    WireError,
+    WireLimits,
+    in_words,
+    outline,
+    read_message,
+    write_message,
+)
+
+# Encode and decode the messages of an openpi policy server: msgpack, with arrays as maps with byte keys.
+
+_TEXT_TYPE = re.compile(r"<U(\d{1,6})")
+
+
+def pack(message: Any) -> bytes:
+    """Return the bytes of a message of dicts, lists, text, numbers and arrays.
+
+    Raises:
+        WireError: If it holds anything else.
+    """
+    return write_message(message, _encoded)
+
+
+def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Any:
+    """Return the message that the bytes stand for.
+
+    Raises:
+        WireError: If it is larger than allowed, or no such message.
+    """
+    outline(data, limits)
+    return read_message(data, _decoded)
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "VOc":
+        raise TypeError(f"{value.dtype} may not travel")
+    if isinstance(value, np.ndarray):
+        return {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
+    if isinstance(value, np.generic):
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
+    raise TypeError(f"a {type(value).__name__} may not travel")
+
+
+def _decoded(value: dict[Any, Any]) -> Any:
+    if b"__ndarray__" in value:
+        # A prompt that went through NumPy, as an array of one text.
+        text = _TEXT_TYPE.fullmatch(str(value.get(b"dtype")))
+        if text is not None:
+            return _words(value.get(b"data"), int(text[1]), value.get(b"shape"))
+        return array_of(value.get(b"data"), dtype_of(value.get(b"dtype")), value.get(b"shape"))
+    if b"__npgeneric__" in value:
+        data, dtype = value.get(b"data"), value.get(b"dtype")
+        return data if isinstance(data, str) and _TEXT_TYPE.fullmatch(str(dtype)) else _scalar(data, dtype_of(dtype))
+    return value
+
+
+def _words(data: object, num_characters: int, shape: object) -> str:
+    if not isinstance(data, bytes) or shape not in ([], [1]) or len(data) != 4 * num_characters:
+        raise WireError("an array of text has one text, of as many characters as its type says; this one does not")
+    try:
+        return data.decode("utf-32-le").rstrip("\0")
+    except UnicodeDecodeError as error:
+        raise WireError("an array of text holds what is no character") from error
+
+
+def _scalar(value: object, dtype: np.dtype) -> Any:
+    if dtype.kind not in ARRAY_KINDS or not isinstance(value, (bool, int, float)):
+        raise WireError(f"a {type(value).__name__} is no number of type {dtype}")
+    try:
+        return dtype.type(value)
+    except (OverflowError, ValueError) as error:
+        raise WireError(f"{value!r:.100} is no number of type {dtype}") from error
+
+
+# The protocol of openpi's policy servers: the server describes its model, then answers observations.
 
 OBSERVATION = "observation"
 """The only kind of question."""

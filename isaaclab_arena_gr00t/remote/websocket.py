@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync import client
 
-from isaaclab_arena_gr00t.remote.address import ServerAddress
-from isaaclab_arena_gr00t.remote.wire.contract import UnauthorisedError
+from isaaclab_arena_gr00t.remote.contract import ServerAddress, UnauthorisedError
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 
 ANSWER_LIMITS = WireLimits(max_message_bytes=32 * 1024 * 1024)

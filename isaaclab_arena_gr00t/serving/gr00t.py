@@ -22,9 +22,8 @@ from isaaclab_arena.evaluation.serving import (
 )
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import NOISE_SEEDS, Gr00tClosedloopPolicy
-from isaaclab_arena_gr00t.serving.health import Health, HealthServer
-from isaaclab_arena_gr00t.serving.listening import ListenOptions
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
+from isaaclab_arena_gr00t.serving.websocket_server import Health, HealthServer, ListenOptions
 
 ACTION = "action"
 INSTRUCTION = "annotation.human.task_description"

@@ -11,8 +11,8 @@ from websockets.sync.server import ServerConnection
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.serving import HostSession, ObservationRefusedError
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena_gr00t.remote.openpi import pack, unpack
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
-from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

@@ -1,15 +1,153 @@
-"""Describe the job whose policy is served: its names, its sizes and the identity of its episodes."""
+"""The job whose policy is served, and a client's names for its observations."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.serving import HostedPolicy, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena_gr00t.remote.wire.messages import in_words
-from isaaclab_arena_gr00t.serving.observation_mapping import ObservationMapping
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.nested import value_at
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words
+from isaaclab_arena_gr00t.remote.wire.pictures import EncodedPicture
+
+# Map what a client's observation calls pictures and states to the terms of an environment.
+
+STATES = "policy"
+"""The group of an observation that holds what is no picture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservationMapping:
+    """Which keys of a client's observation hold what.
+
+    Attributes:
+        images: Camera for each key of a picture.
+        states: Terms of the group ``policy``, in order, for each key of an array, which holds them one behind the
+            other.
+        shapes: Shape of each of those terms, by name.
+        sizes: Shape of each camera's pictures, by its name.
+    """
+
+    images: Mapping[str, str]
+    states: Mapping[str, Sequence[str]]
+    shapes: Mapping[str, tuple[int, ...]]
+    sizes: Mapping[str, tuple[int, ...]]
+
+    def shown(self) -> dict[str, set[str]]:
+        """Return the terms that clients send, by group."""
+        names = {name for names in self.states.values() for name in names}
+        return {STATES: names, CAMERAS: set(self.images.values())}
+
+    def observation(self, pictures: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return an observation as the environment would show it; its shapes are checked later.
+
+        Args:
+            pictures: Where the client's pictures are, by key.
+            states: Where its arrays are, by key.
+
+        Raises:
+            ObservationRefusedError: If a key is missing, or its array has another number of numbers.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        if self.images and any(value_of(pictures, key) is not None for key in self.images):
+            found[CAMERAS] = {camera: self._picture(pictures, key, camera) for key, camera in self.images.items()}
+        if self.states:
+            found[STATES] = {}
+        for key, names in self.states.items():
+            found[STATES] |= self._parts(key, names, _numbers(key, _found(states, key, "state")))
+        return found
+
+    def _picture(self, pictures: Mapping[str, Any], key: str, camera: str) -> Any:
+        """Return a client's picture, decoded only if it says that it is as large as those of the environment."""
+        picture = _found(pictures, key, "picture")
+        if not isinstance(picture, EncodedPicture):
+            return picture
+        if picture.shape != self.sizes[camera]:
+            raise ObservationRefusedError(f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due")
+        try:
+            return picture.decoded()
+        except WireError as error:
+            raise ObservationRefusedError(f"'{key}': {error}") from error
+
+    def _parts(self, key: str, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
+        sizes = [math.prod(self.shapes[name]) for name in names]
+        if numbers.size != sum(sizes):
+            due = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))
+            raise ObservationRefusedError(f"'{key}' has {numbers.size} numbers, {sum(sizes)} are due: {due}")
+        parts = np.split(numbers.reshape(-1), np.cumsum(sizes)[:-1])
+        return {name: part.reshape(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
+
+
+def mapping_of(
+    spec: Mapping[str, Any], images: Mapping[str, str] | None, states: Mapping[str, Sequence[str]] | None
+) -> ObservationMapping:
+    """Return the mapping for an environment.
+
+    Args:
+        spec: The observation spec of the environment: group, then term, then `ArraySpec`.
+        images: Camera for each key; None for every camera under its own name.
+        states: Terms for each key; None for every term of the group ``policy`` under its own name.
+
+    Raises:
+        ConfigError: If the environment has no such camera or term, or one is named twice.
+    """
+    cameras, terms = spec.get(CAMERAS, {}), spec.get(STATES, {})
+    images = {name: name for name in cameras} if images is None else images
+    states = {name: [name] for name in terms} if states is None else states
+    named = [name for names in states.values() for name in names]
+    problems = _problems(list(images.values()), cameras, "camera", "--images")
+    problems += _problems(named, terms, "observation", "--states")
+    if problems:
+        raise ConfigError(problems)
+    return ObservationMapping(
+        images=images,
+        states=states,
+        shapes={name: terms[name].shape for name in named},
+        sizes={name: cameras[name].shape for name in images.values()},
+    )
+
+
+def value_of(message: Mapping[str, Any], key: str) -> Any:
+    """Return what a message holds under a key, or at the path that its dots spell; None if there is nothing."""
+    return message[key] if key in message else value_at(message, key.split("."))
+
+
+def _problems(named: Sequence[str], known: Mapping[str, Any], what: str, option: str) -> list[Problem]:
+    problems = [
+        Problem(f"the environment has no {what} '{name}'{did_you_mean(name, known)}", key=option)
+        for name in named
+        if name not in known
+    ]
+    twice = sorted({name for name in named if named.count(name) > 1})
+    return problems + [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
+
+
+def _found(message: Mapping[str, Any], key: str, what: str) -> Any:
+    value = value_of(message, key)
+    if value is None:
+        names = [str(name)[:50] for name in list(message)[:20]]
+        raise ObservationRefusedError(f"the observation has no {what} '{key}'{did_you_mean(key, names)}")
+    return value
+
+
+def _numbers(key: str, value: Any) -> np.ndarray:
+    """Return a client's array, which may be a list of numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise ObservationRefusedError(f"'{key}' must be an array of numbers, it is {in_words(value)}")
+    return array
+
+
+# Describe the job whose policy is served: its names, its sizes and the identity of its episodes.
 
 _DISTRIBUTION = "isaaclab-arena-mujoco"
 

@@ -11,8 +11,7 @@ from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.serving import HostSession, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
-from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import (
+from isaaclab_arena_gr00t.remote.vla_eval import (
     ACTION,
     EPISODE_END,
     EPISODE_START,
@@ -24,6 +23,7 @@ from isaaclab_arena_gr00t.remote.wire.vla_eval_wire import (
     pack,
     unpack,
 )
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena_gr00t.serving.served_job import ServedJob
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

@@ -14,8 +14,7 @@ from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, r
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recordings import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.joints import to_groups
-from isaaclab_arena_gr00t.observations import model_observation, shown_now
-from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
+from isaaclab_arena_gr00t.observations import CAMERA_GROUP, STATE_GROUP, Wiring, model_observation, shown_now
 
 _ACTIONS_DIMENSIONS = 2
 

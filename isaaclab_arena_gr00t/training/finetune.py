@@ -18,8 +18,7 @@ from isaaclab_arena.distributed.process import (
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena_gr00t.training.options import FinetuneOptions
-from isaaclab_arena_gr00t.training.training_run import TrainingRun
+from isaaclab_arena_gr00t.training.training_run import FinetuneOptions, TrainingRun
 
 PROGRAM = "isaaclab_arena_gr00t.training.finetune"
 

@@ -1,24 +1,183 @@
-"""Make one rank's optimiser steps, average the weights, and save a state to resume from."""
+"""One rank's optimiser steps: samples, averaged weights, and a state to resume from."""
 
 import copy
+import json
 import math
+import re
+import shutil
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from gr00t.model import Gr00tSmallProcessor
+from gr00t.model.checkpoint import save_checkpoint
 from gr00t.model.modeling import Gr00tSmall
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from isaaclab_arena.config.options import Amount, Count, NotNegative, Positive, Share
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena_gr00t.training.demonstrations import DemonstrationBatch, DemonstrationSteps
-from isaaclab_arena_gr00t.training.sampling import augmentation_generator, batch_numbers, noise_generator
+
+# Read and write the checkpoints and settings of a training run, each in one atomic step.
+
+TRAINING_FILE = "training.json"
+_STATE_FILE = "training_state.pt"
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
+
+
+def checkpoint_directory(output_directory: Path, num_steps: int) -> Path:
+    """Return the directory of the checkpoint after a number of steps."""
+    return output_directory / f"checkpoint-{num_steps}"
+
+
+def write_checkpoint(
+    output_directory: Path,
+    model: Gr00tSmall,
+    processor: Gr00tSmallProcessor,
+    state: Mapping[str, Any],
+    *,
+    num_steps: int,
+    kept: int,
+) -> Path:
+    """Write a checkpoint atomically, remove older ones, and return its directory.
+
+    Args:
+        output_directory: Directory of the training run.
+        model: The weights to evaluate.
+        processor: The processor of the model.
+        state: The state from which training resumes.
+        num_steps: Steps made.
+        kept: Number of newest checkpoints to keep.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    target = checkpoint_directory(output_directory, num_steps)
+    temporary = target.with_name(f".{target.name}.tmp")
+    with storage_errors("write", target):
+        shutil.rmtree(temporary, ignore_errors=True)
+        save_checkpoint(temporary, model, processor)
+        torch.save(dict(state), state_path(temporary))
+        if target.exists():
+            shutil.rmtree(target)
+        temporary.replace(target)
+        for older in checkpoints(output_directory)[:-kept]:
+            shutil.rmtree(older)
+    return target
+
+
+def checkpoints(output_directory: Path) -> list[Path]:
+    """Return the checkpoints of a training run, the newest last."""
+    found = {
+        int(match[1]): path
+        for path in output_directory.glob("checkpoint-*")
+        if (match := _CHECKPOINT.fullmatch(path.name))
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Return the state from which training resumes.
+
+    Raises:
+        ConfigError: If the checkpoint has no such state, for example because it was made for evaluation only, or a
+            damaged one.
+        StorageError: If the system cannot read it.
+    """
+    path = state_path(checkpoint)
+    if not path.is_file():
+        raise ConfigError(Problem(f"{checkpoint} holds no {_STATE_FILE} to go on from", key="--resume"))
+    return dict(read_checkpoint(path))
+
+
+def state_path(checkpoint: Path) -> Path:
+    """Return the file of a checkpoint from which training resumes."""
+    return checkpoint / _STATE_FILE
+
+
+def write_settings(output_directory: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a training run.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    write_text(output_directory / TRAINING_FILE, json_text(settings))
+
+
+def read_settings(output_directory: Path) -> dict[str, Any]:
+    """Return the settings of a training run.
+
+    Raises:
+        ConfigError: If the directory holds no training run.
+    """
+    path = output_directory / TRAINING_FILE
+    if not path.is_file():
+        raise ConfigError(Problem(f"'{output_directory}' holds no {TRAINING_FILE} to go on with", key="--resume"))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# Choose the samples and random numbers of each rank at each step. Pure functions.
+#
+# Everything follows from the seed, the rank and the number of the step. So a resumed run draws the same as an
+# uninterrupted one, and no state of a generator must be saved.
+
+_ORDER, _NOISE, _AUGMENTATION = range(3)
+
+
+def batch_numbers(step: int, *, rank: int, world_size: int, batch_size: int, num_samples: int, seed: int) -> np.ndarray:
+    """Return the samples of one rank's batch. Shape: (batch_size,), int64.
+
+    The samples are shuffled anew for every pass. Ranks take neighbouring pieces of one stream. So two ranks with
+    batches of n see together the same as one process with batches of 2 n.
+
+    Args:
+        step: Optimiser steps before this one.
+        rank: This rank.
+        world_size: Number of ranks.
+        batch_size: Samples of each rank.
+        num_samples: Samples in all.
+        seed: Seed of the order.
+    """
+    first = (step * world_size + rank) * batch_size
+    positions = np.arange(first, first + batch_size)
+    passes, places = np.divmod(positions, num_samples)
+    return np.array([_order(int(turn), num_samples, seed)[place] for turn, place in zip(passes, places, strict=True)])
+
+
+def noise_generator(step: int, *, rank: int, seed: int) -> torch.Generator:
+    """Return the generator of a rank's noise and flow times at one step, on the CPU."""
+    return _generator(seed, _NOISE, rank, step)
+
+
+def augmentation_generator(step: int, *, rank: int, seed: int) -> torch.Generator:
+    """Return the generator of a rank's image augmentation at one step, on the CPU."""
+    return _generator(seed, _AUGMENTATION, rank, step)
+
+
+@lru_cache(maxsize=2)
+def _order(turn: int, num_samples: int, seed: int) -> np.ndarray:
+    stream = np.random.SeedSequence(seed, spawn_key=(_ORDER, turn))
+    return np.random.default_rng(stream).permutation(num_samples)
+
+
+def _generator(*key: int) -> torch.Generator:
+    seed, *rest = key
+    stream = np.random.SeedSequence(seed, spawn_key=tuple(rest))
+    return torch.Generator().manual_seed(int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+# Make one rank's optimiser steps, average the weights, and save a state to resume from.
 
 
 @dataclass(frozen=True, kw_only=True)

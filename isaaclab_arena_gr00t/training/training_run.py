@@ -1,15 +1,25 @@
-"""Run one rank's part of a GR00T training, from recordings to checkpoints."""
+"""One rank's part of a GR00T training, from its options to its checkpoints."""
 
+import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gr00t.model.checkpoint import save_checkpoint
+import torch
+from gr00t.data.statistics import KeyStatistics, compute_statistics
+from gr00t.data.types import ModalityConfig
+from gr00t.errors import Gr00tError
+from gr00t.model import Gr00tSmallProcessor
+from gr00t.model.building import add_embodiment, build_small_model
+from gr00t.model.checkpoint import load_model, load_processor, save_checkpoint
+from gr00t.model.modeling import Gr00tSmall
 
 from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.options import Count, Share, wrong_numbers
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import SUITES
@@ -22,11 +32,22 @@ from isaaclab_arena.training.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.learner import check_synchrony
 from isaaclab_arena.training.settings.run_directory import training_versions
-from isaaclab_arena.training.training_loop import Progress, TrainingLoop, tensorboard
-from isaaclab_arena_gr00t.config import read_policy_config
+from isaaclab_arena.training.training_loop import Progress, Schedule, TrainingLoop, tensorboard
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
-from isaaclab_arena_gr00t.joint_files import read_joint_files
-from isaaclab_arena_gr00t.training.checkpoints import (
+from isaaclab_arena_gr00t.joints import JointFiles, ModelInterface, read_joint_files
+from isaaclab_arena_gr00t.observations import Wiring, wired
+from isaaclab_arena_gr00t.training.demonstrations import (
+    Demonstration,
+    DemonstrationSteps,
+    RecordedSpaces,
+    find_demonstrations,
+    recorded_spaces,
+    split,
+)
+from isaaclab_arena_gr00t.training.trainer import (
+    Trainer,
+    TrainingSettings,
     checkpoint_directory,
     checkpoints,
     read_settings,
@@ -35,14 +56,241 @@ from isaaclab_arena_gr00t.training.checkpoints import (
     write_checkpoint,
     write_settings,
 )
-from isaaclab_arena_gr00t.training.demonstrations import (
-    DemonstrationSteps,
-    find_demonstrations,
-    split,
-)
-from isaaclab_arena_gr00t.training.new_model import NewModel, based_on, interface_of, new_model, wire_recordings
-from isaaclab_arena_gr00t.training.options import FinetuneOptions
-from isaaclab_arena_gr00t.training.trainer import Trainer
+
+# Define the options of a GR00T training run.
+
+PANDA_CONFIG = Path(__file__).parents[1] / "policy" / "config" / "panda_closedloop.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions(TrainingSettings):
+    """Train a GR00T model on recorded demonstrations."""
+
+    dataset: tuple[str, ...]
+    """Recordings, directories of jobs, or directories of runs; recorded with all observations."""
+    output_dir: Path
+    """Directory of the training run; missing or empty, or with --resume that of the run."""
+    base_model_path: Path | None = None
+    """Checkpoint to begin with, instead of random weights; a robot that it does not know is added to it."""
+    policy_config_yaml_path: Path = PANDA_CONFIG
+    """YAML file of the policy to train, for its cameras, joints and horizon. By default that of the Panda."""
+    validation_share: Share = 0.05
+    """Share of each job's episodes that is held out."""
+    save_every: Count = 1000
+    """Steps between checkpoints; each also evaluates the loss on the held-out episodes."""
+    kept_checkpoints: Count = 3
+    """How many checkpoints stay."""
+    eval_jobs_config: Path | None = None
+    """Job file to evaluate checkpoints with, on all ranks; its GR00T policies get the checkpoint as model_path."""
+    eval_every: Count | None = None
+    """Steps between evaluations, a multiple of --save_every; by default as many. There is one at the end too."""
+    log_every: Count = 50
+    """Steps between lines of the log."""
+    include_failures: bool = False
+    """Also learn from episodes that did not succeed."""
+    resume: bool = False
+    """Resume from the newest checkpoint of --output_dir."""
+    device: str | None = None
+    """Device for training: cpu, cuda or cuda:<index>. By default a GPU of each rank's own if there is one."""
+    torch_threads: Count = 1
+    """Torch threads of this rank."""
+    process_group: Literal["auto", "nccl", "gloo"] = "auto"
+    """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
+
+    def training_settings(self) -> TrainingSettings:
+        """Return the settings that determine how the weights change."""
+        return TrainingSettings(
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainingSettings)}
+        )
+
+    def what_must_stay(self, world_size: int) -> dict[str, Any]:
+        """Return the settings that must be the same when a run is resumed."""
+        return {
+            **dataclasses.asdict(self.training_settings()),
+            "dataset": list(self.dataset),
+            "base_model_path": None if self.base_model_path is None else str(self.base_model_path),
+            "policy_config_yaml_path": str(self.policy_config_yaml_path),
+            "validation_share": self.validation_share,
+            "include_failures": self.include_failures,
+            "world_size": world_size,
+            "torch": torch.__version__,
+        }
+
+    def schedule(self) -> Schedule:
+        """Return after which steps the run saves, evaluates and ends."""
+        return Schedule(
+            max_steps=self.max_steps,
+            save_every=self.save_every,
+            evaluate_every=self.eval_every or self.save_every,
+        )
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        problems = wrong_numbers(self)
+        if self.eval_every is not None and self.eval_jobs_config is None:
+            problems.append(Problem("needs --eval_jobs_config: the jobs to evaluate with", key="--eval_every"))
+        if self.eval_every is not None and self.save_every > 0 and self.eval_every % self.save_every:
+            message = f"must be a multiple of --save_every {self.save_every}, got {self.eval_every}"
+            problems.append(Problem(message, key="--eval_every"))
+        if problems:
+            raise ConfigError(problems)
+
+
+# Build the model for a training run, with random weights or those of a checkpoint.
+
+LANGUAGE_KEY = "annotation.human.task_description"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewModel:
+    """A model before its first step.
+
+    Attributes:
+        model: The model.
+        processor: Its processor, with the statistics of the demonstrations, or of the base model's for a known robot.
+        embodiment_tag: The robot that is trained.
+    """
+
+    model: Gr00tSmall
+    processor: Gr00tSmallProcessor
+    embodiment_tag: str
+
+
+def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> ModelInterface:
+    """Return the inputs and outputs of a new model for a YAML file.
+
+    Raises:
+        ConfigError: If the file leaves them to a checkpoint, which does not exist yet.
+    """
+    problems = []
+    if files.policy is None:
+        problems.append(Problem("is missing; a new model needs to know its joints", key="policy_joints_config_path"))
+    if config.target_image_size[0] != config.target_image_size[1]:
+        problems.append(Problem("a new model's pictures are square", key="target_image_size"))
+    if problems or files.policy is None:
+        raise ConfigError(problems)
+    return ModelInterface(
+        video_keys=tuple(config.cameras),
+        state_keys=tuple(files.policy.state),
+        action_keys=tuple(files.policy.action),
+        language_keys=(LANGUAGE_KEY,),
+        horizon=config.action_horizon,
+    )
+
+
+def wire_recordings(
+    demonstrations: Sequence[Demonstration],
+    interface: ModelInterface,
+    config: Gr00tClosedloopPolicyConfig,
+    files: JointFiles,
+    *,
+    file: str,
+    steps: RecordedSteps,
+) -> Wiring:
+    """Return where the model's inputs and outputs are in recordings, which must all have the same layout.
+
+    Raises:
+        ConfigError: If a recording lacks something, or two differ in what they hold.
+    """
+    found: dict[object, RecordedSpaces] = {}
+    for recording in {demonstration.file: demonstration for demonstration in demonstrations}.values():
+        found[recording.file] = recorded_spaces(recording, steps)
+    wirings = {path: wired(spaces, interface, config, files, file=file) for path, spaces in found.items()}
+    (first, wiring), *others = wirings.items()
+    for path, other in others:
+        if (other, found[path].action_spec.shape) != (wiring, found[first].action_spec.shape):
+            raise ConfigError(Problem(f"{first} and {path} hold different robots or cameras", key="--dataset"))
+    return wiring
+
+
+def new_model(
+    data: DemonstrationSteps,
+    demonstrations: Sequence[Demonstration],
+    interface: ModelInterface,
+    config: Gr00tClosedloopPolicyConfig,
+    *,
+    seed: int,
+    sizes: Mapping[str, Any] | None = None,
+) -> NewModel:
+    """Return an untrained model that fits the demonstrations.
+
+    Args:
+        data: Every control step to learn from; its statistics are kept in the checkpoint.
+        demonstrations: The episodes, for their instructions.
+        interface: What the model takes and gives.
+        config: The policy's YAML file.
+        seed: Of the weights.
+        sizes: Sizes of the model that differ from the defaults, such as ``hidden_size``.
+    """
+    model, processor = build_small_model(
+        {config.embodiment_tag: (_modalities(interface), _statistics(data))},
+        instructions=sorted({demonstration.instruction for demonstration in demonstrations}),
+        image_size=config.target_image_size[0],
+        seed=seed,
+        sizes=sizes,
+    )
+    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
+
+
+def based_on(
+    base_model_path: Path,
+    data: DemonstrationSteps,
+    interface: ModelInterface,
+    config: Gr00tClosedloopPolicyConfig,
+    *,
+    seed: int,
+) -> NewModel:
+    """Return a checkpoint's model; the robot of the YAML file is added if the model does not know it.
+
+    A known robot keeps the statistics of its states and actions.
+
+    Args:
+        base_model_path: Directory of the checkpoint.
+        data: Every control step to learn from, for the statistics of a robot that is added.
+        interface: What the model takes and gives.
+        config: The policy's YAML file.
+        seed: Of the weights of a robot that is added.
+
+    Raises:
+        ConfigError: If there is no such checkpoint, or it knows another robot under the same tag.
+    """
+    try:
+        model, processor = add_embodiment(
+            load_model(base_model_path, device="cpu", dtype=torch.float32),
+            load_processor(base_model_path),
+            config.embodiment_tag,
+            _modalities(interface),
+            _statistics(data),
+            seed=seed,
+        )
+    except Gr00tError as error:
+        raise ConfigError(Problem(str(error), key="--base_model_path")) from error
+    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
+
+
+def _modalities(interface: ModelInterface) -> dict[str, ModalityConfig]:
+    return {
+        "video": ModalityConfig(delta_indices=[0], modality_keys=list(interface.video_keys)),
+        "state": ModalityConfig(delta_indices=[0], modality_keys=list(interface.state_keys)),
+        "action": ModalityConfig(
+            delta_indices=list(range(interface.horizon)), modality_keys=list(interface.action_keys)
+        ),
+        "language": ModalityConfig(delta_indices=[0], modality_keys=list(interface.language_keys)),
+    }
+
+
+def _statistics(data: DemonstrationSteps) -> dict[str, dict[str, KeyStatistics]]:
+    return {
+        "state": {key: compute_statistics(values) for key, values in data.states().items()},
+        "action": {key: compute_statistics(values) for key, values in data.actions().items()},
+    }
+
+
+# Run one rank's part of a GR00T training, from recordings to checkpoints.
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 

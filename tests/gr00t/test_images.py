@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena_gr00t.images import fitted_size, resized_with_padding
+from isaaclab_arena_gr00t.observations import fitted_size, resized_with_padding
 
 
 def pictures(height: int, width: int) -> torch.Tensor:

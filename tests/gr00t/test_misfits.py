@@ -10,7 +10,7 @@ import pytest
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena_gr00t.checkpoints import stated_embodiments
+from isaaclab_arena_gr00t.config import stated_embodiments
 from tests.end_to_end.launching import ROOT
 from tests.gr00t.panda_checkpoint import HORIZON, POLICY, write_panda_yaml
 

@@ -10,10 +10,8 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
-from isaaclab_arena_gr00t.joint_files import JointFiles, PolicyJoints
-from isaaclab_arena_gr00t.modality import Modality, ModelInterface, model_interface
-from isaaclab_arena_gr00t.observations import pictures
-from isaaclab_arena_gr00t.wiring import Wiring, wired
+from isaaclab_arena_gr00t.joints import JointFiles, Modality, ModelInterface, PolicyJoints, model_interface
+from isaaclab_arena_gr00t.observations import Wiring, pictures, wired
 from tests.environments.building import build
 from tests.gr00t.fakes import (
     ACTION,
@@ -277,7 +275,7 @@ def test_a_model_without_a_state_needs_none():
 
 def test_the_panda_of_this_program_has_what_its_files_say():
     from isaaclab_arena_gr00t.config import read_policy_config  # noqa: PLC0415
-    from isaaclab_arena_gr00t.joint_files import read_joint_order, read_policy_joints  # noqa: PLC0415
+    from isaaclab_arena_gr00t.joints import read_joint_order, read_policy_joints  # noqa: PLC0415
     from tests.gr00t.panda_checkpoint import CONFIGS  # noqa: PLC0415
 
     config = read_policy_config(CONFIGS / "panda_closedloop.yaml")

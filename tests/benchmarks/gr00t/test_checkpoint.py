@@ -1,8 +1,7 @@
 from pathlib import Path
 
 from benchmarks.gr00t.checkpoint import PANDA_YAML
-from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
-from isaaclab_arena_gr00t.config import read_policy_config
+from isaaclab_arena_gr00t.config import checkpoint_problems, read_policy_config
 
 
 def test_the_yaml_file_is_the_pandas_with_another_checkpoint(yaml, model_path):

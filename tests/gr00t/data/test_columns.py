@@ -1,6 +1,6 @@
 import numpy as np
 
-from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
+from isaaclab_arena_gr00t.data.features import Column, whole_arrays
 
 JOINTS = np.arange(14, dtype=np.float32).reshape(2, 7)
 FINGERS = np.array([[70, 71], [72, 73]], np.float32)

@@ -22,7 +22,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg, actions_in
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
+from isaaclab_arena_gr00t.remote.openpi import pack, unpack
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog
 from tests.gr00t.fakes import LimbEnvironment

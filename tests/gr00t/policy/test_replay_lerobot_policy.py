@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena_gr00t.policy.replay_lerobot_policy import ReplayLerobotPolicy
 from tests.fakes_environment import ScriptedEnvironment

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
+from isaaclab_arena_gr00t.policy.closedloop import EnsembledChunks
 
 LENGTH = 4
 

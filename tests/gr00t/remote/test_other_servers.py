@@ -9,13 +9,11 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.contract import ServerAddress, Wire
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.openpi import OpenpiWire
+from isaaclab_arena_gr00t.remote.openpi import OpenpiWire, pack
 from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
-from isaaclab_arena_gr00t.remote.wire.contract import Wire
-from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack
 from tests.gr00t.policy.model_servers import Model, serving
 from tests.gr00t.servers import NetworkPolicy
 from tests.gr00t.servers import serving as serving_gr00t

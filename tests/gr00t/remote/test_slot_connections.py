@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena_gr00t.remote.address import ServerAddress
-from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.slot_connections import SlotConnections
-from isaaclab_arena_gr00t.remote.wire.contract import Wire
+from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError, SlotConnections
+from isaaclab_arena_gr00t.remote.contract import ServerAddress, Wire
 
 
 class SlowServer:

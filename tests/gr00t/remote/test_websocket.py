@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosedError, InvalidMessage, ProtocolError, WebSocketException
 from websockets.sync import client
 
-from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote.contract import ServerAddress
 from isaaclab_arena_gr00t.remote.websocket import Websocket
 from isaaclab_arena_gr00t.remote.wire.messages import WireError
 

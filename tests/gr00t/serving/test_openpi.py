@@ -15,11 +15,10 @@ from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
+from isaaclab_arena_gr00t.remote.openpi import pack, unpack
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
-from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
-from isaaclab_arena_gr00t.serving.listening import ListenOptions
 from isaaclab_arena_gr00t.serving.openpi import OpenpiTalks
-from isaaclab_arena_gr00t.serving.websocket_server import WebsocketServer
+from isaaclab_arena_gr00t.serving.websocket_server import ListenOptions, WebsocketServer
 from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena_gr00t.serving.options import ServeOptions, served_job
+from isaaclab_arena_gr00t.serving.serve import ServeOptions, served_job
 
 JOB = {"policy_type": "zero_action", "arena_env_args": {"environment": "reach"}, "seed": 5}
 

@@ -5,6 +5,7 @@ import pytest
 
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.storage.recordings import RecordedSteps
+from isaaclab_arena_gr00t.observations import Wiring
 from isaaclab_arena_gr00t.training.demonstrations import (
     Demonstration,
     DemonstrationSteps,
@@ -12,7 +13,6 @@ from isaaclab_arena_gr00t.training.demonstrations import (
     recorded_spaces,
     split,
 )
-from isaaclab_arena_gr00t.wiring import Wiring
 from tests.gr00t.data.recordings import record
 from tests.gr00t.training.demonstrations import SIZE, recording, write_recordings
 from tests.growth import in_time

@@ -16,8 +16,8 @@ from gr00t.model.checkpoint import load_processor
 from safetensors.torch import load_file
 
 from isaaclab_arena.cli.main import main as isaaclab_arena
-from isaaclab_arena_gr00t.training.checkpoints import read_state
 from isaaclab_arena_gr00t.training.finetune import main
+from isaaclab_arena_gr00t.training.trainer import read_state
 from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, start, write_jobs
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena_gr00t.training.sampling import augmentation_generator, batch_numbers, noise_generator
+from isaaclab_arena_gr00t.training.trainer import augmentation_generator, batch_numbers, noise_generator
 
 
 def numbers(step: int, *, rank: int = 0, world_size: int = 1, batch_size: int = 4, seed: int = 0) -> np.ndarray:

@@ -10,8 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena_gr00t.data.files.parquet_pages import ColumnChunk, largest_page
-from isaaclab_arena_gr00t.data.files.tables import TableExtent, read_columns, read_rows
+from isaaclab_arena_gr00t.data.tables import ColumnChunk, TableExtent, largest_page, read_columns, read_rows
 
 
 def chunk_of(column: parquet.ColumnChunkMetaData) -> ColumnChunk:

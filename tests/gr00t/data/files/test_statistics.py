@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena_gr00t.data.files.statistics import (
+from isaaclab_arena_gr00t.data.tables import (
     QUANTILES,
     ColumnSpool,
     array_statistics,

@@ -9,8 +9,9 @@ from gr00t.data.types import ModalityConfig
 from gr00t.policy.wire import arrays as their_arrays
 from gr00t.policy.wire import gr00t_wire as their_wire
 
-from isaaclab_arena_gr00t.modality import StatedModality
-from isaaclab_arena_gr00t.remote.wire import gr00t_wire, openpi_wire
+from isaaclab_arena_gr00t.joints import StatedModality
+from isaaclab_arena_gr00t.remote import openpi as openpi_wire
+from isaaclab_arena_gr00t.remote.wire import gr00t_wire
 from isaaclab_arena_gr00t.remote.wire.arrays import ArrayFormat
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 

@@ -19,10 +19,11 @@ from gr00t.policy.wire.messages import WireLimits as TheirWireLimits
 
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote import openpi as openpi_wire
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.contract import ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tWire
-from isaaclab_arena_gr00t.remote.wire import gr00t_wire, openpi_wire
+from isaaclab_arena_gr00t.remote.wire import gr00t_wire
 from isaaclab_arena_gr00t.remote.wire import zmtp as our_zmtp
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving

@@ -1,10 +1,11 @@
-"""Read and write the tables of a dataset: Parquet files, one row per control step or per episode."""
+"""The tables of a LeRobot dataset: Parquet files, their pages and their statistics."""
 
+import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,265 @@ from pyarrow import parquet
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_error
-from isaaclab_arena_gr00t.data.files.layout import MEGABYTE, FileSizes, of_number
-from isaaclab_arena_gr00t.data.files.parquet_pages import MAX_PAGE_BYTES, ColumnChunk, largest_page
+from isaaclab_arena_gr00t.data.layout import MEGABYTE, FileSizes, of_number
+
+# Read the decompressed sizes of a Parquet file's pages from their headers, before decompressing anything.
+#
+# A column of a row group is a chain of pages. Each page begins with a header in Thrift's compact protocol, with its
+# compressed and decompressed sizes. Readers allocate buffers of these sizes, whatever the file states for the column
+# as a whole.
+
+MAX_PAGE_BYTES = 64 << 20
+"""Writers begin a new page after about a megabyte; a row of a column has at most half a megabyte."""
+
+_MAX_HEADER_BYTES = 64 << 10
+_MAX_PAGES = 1 << 16
+_MAX_DEPTH = 8
+_MAX_VARINT_BYTES = 10
+_UNFOLDED_BYTES, _STORED_BYTES = 2, 3
+_STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(14)
+_FIXED_BYTES = {_BYTE: 1, _DOUBLE: 8, _UUID: 16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnChunk:
+    """The location of a column's pages in a file.
+
+    Attributes:
+        start: Where the first one begins.
+        num_bytes: Size of all pages together, with their headers.
+    """
+
+    start: int
+    num_bytes: int
+
+
+def largest_page(file: BinaryIO, chunk: ColumnChunk) -> int:
+    """Return the decompressed size of the largest page of a column [bytes].
+
+    Args:
+        file: The Parquet file, as bytes.
+        chunk: Location of the column's pages.
+
+    Raises:
+        ValueError: If it is not a chain of pages within the file.
+    """
+    size = file.seek(0, 2)
+    position, end = chunk.start, chunk.start + chunk.num_bytes
+    if not 0 <= position <= end <= size:
+        raise ValueError("a column lies outside of the file")
+    largest = 0
+    for _ in range(_MAX_PAGES):
+        if position == end:
+            return largest
+        file.seek(position)
+        header = _Header(file.read(min(_MAX_HEADER_BYTES, end - position)))
+        unfolded, stored = header.sizes()
+        if unfolded < 0 or stored < 0 or position + header.num_bytes + stored > end:
+            raise ValueError("a page lies outside of its column")
+        largest = max(largest, unfolded)
+        position += header.num_bytes + stored
+    raise ValueError(f"a column has more than {_MAX_PAGES} pages")
+
+
+class _Header:
+    """The header of a page.
+
+    Args:
+        content: Bytes that begin with it.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.num_bytes = 0
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the decompressed and the compressed size of the page; the last value of a repeated field counts.
+
+        Raises:
+            ValueError: If it is not a header.
+        """
+        found: dict[int, int] = {}
+        try:
+            number = 0
+            while (kind := (byte := self._byte()) & 0xF) != _STOP:
+                number = number + (byte >> 4) if byte >> 4 else self._whole_number()
+                if kind == _I32:
+                    found[number] = self._whole_number()
+                else:
+                    self._skip(kind, _MAX_DEPTH)
+            return found[_UNFOLDED_BYTES], found[_STORED_BYTES]
+        except (IndexError, KeyError) as error:
+            raise ValueError("a page has no header that says how large it is") from error
+
+    def _byte(self) -> int:
+        byte = self._content[self.num_bytes]
+        self.num_bytes += 1
+        return byte
+
+    def _varint(self) -> int:
+        value = 0
+        for position in range(_MAX_VARINT_BYTES):
+            byte = self._byte()
+            value |= (byte & 0x7F) << (7 * position)
+            if byte < 0x80:
+                return value
+        raise ValueError("a number in the header of a page does not end")
+
+    def _whole_number(self) -> int:
+        # Readers keep only 32 bits of the value.
+        value = self._varint() & 0xFFFFFFFF
+        return (value >> 1) ^ -(value & 1)
+
+    def _skip(self, kind: int, depth: int) -> None:
+        if depth == 0:
+            raise ValueError("the header of a page is nested too deep")
+        if kind in _FIXED_BYTES:
+            self.num_bytes += _FIXED_BYTES[kind]
+        elif kind in (_I16, _I32, _I64):
+            self._varint()
+        elif kind == _BINARY:
+            length = self._varint()
+            self.num_bytes += length
+        elif kind in (_LIST, _SET):
+            byte = self._byte()
+            self._skip_elements(byte >> 4 if byte >> 4 != 0xF else self._varint(), (byte & 0xF,), depth)
+        elif kind == _MAP:
+            count = self._varint()
+            kinds = self._byte() if count else 0
+            self._skip_elements(count, (kinds >> 4, kinds & 0xF), depth)
+        elif kind == _STRUCT:
+            self._skip_struct(depth)
+        elif kind not in (_TRUE, _FALSE):
+            raise ValueError("the header of a page holds what no header holds")
+
+    def _skip_struct(self, depth: int) -> None:
+        while (field := self._byte()) & 0xF != _STOP:
+            if not field >> 4:
+                self._varint()
+            self._skip(field & 0xF, depth - 1)
+
+    def _skip_elements(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
+        for _ in range(count):
+            for kind in kinds:
+                if kind in (_TRUE, _FALSE):
+                    self._byte()
+                else:
+                    self._skip(kind, depth - 1)
+                if self.num_bytes > len(self._content):
+                    raise ValueError("the header of a page is cut off")
+
+
+# Compute exact statistics of a dataset's columns, for any number of control steps.
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+
+Statistics: TypeAlias = Mapping[str, np.ndarray]
+"""``min``, ``max``, ``mean``, ``std`` and the `QUANTILES`, each of one shape, and ``count`` of shape (1,)."""
+
+
+class ColumnSpool:
+    """All values of one column, kept on disk, because quantiles need all of them.
+
+    Args:
+        directory: Directory for the temporary file, which is always removed.
+        size: Numbers per control step.
+    """
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed in `finish`
+        self._size = size
+
+    def append(self, values: np.ndarray) -> None:
+        """Add control steps. Shape: (n, size)."""
+        self._file.write(np.ascontiguousarray(values, dtype=np.float64).data)
+
+    def finish(self) -> Statistics:
+        """Return the statistics of all added control steps, at least one, and remove them."""
+        self._file.flush()
+        values = np.memmap(self._file, np.float64, "r").reshape(-1, self._size)
+        # Only one number of all control steps is in memory at a time.
+        columns = [array_statistics(values[:, place : place + 1]) for place in range(self._size)]
+        del values
+        self._file.close()
+        joined = {name: np.concatenate([column[name] for column in columns]) for name in columns[0] if name != "count"}
+        return joined | {"count": columns[0]["count"]}
+
+
+def array_statistics(values: np.ndarray) -> Statistics:
+    """Return the statistics of every column of an array.
+
+    Args:
+        values: Shape: (num_steps, size), at least one step.
+
+    Returns:
+        Shape of each: (size,).
+    """
+    samples = np.array(values, dtype=np.float64)
+    quantiles = np.quantile(samples, list(QUANTILES.values()), axis=0)
+    return {
+        "min": samples.min(axis=0),
+        "max": samples.max(axis=0),
+        "mean": samples.mean(axis=0),
+        "std": samples.std(axis=0),
+        "count": np.array([len(samples)]),
+        **dict(zip(QUANTILES, quantiles, strict=True)),
+    }
+
+
+def intensity_counts(frames: np.ndarray) -> np.ndarray:
+    """Return how often each intensity occurs in each channel.
+
+    Args:
+        frames: Shape: (n, height, width, channels), uint8.
+
+    Returns:
+        Shape: (channels, 256).
+    """
+    return np.stack(
+        [np.bincount(frames[..., channel].reshape(-1), minlength=256) for channel in range(frames.shape[-1])]
+    )
+
+
+def picture_statistics(counts: np.ndarray, num_frames: int) -> Statistics:
+    """Return LeRobot's statistics of pictures, with intensities from 0 to 1.
+
+    Args:
+        counts: From `intensity_counts`, or the sum of several.
+        num_frames: Number of pictures.
+
+    Returns:
+        Shape of each: (channels, 1, 1).
+    """
+    channels = [_of_counts(channel) for channel in counts]
+    joined = {name: np.array([each[name] for each in channels]).reshape(-1, 1, 1) / 255 for name in channels[0]}
+    return joined | {"count": np.array([num_frames])}
+
+
+def _of_counts(counts: np.ndarray) -> dict[str, float]:
+    levels = np.arange(256, dtype=np.float64)
+    total = int(counts.sum())
+    mean = float(counts @ levels / total)
+    found = np.flatnonzero(counts)
+    return {
+        "min": float(found[0]),
+        "max": float(found[-1]),
+        "mean": mean,
+        "std": float(np.sqrt(counts @ (levels - mean) ** 2 / total)),
+        **{name: _quantile(counts, total, share) for name, share in QUANTILES.items()},
+    }
+
+
+def _quantile(counts: np.ndarray, total: int, share: float) -> float:
+    """Return the same as `numpy.quantile`, for values that are given by their counts."""
+    position = share * (total - 1)
+    below = int(np.floor(position))
+    ends = np.cumsum(counts)
+    low, high = (int(np.searchsorted(ends, rank, side="right")) for rank in (below, min(below + 1, total - 1)))
+    return low + (high - low) * (position - below)
+
+
+# Read and write the tables of a dataset: Parquet files, one row per control step or per episode.
 
 _VALUES_AT_ONCE = 1 << 21
 _MAX_ROWS_AT_ONCE = 65_536

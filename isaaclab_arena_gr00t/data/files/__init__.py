@@ -1,1 +1,0 @@
-"""Read and write the files of a LeRobot dataset: tables, videos, statistics."""
