@@ -14,7 +14,7 @@ class Chapter:
         title: Its heading.
         says: What the reader finds there, in a sentence.
         face: Dotted name of the module that programs import, without the package; empty for the package itself.
-        modules: Dotted names of further modules that the page shows, without the package.
+        modules: Dotted names of what the page shows besides, modules or objects, without the package.
     """
 
     title: str
@@ -28,7 +28,7 @@ CHAPTERS = {
         "From a Python program",
         "What `import isaaclab_arena` offers, and its exceptions.",
         "",
-        ("api.arguments",),
+        ("api.evaluating.PolicyLike", "api.evaluating.JobFileKeywords", "api.evaluating.JobKeywords"),
     ),
     "policies": Chapter("Policies", "What a policy of yours implements, declares and may use.", "policies"),
     "tasks": Chapter("Tasks", "The parts that a task on a table or on a floor is made of.", "tasks"),

@@ -269,4 +269,4 @@ def test_no_other_place_has_a_rule_of_its_own():
         path for package in ("isaaclab_arena", "isaaclab_arena_gr00t") for path in (ROOT / package).rglob("*.py")
     ]
     having = [path.name for path in sources if re.search(r"expanduser|expandvars", path.read_text(encoding="utf-8"))]
-    assert having == ["given_paths.py"]
+    assert having == ["paths.py"]

@@ -33,7 +33,7 @@ AIM = 1.05
 
 TEXT = """\
 Ranks are simulated, so the machine does not matter; who takes what is decided by the functions that real ranks decide
-with (`pieces.py` and `cost.py` in `evaluation/scheduling/`), as in [makespan.md](makespan.md).
+with (`evaluation/claims.py`), as in [makespan.md](makespan.md).
 
 - **Jobs.** 40, two to an environment. Their numbers of episodes are log-normal (sigma 0.7), and so are their lengths
   (sigma 0.5 from job to job, 0.3 within a job). Episodes run one after the other on a rank.

@@ -28,7 +28,7 @@ frame #0: c10::Error::Error + 0x96"""
 
 RANK = f"""
     import sys, time, torch, torch.distributed as dist
-    from isaaclab_arena.distributed import process_group
+    from isaaclab_arena.distributed import ranks as process_group
     from isaaclab_arena.distributed.context import DistributedContext
     from isaaclab_arena.errors import ArenaError
     from isaaclab_arena.logs import set_up_console_logging

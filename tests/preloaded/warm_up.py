@@ -25,13 +25,13 @@ _PRELOADED = (
     "tyro.constructors._struct_spec_ml_collections", "tyro.constructors._struct_spec_msgspec",
     "tyro.constructors._struct_spec_pydantic",
 )  # fmt: skip
-_READ_FROM_JSON = {
-    "isaaclab_arena.storage.run_plan": "Attempt",
-    "isaaclab_arena.storage.commits": "CommitLine",
-    "isaaclab_arena.storage.commits": "JobReport",
-    "isaaclab_arena.storage.run_plan": "RunPlan",
-    "isaaclab_arena.storage.recorded_episode": "Contents",
-}
+_READ_FROM_JSON = (
+    ("isaaclab_arena.storage.run_plan", "Attempt"),
+    ("isaaclab_arena.storage.commits", "CommitLine"),
+    ("isaaclab_arena.storage.commits", "JobReport"),
+    ("isaaclab_arena.storage.run_plan", "RunPlan"),
+    ("isaaclab_arena.storage.contents", "Contents"),
+)
 
 
 def warm_up() -> None:
@@ -42,7 +42,7 @@ def warm_up() -> None:
         with suppress(ModuleNotFoundError) if "._" in name else nullcontext():
             importlib.import_module(name)
     adapter = importlib.import_module("isaaclab_arena.storage.json_values").adapter
-    for module, name in _READ_FROM_JSON.items():
+    for module, name in _READ_FROM_JSON:
         adapter(vars(sys.modules[module])[name])
     # Every run ends with a page, whose templates take longer to compile than to fill in.
     environment = importlib.import_module("isaaclab_arena.report.writing")._environment()

@@ -16,7 +16,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.storage.atomic import write_text
 
-SKELETONS = Path(__file__).parents[3] / "assets" / "skeletons"
+SKELETONS = Path(__file__).parents[2] / "assets" / "skeletons"
 """One directory for each kind; in names of files and in texts ``my_name`` stands for the name."""
 
 _TEMPLATE_SUFFIX = ".txt"

@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import write_text
 
-PACKAGES = Path(__file__).parents[4]
+PACKAGES = Path(__file__).parents[3]
 """Where this package and what is installed with it are."""
 STARTER = PACKAGES / "isaaclab_arena" / "assets" / "starter"
 """What is written: the job files of the project, beside the models that they name."""
