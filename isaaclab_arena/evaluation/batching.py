@@ -26,91 +26,76 @@ from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
 from isaaclab_arena.storage.run_plan import SettledBatch, read_settled, settle
 from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, ended, env_ids_of, shown_in
 
-# Another policy, of which a subclass changes when and about what it is asked.
+# Wrap a policy. A subclass changes the calls for actions: their time, their batch, their observations.
 
 
 class PolicyWrapper(PolicyBase[None]):
-    """Passes on everything but the question for an action, which a subclass defines.
-
-    Args:
-        policy: The other policy.
-
-    Attributes:
-        asked: The other policy.
-    """
+    """Delegates everything to another policy, `asked`, except `get_action`, which a subclass defines."""
 
     def __init__(self, policy: PolicyBase) -> None:
         super().__init__()
         self.asked = policy
 
     def finished(self) -> torch.Tensor | None:
-        """Return which env slots have finished, None for none. Shape: (num_envs,), bool."""
+        """Return the mask of finished env slots, None for none. Shape: (num_envs,), bool."""
         return self.asked.finished()
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Tell the other policy of the episodes that begin."""
+        """Pass the episodes that begin to the wrapped policy."""
         self.asked.start_episodes(env, starts)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Tell the other policy of the episodes that have ended."""
+        """Pass the env slots whose episodes have ended to the wrapped policy."""
         self.asked.end_episodes(env, env_ids)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Reset the other policy for the named env slots."""
+        """Reset the wrapped policy in `env_ids`; None for all env slots."""
         self.asked.reset(env_ids)
 
     def set_task_description(self, task_description: str | None) -> str | None:
-        """Give the other policy its instruction, and return the one that it will follow."""
+        """Set the instruction of the wrapped policy, and return the one that it follows."""
         return self.asked.set_task_description(task_description)
 
     def has_length(self) -> bool:
-        """Whether the other policy determines the length of a run."""
+        """Whether the wrapped policy determines the length of a run."""
         return self.asked.has_length()
 
     def length(self) -> int | None:
-        """What the other policy says."""
+        """Return the wrapped policy's number of control steps, None if it has none."""
         return self.asked.length()
 
     def num_episodes(self) -> int | None:
-        """What the other policy says."""
+        """Return the wrapped policy's number of episodes, None if it has none."""
         return self.asked.num_episodes()
 
     @property
     def is_remote(self) -> bool:
-        """Whether the other policy's network runs in another process."""
+        """Whether the wrapped policy's network runs in another process."""
         return self.asked.is_remote
 
     def stated_model(self) -> str | None:
-        """The description of its model by the other policy's server."""
+        """Return the description of the model by the wrapped policy's server, None if there is none."""
         return stated_model(self.asked)
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether the other policy can play an episode."""
+        """Whether the wrapped policy can play an episode."""
         return self.asked.can_play(episode_index)
 
     def close(self) -> None:
-        """Close the other policy."""
+        """Close the wrapped policy."""
         self.asked.close()
 
 
-# Ask a policy on batches of one fixed size, for any number of env slots.
+# Call a policy on batches of one fixed size, for any number of env slots.
 #
-# The last digits of a network's answer for an env slot change with the size of the batch, which is enough to change a
-# success. With the right batch size they do not depend on the place in the batch or on its other entries. Which sizes
-# are right differs between machines; `settling` finds out. A policy that is always asked on a batch of that size
-# gives an episode the same bits for any ``num_envs``.
+# The last digits of a network's action for an env slot change with the batch size, which is enough to change a success.
+# With the right batch size they depend neither on the place in the batch nor on its other rows. The right sizes differ
+# between machines; `asked_policies` finds one. A policy that is always called on a batch of that size gives an episode
+# the same bits for any ``num_envs``.
 
 
 def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
-    """Refuse a batch that cannot hold the env slots of a job.
-
-    Args:
-        policy_batch: Size of the batch that the policy is asked on.
-        num_envs: Env slots of the job.
-
-    Raises:
-        ConfigError: If the batch is too small.
-    """
+    """Raise `ConfigError` if a job's `num_envs` env slots do not fit into the batch."""
     if policy_batch < num_envs:
         raise ConfigError(
             f"{num_envs} env slots do not fit into --policy_batch {policy_batch}, on which --deterministic asks the "
@@ -119,69 +104,44 @@ def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
 
 
 def batch_of(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
-    """Return the batch size for a policy.
-
-    Args:
-        policy_class: Its class.
-        policy_batch: Fixed batch size, None for the number of env slots.
-        num_envs: Number of env slots.
-    """
+    """Return `num_envs` if `policy_batch` is None or the policy class is batch-invariant, else `policy_batch`."""
     return num_envs if policy_batch is None or policy_class.traits.batch_invariant else policy_batch
 
 
 def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
-    """Return a policy that is asked on batches of one size; it is the policy itself if that is not needed.
-
-    Args:
-        policy: The policy.
-        policy_batch: Size of the batch, None for the number of env slots.
-    """
+    """Wrap a policy in `FixedBatchPolicy`. Return it unchanged if `policy_batch` is None or it is batch-invariant."""
     if policy_batch is None or policy.traits.batch_invariant:
         return policy
     return FixedBatchPolicy(policy, policy_batch)
 
 
 class FixedBatchPolicy(PolicyWrapper):
-    """Asks another policy on batches of one size: first the env slots of the environment, then slots at rest.
-
-    The other policy sees an environment of that size. In the slots beyond the real ones no episode ever starts, and all
-    observations there are zero.
-
-    Args:
-        policy: The policy.
-        policy_batch: Size of each batch; at least the environment's number of env slots.
-    """
+    """Calls a policy on batches of one size (at least num_envs): the env slots of the environment, then padding."""
 
     def __init__(self, policy: PolicyBase, policy_batch: int) -> None:
         super().__init__(policy)
         self._policy_batch = policy_batch
+        # The other policy sees an environment of `policy_batch` env slots. In the padding no episode ever starts, and
+        # all observations are zero.
         self._view: WideView | None = None
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the actions of the real env slots. Shape: (num_envs, action_dim).
-
-        Raises:
-            PolicyError: If the other policy's answer does not fit the batch.
-        """
+        """Return the real env slots' actions (num_envs, action_dim). `PolicyError` if they do not fit the batch."""
         view = self.view_of(env)
         action = self.asked.get_action(view, self.seen(env, observation))
         if view.num_envs == view.num_real:
-            # Nothing is padded, and the loop checks the answer itself.
+            # Without padding the evaluation loop checks the action itself.
             return action
-        # The loop checks the values, because it knows which env slots run.
+        # The evaluation loop checks the values, because it knows which env slots run.
         return checked_action(action, view)[: env.num_envs]
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the real env slots at whose pictures the other policy looks, None for all."""
+        """Return the real env slots whose pictures the other policy needs, None for all."""
         wanted = announced_pictures(self.asked, self.view_of(env), starting)
         return None if wanted is None else [env_id for env_id in wanted if env_id < env.num_envs]
 
     def finished(self) -> torch.Tensor | None:
-        """Return which real env slots have finished. Shape: (num_envs,), bool.
-
-        Raises:
-            PolicyError: If the other policy's answer does not fit the batch.
-        """
+        """Return the mask (num_envs,) of finished real env slots, None for none. `PolicyError` on a misfit."""
         finished = self.asked.finished()
         if self._view is None or finished is None:
             return finished
@@ -189,22 +149,22 @@ class FixedBatchPolicy(PolicyWrapper):
         return None if checked is None else checked[: self._view.num_real]
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Tell the other policy of the episodes that begin."""
+        """Pass the episodes that begin to the other policy, with the padded view of the environment."""
         self.asked.start_episodes(self.view_of(env), starts)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Tell the other policy of the episodes that have ended."""
+        """Pass the env slots whose episodes have ended to the other policy, with the padded view of the environment."""
         self.asked.end_episodes(self.view_of(env), env_ids)
 
     def seen(self, env: Environment, observation: Observation) -> Observation:
-        """Return what the other policy sees of an observation: one of the view, in contiguous memory."""
+        """Return the observation padded to the batch size, in contiguous memory."""
         view = self.view_of(env)
         if view.num_envs == view.num_real:
             return _of_one_layout(observation)
         return padded(observation, view.num_envs, reader=type(self.asked).__name__)
 
     def view_of(self, env: Environment) -> "WideView":
-        """Return what the other policy sees of an environment."""
+        """Return the padded view of an environment, the same object for the same environment."""
         # Policies compare environments by identity, so each environment has one view.
         if self._view is None or self._view.real is not env:
             self._view = WideView(env, self._policy_batch)
@@ -212,17 +172,7 @@ class FixedBatchPolicy(PolicyWrapper):
 
 
 class WideView(EnvironmentWrapper):
-    """Shows an environment with more env slots than it has, to a policy that is asked on a larger batch.
-
-    Values of env slots are padded with zeros.
-
-    Args:
-        real: The environment.
-        num_envs: Number of env slots to show.
-
-    Raises:
-        ConfigError: If the environment has more env slots than that.
-    """
+    """Shows an environment padded to `num_envs` env slots. `ConfigError` if the environment has more."""
 
     def __init__(self, real: Environment, num_envs: int) -> None:
         if num_envs < real.num_envs:
@@ -232,55 +182,37 @@ class WideView(EnvironmentWrapper):
         self.num_envs = num_envs
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Refuse, because only the loop starts episodes.
-
-        Raises:
-            PolicyError: Always.
-        """
+        """Raise `PolicyError`: only the evaluation loop starts episodes."""
         del env_ids, conditions
         raise PolicyError("a policy must not reset the environment that it acts in")
 
     def step(self, action: torch.Tensor) -> Step:
-        """Refuse, because only the loop steps.
-
-        Raises:
-            PolicyError: Always.
-        """
+        """Raise `PolicyError`: only the evaluation loop steps."""
         del action
         raise PolicyError("a policy must not step the environment that it acts in")
 
     def state(self) -> StateTree:
-        """Return the simulator's state, padded with zeros beyond the real env slots.
-
-        Raises:
-            PolicyError: If the environment shows no state.
-        """
+        """Return the simulator state, padded with zeros. `PolicyError` if the environment shows no state."""
         if not isinstance(self.real, Recordable):
             raise PolicyError("the environment that the policy acts in shows no state")
         return padded(self.real.state(), self.num_envs)
 
 
 def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested dict with all tensors contiguous; the dict itself if they already are."""
+    """Return a nested dict with all tensors contiguous; the same dict if they already are."""
     return with_leaves(tree, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
 
 
 def padded(tree: Mapping[str, Any], num_envs: int, *, reader: str = "") -> dict[str, Any]:
-    """Return a nested dict of tensors padded with zeros, in new contiguous memory.
-
-    The memory layout matters, because an operation may compute in another order on another layout.
-
-    Args:
-        tree: Nested dict of tensors, batched by env slot; other values are passed on unchanged.
-        num_envs: Number of env slots of the result.
-        reader: Who is shown pictures of some env slots, where these are not all.
-    """
+    """Return a nested dict whose tensors (n, ...) are padded with zeros to (num_envs, ...), in new memory."""
 
     def wide(part: Any) -> Any:
+        # `reader` is named in the error if the policy reads pictures that were not drawn.
         if isinstance(part, SomePictures):
             return part.padded(num_envs, reader=reader)
         if not isinstance(part, torch.Tensor):
             return part
+        # Memory is contiguous, because an operation may sum in another order on another layout.
         widened = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
         widened[: part.shape[0]] = part
         return widened
@@ -288,11 +220,11 @@ def padded(tree: Mapping[str, Any], num_envs: int, *, reader: str = "") -> dict[
     return with_leaves(tree, wide)
 
 
-# Test whether a network's answer for an env slot depends on its place in the batch or on its neighbours.
+# Test whether a network's output for an env slot depends on its place in the batch or on its neighbours.
 #
 # A matrix library may compute the end of a batch differently from its beginning, so the last digits of a network's
-# answer may depend on the place. This depends on the processor, the library and the size of every layer, so it must
-# be tested. The test shows the same examples at other places and among other examples. Pure functions.
+# output may depend on the place. The effect depends on the processor, the library and the size of every layer, so it
+# must be tested. The test shows the same examples at other places and among other examples. Pure functions.
 
 MAX_CALLS = 5
 """Largest number of calls for a batch of one size."""
@@ -304,32 +236,24 @@ answer of each step. Shape of each: (batch, ...)."""
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """One order of the examples.
+    """One order of the examples in a batch."""
 
-    Attributes:
-        examples: Index of the example at each place.
-        num_steps: Number of steps. A second one also tests what a policy remembers of the first.
-    """
-
-    examples: tuple[int, ...]
-    num_steps: int
+    examples: tuple[int, ...]  # index of the example at each place
+    num_steps: int  # a second step also tests a policy's memory of the first
 
 
 def num_examples(batch: int) -> int:
-    """Return the number of different examples in the arrangements of a batch."""
+    """Return the number of distinct examples in the arrangements of a batch."""
     return batch + (batch + 1) // 2
 
 
 def arrangements(batch: int) -> tuple[Arrangement, ...]:
-    """Return the orders in which examples are shown.
-
-    The first is the original order. The second is reversed, because the last places are those that are computed
-    differently. The third is shifted by half a batch, with every second example replaced, so that neighbours differ
-    too.
-    """
+    """Return the orders in which `answers_follow_from_examples` shows the examples."""
     forwards = tuple(range(batch))
     moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
     among_others = tuple(example if example % 2 else batch + example // 2 for example in moved_on)
+    # Reversed, because a matrix library computes the last places differently. Then shifted by half a batch with every
+    # second example replaced, so that the neighbours differ too.
     return (
         Arrangement(examples=forwards, num_steps=2),
         Arrangement(examples=forwards[::-1], num_steps=2),
@@ -338,12 +262,8 @@ def arrangements(batch: int) -> tuple[Arrangement, ...]:
 
 
 def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
-    """Return whether the answer to every example has the same bits at every place and beside all others.
-
-    Args:
-        ask: Answers a batch; called for each of `arrangements` in turn, until two answers differ.
-        batch: Size of the batch. For a batch of one nothing is asked, because there is no other place.
-    """
+    """Whether the answer to every example has the same bits at every place and beside all other examples."""
+    # A batch of one has no other place, so `ask` is not called.
     if batch == 1:
         return True
     answered: dict[tuple[int, int], bytes] = {}
@@ -356,14 +276,14 @@ def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
 
 
 def _bits(answer: torch.Tensor) -> list[bytes]:
-    """Return the bits at each place; unlike values, they tell zero from minus zero, and NaN equals itself."""
+    """Return the bytes at each place. Unlike values, they tell 0.0 from -0.0, and NaN equals itself."""
     raw = answer.detach().cpu().contiguous().flatten(1).view(torch.uint8)
     return [place.tobytes() for place in raw.numpy()]
 
 
-# Ask a policy about made-up observations, to find out whether the action of an env slot depends on other slots.
+# Probe a policy with made-up observations: does the action of an env slot depend on other slots?
 #
-# It is asked by the same calls as in the loop, so the test covers everything between observation and action:
+# The probe makes the same calls as the evaluation loop, so it covers everything between observation and action:
 # pictures, the memory of a recurrent network, noise from an episode's stream, chunks of actions.
 
 _LOG = logging.getLogger(__name__)
@@ -377,33 +297,23 @@ _HIGHEST_PIXEL, _HIGHEST_NUMBER = 255, 9
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """The outcome of asking a policy.
+    """The outcome of a probe."""
 
-    Attributes:
-        passes: Whether the answer to each example had the same bits at every place and with all neighbours.
-        error: Why the policy could not be asked, None if it could.
-    """
-
-    passes: bool
-    error: str | None = None
+    passes: bool  # same bits for each example at every place and beside all neighbours
+    error: str | None = None  # the exception of the policy, None if it answered
 
 
 def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, continues: bool = False) -> ProbeResult:
-    """Ask a policy a few times, and leave it, its streams and the process-wide generators as they were.
-
-    Args:
-        policy: The policy, between jobs, when no episode runs.
-        environment: The environment, for its observation spec. It is neither reset nor stepped.
-        batch: Number of env slots in a batch. If the environment has more, the others rest.
-        continues: Whether it is asked for chunks that go on from planned actions, which takes its network another way.
-    """
+    """Probe a policy between jobs. Restore the policy, its streams and the process-wide generators afterwards."""
     if batch == 1:
         return ProbeResult(passes=True)
     probed = (policy.with_own_memory() if isinstance(policy, SharesNetwork) else None) or policy
     try:
         with generators_kept(), torch.no_grad():
+            # Only the environment's specs are used; it is neither reset nor stepped. Its env slots beyond `batch` rest.
             view, chunked = WideView(environment, max(batch, environment.num_envs)), chunks_of(probed)
             ask = _Asking(probed, view, batch)
+            # A chunk that continues planned actions takes another path through the network.
             if continues and chunked is not None and chunked.chunk_traits().can_continue:
                 ask = _Continuing(probed, view, batch, chunked)
             return ProbeResult(passes=answers_follow_from_examples(ask, batch))
@@ -417,14 +327,14 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
 
 
 class _Asking:
-    """Asks a policy about examples in any order. Calling it is what `slot_probe.Ask` describes."""
+    """Calls a policy on examples in any order, as an `Ask`."""
 
     def __init__(self, policy: PolicyBase, view: WideView, batch: int) -> None:
         self._policy = policy
         self._view = view
         self._batch = batch
         generator = np.random.default_rng(_SEED)
-        # There are two steps, and the second differs from the first.
+        # The second step shows other observations than the first.
         size = num_examples(batch)
         self._steps = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
 
@@ -448,7 +358,7 @@ class _Asking:
 
 
 class _Continuing(_Asking):
-    """Asks for chunks that go on from made-up actions, those of one example from none, as an episode's first do."""
+    """Requests chunks that continue made-up actions. Example 0 continues none, like the first chunk of an episode."""
 
     def __init__(self, policy: PolicyBase, view: WideView, batch: int, chunked: AnswersChunks) -> None:
         super().__init__(policy, view, batch)
@@ -467,14 +377,7 @@ class _Continuing(_Asking):
 
 
 def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, device: torch.device) -> dict[str, Any]:
-    """Return made-up observations: each example has another magnitude, and pictures are noise.
-
-    Args:
-        spec: The observation spec.
-        number: Number of examples.
-        generator: Source of the numbers.
-        device: Device of the observations.
-    """
+    """Return random observations (number, ...): numbers of a different magnitude per example, noise pictures."""
     return with_leaves(spec, lambda part: _numbers(part, number, generator).to(device))
 
 
@@ -487,7 +390,7 @@ def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> to
     if not spec.dtype.is_floating_point:
         top = 1 if spec.dtype is torch.bool else _HIGHEST_PIXEL if spec.dtype is _PIXELS else _HIGHEST_NUMBER
         return torch.from_numpy(np.clip(generator.integers(0, top, shape, endpoint=True), low, high)).to(spec.dtype)
-    # There are small and large numbers, because a saturated network loses the digits that would differ.
+    # Magnitudes are small and large, because a saturated network loses the digits that would differ.
     magnitude = 10.0 ** generator.uniform(-1.5, 0.5, (number, *[1] * len(spec.shape)))
     free = np.clip(magnitude * generator.standard_normal(shape), low, high)
     is_bounded = np.isfinite(low) & np.isfinite(high)
@@ -497,7 +400,7 @@ def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> to
 
 
 def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> dict[str, Any]:
-    """Return examples in another order, padded with zeros, in new memory, because the policy may change it."""
+    """Return the examples in another order, padded to `num_envs`, in new memory because the policy may write to it."""
 
     def rearranged(part: torch.Tensor) -> torch.Tensor:
         wide = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
@@ -509,7 +412,7 @@ def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Restore the process-wide random generators at the end of a ``with`` block: code from elsewhere may draw there."""
+    """Restore the process-wide random generators after the ``with`` block, because foreign code may draw from them."""
     restore: Callable[..., None] = np.random.set_state
     python, numpy_state = random.getstate(), np.random.get_state()
     try:
@@ -520,30 +423,24 @@ def generators_kept() -> Iterator[None]:
         restore(numpy_state)
 
 
-# Play an episode several times, to find out whether it follows from its conditions and actions alone.
+# Play an episode several times, to test whether its conditions and actions alone determine it.
 #
-# An environment from elsewhere may draw from a generator without a seed, count its resets, or keep a running mean
-# from one episode to the next. None of that shows in what it says of itself.
+# A foreign environment may draw from an unseeded generator, count its resets, or keep a running mean across episodes.
+# Its traits do not show any of that.
 
 NUM_STEPS = 8
 
-# Both have the first index, beyond which a benchmark may have no episode.
+# Both have index 0, because a benchmark may have only one episode.
 _EPISODES = tuple(Episode(job="probe", episode_index=0, seed=seed) for seed in (8_121_853, 8_121_854))
 
 
 def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | None:
-    """Return why an episode does not follow from its conditions and actions, None where nothing speaks against it.
-
-    One episode is played several times with the same few actions: again at once, in another env slot, beside another
-    episode and after it. Observations, rewards, ends, success and metrics are compared to the last bit. Process-wide
-    generators are left as they were.
-
-    Args:
-        environment: The environment between jobs. Its env slots are left in the middle of episodes.
-        sees_pictures: Whether pictures that are drawn on demand are compared, too, at the start; others always are.
-    """
+    """Return the reason why an episode is not determined by its conditions and actions, None if it repeats itself."""
+    # The environment stands between jobs; afterwards its env slots are in the middle of episodes. Observations,
+    # rewards, ends, success and metrics are compared to the last bit. `sees_pictures` adds the on-demand pictures of
+    # the start.
     last = environment.num_envs - 1
-    # Which of the two episodes each env slot plays.
+    # Env slot -> index of the episode that it plays.
     rounds = {
         "in another env slot": {0: 0, last: 0},
         "again beside another one": {0: 1, last: 0},
@@ -569,7 +466,7 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
 
 
 def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictures: bool) -> dict[int, Trace]:
-    """Return what episodes showed in env slots, until all have ended or enough steps are made."""
+    """Return the trace of each env slot in `playing`, until all episodes have ended or `NUM_STEPS` steps are made."""
     conditions = {slot: _conditions(environment, _EPISODES[each]) for slot, each in playing.items()}
     _announce(environment, [*playing] if sees_pictures else [])
     observation = environment.reset(env_ids_of(environment, [*playing]), [conditions[slot] for slot in sorted(playing)])
@@ -599,7 +496,7 @@ def _announce(environment: Environment, env_ids: list[int]) -> None:
 
 
 def _seen(environment: Environment, observation: Observation, slot: int, *, is_drawn: bool) -> dict[str, bytes]:
-    """Return what an env slot shows, without pictures that were not asked for."""
+    """Return the observation of an env slot as bytes, without on-demand pictures if they were not drawn."""
     if isinstance(environment, PicturesOnDemand) and not is_drawn:
         observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
     return shown_in(observation, slot)
@@ -609,11 +506,11 @@ def _conditions(environment: Environment, episode: Episode) -> Conditions:
     return environment.vary_conditions(environment.draw_conditions(episode.conditions_generator()), episode)
 
 
-# Choose how many env slots a job's policies are asked for together, and whether the same bits can then be promised.
+# Choose the batch size of a job's policies, and decide whether the job can promise the same bits.
 #
-# A network's last digits change with the size of the batch, so the size belongs to the job. On some processors they
-# also change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe tests
-# whether places still make a difference. Results are `bitwise` only if they do not.
+# A network's last digits change with the batch size, so the size belongs to the job. On some processors they also
+# change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe tests whether
+# places still matter. Results are `bitwise` only if they do not.
 
 MULTIPLES = (4, 8, 16)
 """Batch sizes are padded to multiples of these numbers. 4 comes first even if the batch might work without padding: a
@@ -622,43 +519,27 @@ probe of a few calls may miss a network that differs in a few of 100 places, and
 
 @dataclass(frozen=True, kw_only=True)
 class AskedPolicies:
-    """The policies of a job's groups of env slots, and their batch size.
-
-    Attributes:
-        policies: One for each group.
-        batch: Number of env slots that each policy is asked for together, None if that makes no difference.
-        plan_because: Why the same bits are not promised, None if they are.
-    """
+    """The policies of a job, one for each group of env slots, and their batch size."""
 
     policies: Sequence[PolicyBase]
-    batch: int | None
-    plan_because: str | None
+    batch: int | None  # rows of a call, None if the size makes no difference
+    plan_because: str | None  # reason why the same bits are not promised, None if they are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settling:
-    """The inputs to the choice of a job's batch size.
+    """The inputs to the choice of a job's batch size."""
 
-    Attributes:
-        directory: Directory of the job, where the choice is kept.
-        policy_class: Class of the policies.
-        environments: The environment of each group of env slots.
-        fixed_batch: Fixed batch size, None for the number of env slots.
-        planned: Batch size that an earlier start of the program chose, None if there was none.
-        make: Builds or returns the policy of each group for a batch size; None for the number of env slots of each
-            group.
-        probe: Tests with the first group's policy, on a batch of that size, whether places matter.
-        probe_environment: Plays in the first environment, and returns why its episodes do not repeat themselves, None
-            where they do.
-    """
-
-    directory: Path
+    directory: Path  # directory of the job, where the choice is stored
     policy_class: type[PolicyBase]
-    environments: Sequence[Environment]
-    fixed_batch: int | None
-    planned: int | None
+    environments: Sequence[Environment]  # one for each group of env slots
+    fixed_batch: int | None  # None for the number of env slots
+    planned: int | None  # choice of an earlier start of the program, None if there was none
+    # Builds or reuses the policy of each group for a batch size; None for the group's number of env slots.
     make: Callable[[int | None], Sequence[PolicyBase]]
+    # Probes the first group's policy on a batch of that size.
     probe: Callable[[PolicyBase, int], ProbeResult]
+    # Returns the reason why episodes of the first environment do not repeat themselves, None if they do.
     probe_environment: Callable[[], str | None]
 
     @property
@@ -668,22 +549,19 @@ class Settling:
 
 
 def filled_up(num_envs: int) -> tuple[int, ...]:
-    """Return the sizes to which a batch may be padded, in the order of trial. A batch of one needs no padding."""
+    """Return the padded batch sizes to try, in order. A batch of one needs no padding."""
     if num_envs == 1:
         return (1,)
     return tuple(dict.fromkeys(-(-num_envs // multiple) * multiple for multiple in MULTIPLES))
 
 
 def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
-    """Return a job's policies with their batch size, and whether the same bits can be promised.
-
-    Args:
-        settling: The inputs of the job.
-        simulated_on: Type of the device that simulates.
-    """
+    """Return a job's policies with their batch size, and the reason if the same bits cannot be promised."""
+    # The environment is checked first: if it rules out the same bits, the policies are not probed.
     because = _because_of_environments(settling.environments, simulated_on)
     traits = settling.policy_class.traits
     is_likely = because is None and traits.reproducible and not traits.batch_invariant
+    # A likely candidate size is built at once, so that a policy is not built twice.
     first = next(_sizes(settling, settling.num_envs), None) if is_likely else settling.fixed_batch
     policies = settling.make(first)
     because = because or _because_of_policies(policies) or settling.probe_environment()
@@ -693,7 +571,8 @@ def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
 
 
 def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicies:
-    """Return the policies on the stored batch size, or on the first one on which places make no difference."""
+    """Return the policies on the stored batch size, or on the first size at which places make no difference."""
+    # A policy that divides a batch into calls pads each call instead of the batch.
     own = _size_of_calls(policies[0], settling.num_envs)
     num_envs = settling.num_envs if own is None else own
     earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_envs))
@@ -704,11 +583,11 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
             break
     if result.error is not None:
         return _as_they_are(settling, _cannot_be_asked(result.error))
-    # If no batch size works, the padding is as small as possible.
+    # If no batch size passes, use the smallest padding.
     counts, problem = _kept(settling, batch if result.passes else sizes[0], num_envs)
     policies = _made(settling, counts, fills_calls=own is not None)
     if counts != batch:
-        # No batch size worked, or another rank chose another one first.
+        # No size passed, or another rank stored another size first.
         sizes = sizes if counts in sizes else (counts,)
         result = settling.probe(policies[0], counts)
     if counts > num_envs:
@@ -724,7 +603,7 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
 
 
 def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[PolicyBase]:
-    """Return the policies for a batch size: with calls of that size, or with an environment of that size."""
+    """Return the policies for a batch size: padded calls if `fills_calls`, else a padded environment."""
     if not fills_calls:
         return settling.make(batch)
     policies = settling.make(settling.fixed_batch)
@@ -743,12 +622,12 @@ def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
 
 
 def _sizes(settling: Settling, num_envs: int) -> Iterator[int]:
-    """Yield the batch sizes to try; if one was chosen before, only that one."""
+    """Yield the batch sizes to try; only the earlier choice if there is one."""
     earlier = _earlier(settling)
     if earlier is not None and earlier >= num_envs:
         yield earlier
     elif any(settling.directory.glob(COMMIT_FILE_PATTERN)):
-        # A program that chose no batch size asked for all env slots together.
+        # The committed episodes were played by a version without padding: one call for all env slots.
         yield num_envs
     else:
         yield from filled_up(num_envs)
@@ -760,13 +639,13 @@ def _earlier(settling: Settling) -> int | None:
     try:
         settled = read_settled(settling.directory)
     except ConfigError:
-        # It is said when it is to be kept.
+        # `_kept` reports the damaged file.
         return None
     return None if settled is None else settled.policy_batch
 
 
 def _kept(settling: Settling, batch: int, num_envs: int) -> tuple[int, str | None]:
-    """Store the chosen batch size; return the size that counts, and why other ranks may not know it."""
+    """Store the batch size. Return the size in force, and the reason if other ranks may use another one."""
     settled = settling.planned
     try:
         if settled is None:

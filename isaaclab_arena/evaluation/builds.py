@@ -46,16 +46,16 @@ from isaaclab_arena.storage.recorded_episode import Compression
 from isaaclab_arena.storage.run_plan import Attempt
 from isaaclab_arena.workers.worker_process import spare_workers_kept
 
-# A cache of size one: what was built for the last job, for as long as the next job asks for the same.
+# A cache of size one: the objects of the last job, reused if the next job needs equal ones.
 
 _LOG = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
-    """Something that holds resources."""
+    """An object that holds resources."""
 
     def close(self) -> None:
-        """Release them."""
+        """Release the resources."""
 
 
 Built = TypeVar("Built", bound=Closable)
@@ -71,13 +71,8 @@ class BuildCache(Generic[Built]):
     def get(
         self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built], *, are_lent: bool = False
     ) -> Sequence[Built]:
-        """Return one object for each key, after closing what the last call returned for other keys.
-
-        Args:
-            keys: What each group asks for.
-            build: Builds the next object, given those before it.
-            are_lent: Whether those objects are somebody else's, who closes them.
-        """
+        """Return one object per key. Reuse the longest prefix of equal keys, close the rest, and build the others."""
+        # `build` gets the objects before it. If `are_lent`, their owner closes them, not this cache.
         num_kept = 0
         while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
             num_kept += 1
@@ -94,7 +89,7 @@ class BuildCache(Generic[Built]):
         self._keep(0)
 
     def _keep(self, number: int) -> None:
-        """Close all but the first objects. If that fails it is logged: the next job is not to blame."""
+        """Close all but the first `number` objects. An error is only logged, because the next job did not cause it."""
         while len(self._entries) > number:
             _, built = self._entries.pop()
             if any(built is each for each in self._lent):
@@ -113,38 +108,21 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """What a policy server said of its model.
+    """The description of a model by its policy server."""
 
-    Attributes:
-        stated: The server's own words; `UNKNOWN` where it states nothing.
-        schema_version: Version of this layout.
-    """
-
-    stated: str
+    stated: str  # in the server's own words, `UNKNOWN` if it describes none
     schema_version: int = SCHEMA_VERSION
 
 
 def settle_served_model(job_directory: Path, job: str, policies: Sequence[PolicyBase]) -> str | None:
-    """Return what the servers of a job's policies state, and refuse to go on with another model than the job had.
-
-    Args:
-        job_directory: Directory of the job.
-        job: Name of the job.
-        policies: The policies that act in it, all of the same options.
-
-    Returns:
-        None for policies that ask no server.
-
-    Raises:
-        ConfigError: If episodes of the job were made with another model, as far as the servers say.
-        StorageError: If the file cannot be written or read.
-    """
+    """Return the model that the policies' servers describe, None without servers. `ConfigError` if it has changed."""
     stated = {said for policy in policies if (said := stated_model(policy)) is not None}
     if not stated:
         return None
     if len(stated) > 1:
         raise ConfigError(f"the policy servers of job '{job}' serve different models: {', '.join(sorted(stated))}")
     (now,) = stated
+    # The first start of the job writes the file; later starts compare with it.
     path = job_directory / SERVED_MODEL_FILE
     try:
         write_text(path, json_text(ServedModel(stated=now)))
@@ -180,7 +158,7 @@ _SHORTEST_SHOWN_S = 0.005
 
 
 class StartUpPart(StrEnum):
-    """What a start-up consists of, in this order, beside imports and kernels."""
+    """The parts of a start-up in order, besides imports and kernels."""
 
     ENVIRONMENT = "environment"
     POLICY = "policy"
@@ -198,28 +176,20 @@ _DOING = {
 
 
 class StartUpClock(Observer):
-    """Measures a job's start-up, from when the clock is made, and logs it once the first control step is made.
+    """Measures a job's start-up from its own creation on, and logs it after the first control step."""
 
-    Time that Warp's kernels take counts for them, whichever part needs them.
-
-    Args:
-        job: Name of the job.
-        import_s: What the process took before; see `StartUp`.
-        tell: Is told what happens now, in words, and None once the first control step is made.
-        now_s: Tells the time [s].
-        kernels: Tells what the process has spent on kernels so far.
-    """
-
+    # The time of Warp kernels is counted separately, in whichever part they are needed.
     sees_pictures = False
 
     def __init__(
         self,
         job: str,
         *,
-        import_s: float | None,
+        import_s: float | None,  # time of the process before the first job; see `StartUp`
+        # Gets the current part in words, None after the first step.
         tell: Callable[[str | None], None] = lambda _: None,
         now_s: Callable[[], float] = time.perf_counter,
-        kernels: Callable[[], KernelTimes] = KERNELS.times,
+        kernels: Callable[[], KernelTimes] = KERNELS.times,  # time of the process for kernels so far
     ) -> None:
         self._job = job
         self._import_s = import_s
@@ -231,13 +201,13 @@ class StartUpClock(Observer):
         tell(_DOING[StartUpPart.ENVIRONMENT])
 
     def finish(self, part: StartUpPart) -> None:
-        """Say that a part is done, the first time at least; what has passed since the part before it is its own."""
+        """End a part, only at the first call for it. It gets the time since the end of the part before it."""
         if part in self._seconds or StartUpPart.FIRST_STEP in self._seconds:
             return
         now_s, kernels = self._now_s(), self._kernels()
         last_s, last_kernels = self._last
         spent = kernels.since(last_kernels)
-        # Threads may load kernels side by side, which together takes longer than it took.
+        # Threads may load kernels in parallel, so the sum of their times may exceed the elapsed time.
         self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
         self._spent += spent
         self._last = now_s, kernels
@@ -247,12 +217,12 @@ class StartUpClock(Observer):
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        """Take it that the first episodes have begun."""
+        """End the first reset."""
         del environment, starts, observation
         self.finish(StartUpPart.FIRST_RESET)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Take it that the first step is made."""
+        """End the first step, and log the start-up."""
         del environment, transition
         if StartUpPart.FIRST_STEP not in self._seconds:
             self.finish(StartUpPart.FIRST_STEP)
@@ -261,7 +231,7 @@ class StartUpClock(Observer):
             _LOG.log(level, "start-up of job '%s': %s", self._job, described(start_up))
 
     def start_up(self) -> StartUp:
-        """Return what is known so far."""
+        """Return the times measured so far."""
         is_over = StartUpPart.FIRST_STEP in self._seconds
         spent = self._spent if is_over else self._spent + self._kernels().since(self._last[1])
         return StartUp(
@@ -277,12 +247,12 @@ class StartUpClock(Observer):
 
 
 def total_s(start_up: StartUp) -> float:
-    """Return what a start-up took, as far as it is known [s]."""
+    """Return the sum of a start-up's known parts [s]."""
     return sum(seconds or 0.0 for seconds in vars(start_up).values())
 
 
 def described(start_up: StartUp) -> str:
-    """Return a start-up in words, less what took next to nothing: ``imports 2.1 s, environment 0.8 s``."""
+    """Describe a start-up without negligible parts: ``imports 2.1 s, environment 0.8 s``."""
     parts = {
         "imports": start_up.import_s,
         "kernels compiled": start_up.compile_s,
@@ -367,11 +337,7 @@ def rank_settings(
     questions: tuple[Question, ...] = (),
     import_s: float | None = None,
 ) -> RankSettings:
-    """Return what all jobs of a rank share.
-
-    ``attempt`` is this start of the program on the run, with what it knows of each job; ``config_hash`` is that of the
-    run's jobs, and ``questions`` are what is asked of them. For the others see `RankSettings`.
-    """
+    """Return the settings of a rank from its options, the attempt, the hash of the jobs and the run's questions."""
     recording = RecordingOptions(
         write_dataset=not options.no_dataset,
         observations=RecordedObservations(options.record_observations),
@@ -401,42 +367,27 @@ def rank_settings(
     )
 
 
-# Builds the environments and policies of a job, one of each for every group of its env slots.
+# Build the environments and policies of a job, one of each for every group of its env slots.
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltGroups:
-    """The groups of a job's env slots.
-
-    Attributes:
-        groups: The groups, in order of their env slots.
-        policy_batch: Env slots that each policy is asked for together, None where that makes no difference.
-        plan_because: Why episodes do not follow, to the last bit, from their conditions, observations and streams; None
-            if they do.
-        served_model: What the policy's server states of its model, None for a policy that asks no server.
-        network: What the policies ask in the run's policy server, None where they have a network of their own.
-    """
+    """The groups of a job's env slots."""
 
     groups: Sequence[EnvGroup]
-    policy_batch: int | None
+    policy_batch: int | None  # rows of each policy call, None if it makes no difference
+    # Reason why episodes are not determined to the last bit; None if they are.
     plan_because: str | None
-    served_model: str | None = None
-    network: ServedNetwork | None = None
+    served_model: str | None = None  # as the policy's server describes it, None without a server
+    network: ServedNetwork | None = None  # in the run's policy server, None for a network in this process
 
 
 class GroupBuilder:
-    """Builds what one job after the other needs, and keeps it for the next job that asks for the same.
-
-    Args:
-        settings: Into how many groups env slots are divided, and where they are simulated.
-
-    Attributes:
-        set_by_code: What the code of policies and environments sets for the whole process.
-    """
+    """Builds environments and policies job by job, and reuses them for the next job with equal keys."""
 
     def __init__(self, settings: RankSettings) -> None:
         self._settings = settings
-        self.set_by_code = Settings()
+        self.set_by_code = Settings()  # process-wide settings that foreign code changes
         self._taking_turns: tuple[str, ...] = ()
         self._environments: defaultdict[str, BuildCache[Environment]] = defaultdict(BuildCache)
         self._policies: defaultdict[str, BuildCache[PolicyBase]] = defaultdict(BuildCache)
@@ -447,14 +398,9 @@ class GroupBuilder:
         self._has_new_environment = self._has_new_policy = False
 
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
-        """Return the groups of a job's env slots.
-
-        Args:
-            job: The job.
-            directory: Directory of the job, which remembers for how many env slots its policy is asked.
-            start_up: Is told what has been built.
-        """
-        # The first build imports what jobs need, which stays. A later one may need the memory of what was built before.
+        """Return the groups of a job's env slots. The job's directory stores the batch size of its policy."""
+        # The first build imports modules, which stay, so no garbage is collected. A later one may need the freed
+        # memory.
         with nullcontext() if self._has_built else without_collecting():
             self._has_built = True
             return self._build(job, directory, start_up)
@@ -465,7 +411,7 @@ class GroupBuilder:
         self._has_new_environment = self._has_new_policy = False
         sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
         jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
-        # Workers of the environment before may serve this one.
+        # Worker processes of the previous environment may serve this one.
         with spare_workers_kept(), self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
             environments = self._environments[job.environment_key if self._taking_turns else ""].get(
                 [each.environment_key for each in jobs],
@@ -485,6 +431,7 @@ class GroupBuilder:
         with self.set_by_code.of(f"policy '{job.config.policy_type}'", job.policy_key):
             asked = asked_policies(settling, simulated_on=settings.device.type)
         start_up.finish(StartUpPart.POLICY)
+        # A file may have changed since the run began. Only what was built for this job has read it again.
         begun = settings.contents.get(job.config.name)
         if begun is not None and (self._has_new_environment or self._has_new_policy):
             refuse_changed(job, begun, environment=self._has_new_environment, policy=self._has_new_policy)
@@ -509,7 +456,7 @@ class GroupBuilder:
         self._environments.clear()
 
     def _begin_turn(self, job: Job) -> None:
-        """Keep what was built for the jobs that take turns with this one, and nothing of other such jobs."""
+        """Keep the objects of the jobs that take turns with this one, and close those of other such jobs."""
         taking_turns = self._settings.turns.get(job.config.name, ())
         if taking_turns != self._taking_turns:
             self.clear()
@@ -518,9 +465,9 @@ class GroupBuilder:
     def _make_policies(
         self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
     ) -> Sequence[PolicyBase]:
-        """Return the policy of each group; see `Settling.make`. Those in ``begun`` have seen their environment."""
+        """Return the policy of each group; see `Settling.make`. Policies in ``begun`` have seen their environment."""
         sizes = [environment.num_envs for environment in environments]
-        # A policy whose env slots never influence each other is asked as it is.
+        # A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_class.traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
         policies = self._policies[job.config.name if self._taking_turns else ""].get(
@@ -542,7 +489,7 @@ class GroupBuilder:
         return job.build_environment(device=self._settings.device, num_threads=self._settings.num_threads)
 
     def _new_policy(self, job: Job, others: Sequence[PolicyBase]) -> PolicyBase:
-        """Return a policy that shares the network of the first group's policy if it can, or that of other ranks."""
+        """Build a policy. It shares the network of the first group's policy if it can, or one in a policy server."""
         self._has_new_policy = True
         first = others[0] if others else None
         sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
@@ -552,7 +499,7 @@ class GroupBuilder:
         return job.build_policy() if network is None else job.build_policy_asking(network)
 
     def _network_of(self, job: Job) -> ServedNetwork | None:
-        """Return what a job's policies ask, all groups and the jobs that follow over one connection."""
+        """Return the served network of a job, None without a server. All groups and later jobs share one connection."""
         server = job.config.policy_server
         if server is None:
             return None
@@ -562,7 +509,7 @@ class GroupBuilder:
         return self._networks[key]
 
     def _probe(self, job: Job, environment: Environment, policy: PolicyBase, batch: int) -> ProbeResult:
-        """Probe the first group's policy; see `Settling.probe`. The answer is kept for the jobs that follow."""
+        """Probe the first group's policy (see `Settling.probe`), once for equal keys."""
         continues = job.latency is not None and job.latency.continues
         key = (job.policy_key, job.environment_key, batch, continues)
         if key not in self._probed:
@@ -570,10 +517,8 @@ class GroupBuilder:
         return self._probed[key]
 
     def _probe_environment(self, job: Job, environment: Environment) -> str | None:
-        """Probe the first group's environment; see `Settling.probe_environment`. The answer is kept, too.
-
-        Those made of nothing but this package's code are not probed: its own tests play them again.
-        """
+        """Probe the first group's environment (see `Settling.probe_environment`), once for equal keys."""
+        # Environments of this package's own code are not probed, because its tests cover them.
         if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder):
             return None
         key = job.environment_key, job.policy_class.traits.sees_pictures
@@ -584,7 +529,7 @@ class GroupBuilder:
 
 
 def _load_renderer(environment: Environment, policy: PolicyBase) -> None:
-    """Load what draws pictures, if the policy looks at any, during the build: kernels may take long to compile."""
+    """Load the renderer during the build if the policy uses pictures, because its kernels may take long to compile."""
     if isinstance(environment, LoadsRenderer):
         looked_at = announced_pictures(policy, environment, range(environment.num_envs))
         if looked_at is None or len(looked_at):

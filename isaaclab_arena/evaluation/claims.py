@@ -31,34 +31,17 @@ PIECES_PER_RANK_AT_MOST = 1000
 
 
 def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) -> list[EpisodeRanges]:
-    """Cut a job's remaining episodes into one consecutive share per rank, sizes differing by at most one.
-
-    Shares go round from ``first_rank``, and the longer ones come first. So many short jobs do not all burden the
-    same rank, and a job of one episode stays where round robin would have put it.
-
-    Args:
-        remaining: Episodes to run.
-        world_size: Number of ranks.
-        first_rank: The rank that gets the first share: ``job_index % world_size``.
-
-    Returns:
-        The episodes of each rank, by rank; empty where there are fewer episodes than ranks.
-    """
+    """Cut a job's remaining episodes into one consecutive share per rank, by rank. Sizes differ by at most one."""
+    # The first share goes to `first_rank` (job_index % world_size), and the longer shares come first. So many short
+    # jobs do not all burden the same rank. Ranks beyond the number of episodes get an empty share.
     shares = cut(remaining, even_sizes(count_episodes(remaining), world_size))
     return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
 
 
 def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int) -> list[EpisodeRanges]:
-    """Cut a job's remaining episodes into the consecutive pieces that ranks claim one at a time.
-
-    There are eight per rank, of at least one episode. In a run of many jobs they are larger, up to a whole job: never
-    smaller than a thousandth of a rank's share of the run, so that thousands of jobs do not make millions of claims.
-
-    Args:
-        remaining: Episodes to run.
-        total_remaining: Episodes to run in all jobs.
-        world_size: Number of ranks.
-    """
+    """Cut a job's remaining episodes into consecutive pieces, which ranks claim one at a time."""
+    # Eight pieces per rank, of one episode or more. In a run of many jobs a piece has at least a thousandth of a rank's
+    # share of the run, so that thousands of jobs do not make millions of claims. The largest piece is a whole job.
     num_episodes = count_episodes(remaining)
     smallest = max(1, total_remaining // (PIECES_PER_RANK_AT_MOST * world_size))
     num_pieces = min(_PIECES_PER_RANK * world_size, max(1, num_episodes // smallest))
@@ -66,78 +49,65 @@ def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int
 
 
 def even_sizes(total: int, num_parts: int) -> list[int]:
-    """Return the sizes of parts that differ by one at most, the larger ones first."""
+    """Return the sizes of `num_parts` parts of `total`, which differ by at most one, the larger first."""
     size, longer = divmod(total, num_parts)
     return [size + 1] * longer + [size] * (num_parts - longer)
 
 
-# Divides the jobs of an attempt into the pieces that ranks claim, the same on every rank.
+# Divide the jobs of an attempt into the pieces that ranks claim. Every rank computes the same pieces.
 
 
 @dataclass(frozen=True, kw_only=True)
 class DividedJob:
-    """A job as ranks claim it.
-
-    Attributes:
-        job: The job.
-        finished: Episodes that were finished before.
-        pieces: The episodes of each piece, consecutive; empty for a job that owes nothing but its report, None for a
-            job whose episodes are not known beforehand, which is one piece.
-        takes_turns_with: Indices of the jobs with which it takes turns because they are compared, its own included.
-        rounds: The round of each piece of a job that takes turns.
-    """
+    """A job, cut into the pieces that ranks claim."""
 
     job: Job
-    finished: EpisodeRanges
+    finished: EpisodeRanges  # finished before this attempt
+    # Consecutive. `((),)` if only the report is left; `(None,)` if the number of episodes is not known beforehand.
     pieces: tuple[EpisodeRanges | None, ...]
-    takes_turns_with: tuple[int, ...] = ()
-    rounds: tuple[int, ...] = ()
+    takes_turns_with: tuple[int, ...] = ()  # job indices compared with this job, its own included
+    rounds: tuple[int, ...] = ()  # the round of each piece, empty without turns
 
     def round_of(self, piece: int) -> int:
-        """Return the round of a piece, 0 in a job that takes no turns."""
+        """Return the round of a piece, 0 if the job takes no turns."""
         return self.rounds[piece] if self.rounds else 0
 
     @property
     def index(self) -> int:
-        """The job's position in the file."""
+        """The job's position in the jobs file."""
         return self.job.config.index
 
     @property
     def owes_only_report(self) -> bool:
-        """Whether all its episodes have finished, and nothing but its report is left."""
+        """Whether all episodes of the job have finished, and only its report is missing."""
         return self.pieces == ((),)
 
     @cached_property
     def num_episodes(self) -> tuple[int, ...]:
-        """How many episodes each piece has, 0 where they are not known."""
+        """The number of episodes of each piece, 0 if it is not known."""
         return tuple(count_episodes(piece or ()) for piece in self.pieces)
 
     @cached_property
     def environment_key(self) -> str:
-        """Equal for jobs that can use the same environment."""
+        """Key that is equal for jobs that can share an environment."""
         return self.job.environment_key
 
     @property
     def kind(self) -> str:
-        """Equal for jobs that can use the same environment and policy."""
+        """Key that is equal for jobs that can share an environment and a policy."""
         return f"{self.environment_key} {self.job.policy_key}"
 
 
 def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
-    """Return the finished episodes of each job that an attempt works on, by the job's index, in order of the file."""
+    """Map each pending job of an attempt (by index, in file order) to its finished episodes."""
     finished = {work.job: work.finished for work in attempt.jobs}
     pending = (job.config for job in jobs if job.config.status is JobStatus.PENDING and job.config.name in finished)
     return {config.index: finished[config.name] for config in pending}
 
 
 def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Question, ...] = ()) -> list[DividedJob]:
-    """Return the jobs of an attempt cut into pieces, the same on every rank.
-
-    Args:
-        jobs: Every job of the run.
-        attempt: What is left to do, and how many ranks share it.
-        questions: What is asked of the jobs; those that are compared take turns.
-    """
+    """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
+    # Remaining episodes of each job, None if its length is known only to the policy.
     turns = jobs_taking_turns(jobs, questions)
     finished_before = unfinished(jobs, attempt)
     lengths = {index: jobs[index].config.num_episodes for index in finished_before}
@@ -149,6 +119,7 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
     divided = []
     for index, left in remaining.items():
         group, rounds = turns.get(index, ()), []
+        # Compared jobs advance in rounds of equal size; other jobs are cut by the size of the whole run.
         if left and group:
             smallest = total // (PIECES_PER_RANK_AT_MOST * attempt.world_size) * attempt.world_size
             size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
@@ -172,7 +143,7 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
 def _pieces_of_rounds(
     remaining: EpisodeRanges, size: int, *, world_size: int
 ) -> tuple[list[EpisodeRanges | None], list[int]]:
-    """Return the pieces of a job that takes turns, one for each rank in a round, and the round of each."""
+    """Return the pieces of a job that takes turns, at most one per rank in a round, and each piece's round."""
     pieces: list[EpisodeRanges | None] = []
     rounds = []
     for number, episodes in rounds_of(remaining, size).items():
@@ -183,60 +154,46 @@ def _pieces_of_rounds(
     return pieces, rounds
 
 
-# One claim on a piece of a job, and the names of the files in which claims are written down.
+# One claim on a piece of a job, and the names of the claim files.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A piece of a job that this rank has claimed.
-
-    Attributes:
-        divided: The job.
-        piece: Which piece of it.
-        generation: How many claims on the piece there were up to this one.
-        taken_from: The rank that it was taken over from; None for a piece that nobody had, or where that is unknown.
-        committed: Episodes of the job that were committed in this attempt; None where the commit files say.
-        suspects: Episodes to run one at a time, and no others of the piece, because ranks died over them; else empty.
-    """
+    """A piece of a job that this rank has claimed."""
 
     divided: DividedJob
     piece: int
-    generation: int = 1
-    taken_from: int | None = None
-    committed: frozenset[int] | None = None
-    suspects: frozenset[int] = frozenset()
+    generation: int = 1  # number of claims on the piece up to this one
+    taken_from: int | None = None  # rank that lost the piece; None if there was none or it is unknown
+    committed: frozenset[int] | None = None  # the job's episodes of this attempt; None: read the commit files
+    suspects: frozenset[int] = frozenset()  # over which ranks died: run only these, one at a time; else empty
 
 
 def is_taken_over(directory: Path, claim: Claim) -> bool:
-    """Whether another rank has claimed the piece after this claim.
-
-    Args:
-        directory: Where the claims of the attempt lie.
-        claim: The claim.
-    """
+    """Whether another rank has claimed the piece after `claim`. `directory` holds the claims of the attempt."""
     return (directory / claim_name(replace(claim, generation=claim.generation + 1))).exists()
 
 
 def claim_name(claim: Claim) -> str:
-    """Return the name of a claim's file."""
+    """Return the file name of a claim."""
     return f"{piece_name(claim)}.g{claim.generation}"
 
 
 def piece_name(claim: Claim) -> str:
-    """Return what the names of all files about a claim's piece begin with."""
+    """Return the prefix of all files about a claim's piece."""
     return f"{job_name(claim.divided.index)}_p{claim.piece:05d}"
 
 
 def job_name(job_index: int) -> str:
-    """Return what the names of all files about a job begin with."""
+    """Return the prefix of all files about a job."""
     return f"j{job_index:06d}"
 
 
-# Choose the next job of a free rank. Pure functions, which ranks and their simulation use.
+# Choose the next job of a free rank. Pure functions, which ranks and the simulation of a run use.
 #
 # The job with the longest expected time comes first, divided by the ranks that would share it. So ranks begin with
-# different jobs, build few environments, and share the last jobs. Towards the end those with long pieces come first:
-# a long episode that begins late keeps one rank busy while the others have nothing left.
+# different jobs, build few environments, and share the last jobs. Towards the end jobs with long pieces come first: a
+# long episode that begins late keeps one rank busy while the others are idle.
 
 _END_IN_PIECES = 8
 """The end of a run begins for a job when what is left to each rank takes as long as so many pieces of it."""
@@ -250,16 +207,10 @@ _STEPS_PER_EPISODE = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a rank did in a stretch of work on one job.
+    """The work of a rank on one job in one stretch of time."""
 
-    Attributes:
-        episodes: Episodes that ended.
-        env_steps: Control steps summed over running env slots.
-        seconds: How long it took [s].
-    """
-
-    episodes: int
-    env_steps: int
+    episodes: int  # that ended
+    env_steps: int  # control steps, summed over running env slots
     seconds: float
 
     def __add__(self, other: "Measured") -> "Measured":
@@ -271,24 +222,20 @@ class Measured:
 
 
 class Measurements:
-    """Sums what was measured, by job, by jobs of one kind, and over all jobs.
-
-    Args:
-        kinds: What each job has in common with others, its environment and policy, by the job's index.
-    """
+    """Sums of measured work by job, by kind of job, and over all jobs. `kinds` maps each job index to its kind."""
 
     def __init__(self, kinds: Mapping[int, str]) -> None:
         self._kinds = kinds
         self._totals: dict[int | str | None, Measured] = {}
 
     def add(self, job_index: int, measured: Measured) -> None:
-        """Add what was measured of a job."""
+        """Add a measurement of a job."""
         for group in self._groups(job_index):
             known = self._totals.get(group)
             self._totals[group] = measured if known is None else known + measured
 
     def of(self, job_index: int) -> tuple[Measured, ...]:
-        """Return what was measured of the job, of its kind and of all jobs, in this order, as far as anything was."""
+        """Return the sums of the job, its kind and all jobs, in this order, without those not measured yet."""
         return tuple(self._totals[group] for group in self._groups(job_index) if group in self._totals)
 
     def _groups(self, job_index: int) -> tuple[int | str | None, ...]:
@@ -296,15 +243,8 @@ class Measurements:
 
 
 def expected_s(measured: Iterable[Measured], *, episodes: int = 0, env_steps: int = 0) -> float:
-    """Return how long one rank would take for an amount of work [s], which is given in one of two units.
-
-    Before anything is measured it is a number that orders jobs by their episodes.
-
-    Args:
-        measured: From `Measurements.of`; the first that says something about the unit counts.
-        episodes: Episodes to run.
-        env_steps: Control steps to make, summed over env slots, for a job that is limited by steps.
-    """
+    """Return one rank's expected time [s] for `episodes` or `env_steps` (control steps over all env slots)."""
+    # The most specific measurement with the right unit counts (see `Measurements.of`).
     for known in measured:
         if known.seconds <= 0.0:
             continue
@@ -312,33 +252,23 @@ def expected_s(measured: Iterable[Measured], *, episodes: int = 0, env_steps: in
             return env_steps * known.seconds / known.env_steps
         if episodes and known.episodes:
             return episodes * known.seconds / known.episodes
+    # Without a measurement, a number that orders jobs by their size.
     return episodes + env_steps / _STEPS_PER_EPISODE
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenWork:
-    """What is left of a job that nobody works on.
-
-    Attributes:
-        job_index: The job.
-        expected_s: How long one rank would take for it [s].
-        piece_s: How long one rank would take for the next piece of it [s].
-        num_ranks: Ranks at work on other parts of the job.
-        environment_key: Equal for jobs that can use the same environment.
-    """
+    """The work left on a job that no rank has claimed."""
 
     job_index: int
-    expected_s: float
-    piece_s: float = 0.0
-    num_ranks: int = 0
+    expected_s: float  # time of one rank for all of it
+    piece_s: float = 0.0  # time of one rank for the next piece
+    num_ranks: int = 0  # ranks at work on other pieces of the job
     environment_key: str
 
 
 def order_of_work(open_work: Sequence[OpenWork]) -> list[OpenWork]:
-    """Return jobs in the order in which a free rank takes them.
-
-    The most work for each rank on it comes first, and in the end what has long pieces.
-    """
+    """Return the jobs in the order of work: most work per rank first, long pieces first near the end."""
     left_s = sum(work.expected_s for work in open_work) / max(1, sum(work.num_ranks for work in open_work))
     return sorted(open_work, key=lambda work: (-_urgency_s(work, left_s), work.job_index))
 
@@ -350,40 +280,26 @@ def _urgency_s(work: OpenWork, left_s: float) -> float:
 
 
 def choose(order: Sequence[OpenWork], built_environment: str | None) -> int:
-    """Return the position of the job to take: the first one, or the first that spares building an environment.
-
-    Only the longer half counts for sparing, so that a long job never waits behind many short ones.
-
-    Args:
-        order: From `order_of_work`; not empty.
-        built_environment: Key of the environment that the rank has built, None if it has none.
-    """
+    """Return the position of the job to take: the first that reuses the built environment, else 0."""
+    # Only the longer half counts, so that a long job never waits behind many short ones.
     longer_half = order[: (len(order) + 1) // 2]
     return next((position for position, work in enumerate(longer_half) if work.environment_key == built_environment), 0)
 
 
 def slots_to_use(num_envs: int, *, open_episodes: int, world_size: int, unfinished_jobs: int) -> int:
-    """Return how many env slots a rank uses of a job that several ranks may share.
-
-    A rank that started an episode in every slot could take a whole job before others join. So it leaves room for as
-    many ranks as there are for each unfinished job: for all of them at the last job, for itself alone as long as
-    there is a job for each rank.
-
-    Args:
-        num_envs: Env slots of the job.
-        open_episodes: Episodes of the job that nobody has started, with those that this rank has claimed.
-        world_size: Number of ranks.
-        unfinished_jobs: Jobs that are not finished, this one included.
-    """
+    """Return the number of env slots that a rank uses of a job that several ranks may share."""
+    # A rank that started an episode in every slot could take a whole job before other ranks join. So it leaves room for
+    # the ranks per unfinished job (this job included): for all ranks at the last job, for none while jobs outnumber
+    # ranks. `open_episodes` are those that no rank has started, with the claimed ones of this rank.
     sharing_ranks = -(-world_size // max(1, unfinished_jobs))
     return max(1, min(num_envs, -(-open_episodes // sharing_ranks)))
 
 
-# Finds the episode over which ranks die: those that a dead rank ran are played one at a time until one is left.
+# Find the episode that kills ranks: the episodes of a dead rank are played one at a time until one is left.
 #
-# A rank dies with its node, by a lack of memory, or because an episode crashes its process. Nobody can tell which
-# from outside. What the dead rank had begun is suspected, and played again with nothing beside it. An episode that
-# then ends is cleared. One over which the third rank dies, as the only one that it was playing, is condemned.
+# A rank dies with its node, by a lack of memory, or because an episode crashes its process. The causes look the same
+# from outside. The episodes that the dead rank had begun are suspects, and each is played again alone. A suspect that
+# ends is cleared. A suspect that was the only running episode when a third rank died is condemned.
 
 LIVES_OF_AN_EPISODE = 3
 """How many ranks may die over an episode."""
@@ -394,53 +310,35 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """A rank that has died.
-
-    Attributes:
-        rank: The rank.
-        reason: How it died, in a line.
-        machine: Identity of its machine, None where nobody knows.
-    """
+    """The death of a rank."""
 
     rank: int
-    reason: str
-    machine: str | None = None
+    reason: str  # in one line
+    machine: str | None = None  # identity of the rank's machine, None if unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condemned:
-    """An episode that is not played again.
-
-    Attributes:
-        job_index: Its job.
-        episode_index: Which of the job's episodes.
-        deaths: Of the ranks that died over it, in order.
-    """
+    """An episode that is not played again."""
 
     job_index: int
     episode_index: int
-    deaths: tuple[Death, ...]
+    deaths: tuple[Death, ...]  # of the ranks that died over it, in order
 
 
 class Suspects:
-    """The episodes of a run over which ranks may have died. There are no more of them than dead ranks had begun."""
+    """The episodes of a run over which ranks may have died, at most as many as dead ranks had begun."""
 
     def __init__(self) -> None:
         self._deaths: dict[_Key, dict[int, tuple[Death, ...]]] = {}
 
     def blame(self, begun: Sequence[tuple[int, int, int]], death: Death) -> Condemned | None:
-        """Suspect the episodes that a rank was playing when it died.
-
-        Args:
-            begun: Job index, piece and episode index of each; those that have ended are not among them.
-            death: How the rank died.
-
-        Returns:
-            The episode that was one death too many, which is suspected no more; None if there is none.
-        """
+        """Suspect a dead rank's running episodes. Return the one that has reached its last death, else None."""
+        # `begun` holds job index, piece and episode index of each episode that had begun and not ended.
         for job_index, piece, episode_index in begun:
             of_piece = self._deaths.setdefault((job_index, piece), {})
             of_piece[episode_index] = (*of_piece.get(episode_index, ()), death)
+        # Among several running episodes the guilty one is unknown, so none of them can be condemned.
         if len(begun) != 1:
             return None
         job_index, piece, episode_index = begun[0]
@@ -451,7 +349,7 @@ class Suspects:
         return Condemned(job_index=job_index, episode_index=episode_index, deaths=deaths)
 
     def among(self, job_index: int, piece: int) -> frozenset[int]:
-        """Return the episodes of a piece that are suspected."""
+        """Return the suspected episodes of a piece."""
         return frozenset(self._deaths.get((job_index, piece), ()))
 
     def pieces(self, job_index: int) -> frozenset[int]:
@@ -459,7 +357,7 @@ class Suspects:
         return frozenset(piece for job, piece in self._deaths if job == job_index)
 
     def clear(self, job_index: int, piece: int, ended: Collection[int]) -> None:
-        """Suspect episodes of a piece no more, because they have ended."""
+        """Clear the suspected episodes of a piece that have ended."""
         of_piece = self._deaths.get((job_index, piece), {})
         for episode_index in of_piece.keys() & set(ended):
             del of_piece[episode_index]
@@ -467,12 +365,12 @@ class Suspects:
             self._deaths.pop((job_index, piece), None)
 
 
-# The table of claims: which rank runs which piece of which job, written down in files that only one rank can make.
+# The table of claims: which rank runs which piece of which job, kept in files that only one rank can create.
 #
 # The first claim on a piece is ``<piece>.g1``; the rank that takes the piece over from one that is gone makes the
 # next generation, ``<piece>.g2``. A rank holds a piece as long as there is no newer generation. Files are made with
-# O_EXCL, which is safe between nodes on NFS too, so ranks need neither a server nor rank 0. What a table has read may
-# be a second old, and that is safe: making the file decides.
+# O_EXCL, which is safe between nodes on NFS too, so ranks need neither a server nor rank 0. A table may be a second out
+# of date. That is safe, because the creation of the file decides.
 
 _NAME = re.compile(r"j([0-9]+)(?:_p([0-9]+)\.(?:g([1-9][0-9]*)|(done))|\.failed)")
 _REFRESH_INTERVAL_S = 1.0
@@ -482,60 +380,36 @@ _BLIND_AFTER_S = 5.0
 
 @dataclass(kw_only=True)
 class _Claimed:
-    """A piece under way.
+    """A piece under way."""
 
-    Attributes:
-        generation: That of its newest claim.
-        first_seen_s: When this rank first saw that claim, by its own clock [s].
-        owner: The rank that made the claim, None as long as that is not known.
-        is_held: Whether this rank holds it.
-        has_lapsed: Whether it may be taken over.
-        is_given_back: Whether that is because `ClaimTable.give_back` or `release` was called.
-    """
-
-    generation: int
-    first_seen_s: float
-    owner: int | None = None
-    is_held: bool = False
-    has_lapsed: bool = False
-    is_given_back: bool = False
+    generation: int  # of its newest claim
+    first_seen_s: float  # time of this rank's clock at which it first saw that claim
+    owner: int | None = None  # rank that made the claim, None while unknown
+    is_held: bool = False  # by this rank
+    has_lapsed: bool = False  # another rank may take it over
+    is_given_back: bool = False  # lapsed by `ClaimTable.give_back` or `release`
 
 
 class ClaimTable:
-    """The pieces of all jobs, as far as one rank knows: free, claimed by a rank, or done.
+    """The pieces of all jobs as one rank knows them: free, claimed or done. May raise `StorageError`."""
 
-    A rank keeps what it has claimed while it works and its heartbeat goes on. It loses it when it has finished, was
-    interrupted or died, and when it was silent for the length of a lease. Silence is what this process has seen
-    itself, by its own monotonic clock. A process that was stopped or busy gives everybody a whole lease from then on.
-
-    One process may keep the table for several ranks. It names the rank in each call, and `give_back` tells of its end.
-    If it is the only one that makes claims there, it knows all of them, and need not look.
-
-    Args:
-        jobs: The jobs of this attempt.
-        directory: Where the claims of this attempt lie, on a disk that all ranks share; it is made if need be.
-        watch: Looks at the ranks; used by nobody else. None where nobody but this table makes claims in that directory.
-        rank: This rank.
-        run_id: Which start of the program.
-        lease_s: How long a rank may be silent [s].
-        is_over: Whether no further episode of a job is needed, by its name.
-        clock: Monotonic time [s]; the one that ``watch`` has.
-
-    Raises:
-        StorageError: If the directory cannot be made. Methods raise it if a file cannot be read or written.
-    """
-
+    # A rank keeps its claims while it works and its heartbeat continues. It loses them if it has finished, was
+    # interrupted, died, or was silent for a whole lease. This process measures the silence itself, by its own monotonic
+    # clock. So a process that was stopped or busy gives every rank a whole new lease.
+    #
+    # One process may keep the table for several ranks. It then names the rank in each call, and calls `give_back` if
+    # that rank ends. Without `watch` it is the only one that makes claims in the directory, so it need not read them.
     def __init__(
         self,
         jobs: Sequence[DividedJob],
-        directory: Path,
-        watch: RankWatch | None,
+        directory: Path,  # on a disk that all ranks share
+        watch: RankWatch | None,  # used by this table only
         *,
         rank: int,
-        run_id: str,
-        lease_s: float,
-        is_over: Callable[[str], bool] = lambda _: False,
-        clock: Callable[[], float] = time.monotonic,
+        run_id: str,  # of this start of the program
+        lease_s: float,  # longest silence of a rank
+        is_over: Callable[[str], bool] = lambda _: False,  # job name -> it needs no further episode
+        clock: Callable[[], float] = time.monotonic,  # monotonic [s], the one of `watch`
     ) -> None:
         self._jobs = {divided.index: divided for divided in jobs}
         self._directory = directory
@@ -559,15 +433,16 @@ class ClaimTable:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes there are to run in all jobs, as far as known beforehand."""
+        """The number of episodes to run in all jobs, without jobs of unknown length."""
         return sum(sum(divided.num_episodes) for divided in self._jobs.values())
 
     def refresh(self, *, now: bool = False) -> None:
-        """Take note of what other ranks did; unless asked for now, at most once a second."""
+        """Read the claims of other ranks, at most once a second unless `now`."""
         at = self._clock()
         since = None if self._refreshed_at is None else at - self._refreshed_at
         if since is not None and since < _REFRESH_INTERVAL_S and not now:
             return
+        # After a long pause silence is counted from here, because nothing was seen in between.
         if since is None or since > _BLIND_AFTER_S:
             self._watching_since = at
         self._refreshed_at = at
@@ -577,12 +452,7 @@ class ClaimTable:
         self._order = None
 
     def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
-        """Claim a piece of the job that comes next; None if nothing is free, as far as is known.
-
-        Args:
-            built_environment: Key of the environment that the rank has built.
-            rank: The rank that claims; this one where None.
-        """
+        """Claim a piece of the next job for `rank` (None: this rank). None if no piece is known to be free."""
         # Ordering thousands of jobs takes a while, so one order serves until the next refresh.
         order = order_of_work(list(self._open_work())) if self._order is None else self._order
         self._order = order
@@ -594,18 +464,14 @@ class ClaimTable:
                 continue
             claim = self.claim(job_index, min(pieces), rank=rank)
             if self._open_pieces(work.job_index):
-                # Whoever has got the piece, one rank more is at work on this job.
+                # This rank or another one has got the piece, so one more rank is at work on this job.
                 order[:] = order_of_work([*order, replace(work, num_ranks=work.num_ranks + 1)])
             if claim is not None:
                 return claim
         return None
 
     def claim(self, job_index: int, piece: int, *, rank: int | None = None) -> Claim | None:
-        """Claim a piece, for this rank unless another one is named.
-
-        Returns:
-            None if another rank has it, it is done, or its job has failed.
-        """
+        """Claim a piece for `rank` (None: this rank). None if another rank has it, it is done or its job failed."""
         rank = self._rank if rank is None else rank
         if piece not in self._open_pieces(job_index):
             return None
@@ -618,6 +484,7 @@ class ClaimTable:
         )
         content = {"rank": rank, "run_id": self._run_id, "claimed_at": now()}
         is_held = self._create(claim_name(claim), content)
+        # The piece is taken in both cases: by this rank, or by the rank that made the file first.
         self._open[job_index].discard(piece)
         self._claimed[job_index, piece] = _Claimed(
             generation=claim.generation,
@@ -628,11 +495,11 @@ class ClaimTable:
         return claim if is_held else None
 
     def holds(self, claim: Claim) -> bool:
-        """Whether nobody has taken the piece over."""
+        """Whether no other rank has taken the piece over."""
         return not is_taken_over(self._directory, claim)
 
     def finish(self, claim: Claim, measured: Measured) -> None:
-        """Say that a piece is finished, unless it was taken over; its new owner will say so."""
+        """Mark a piece as finished, unless it was taken over; then its new owner does."""
         key = claim.divided.index, claim.piece
         claimed = self._claimed.get(key)
         rank = self._rank if claimed is None or claimed.owner is None else claimed.owner
@@ -646,19 +513,19 @@ class ClaimTable:
                 self._measurements.add(key[0], measured)
 
     def give_up(self, job_index: int) -> None:
-        """Say that a job has failed, so that no rank claims more of it."""
+        """Mark a job as failed, so that no rank claims more of it."""
         self._failed.add(job_index)
         self._create(f"{job_name(job_index)}.failed", {"rank": self._rank, "failed_at": now()})
 
     def give_back(self, rank: int) -> list[tuple[int, int]]:
-        """Let others take over what a rank has claimed here; return its jobs' indices, each with a piece."""
+        """Release all claims of a rank that were made here; return their (job index, piece)."""
         given = [key for key, claimed in self._claimed.items() if claimed.is_held and claimed.owner == rank]
         for key in given:
             self._let_go(key, self._claimed[key])
         return given
 
     def release(self, claim: Claim) -> None:
-        """Let any rank take over a piece that was claimed here, because not all of it was to run."""
+        """Let any rank take over a piece that was claimed here and of which a part has not run."""
         key = claim.divided.index, claim.piece
         claimed = self._claimed.get(key)
         if claimed is not None and claimed.is_held and claimed.generation == claim.generation:
@@ -670,24 +537,21 @@ class ClaimTable:
         self._order = None
 
     def open_pieces(self, job_index: int) -> frozenset[int]:
-        """Return the pieces of a job that nobody works on."""
+        """Return the pieces of a job that no rank has claimed."""
         return frozenset(self._open_pieces(job_index))
 
     def open_episodes(self, job_index: int) -> int:
-        """Return how many episodes of a job are in pieces that nobody works on."""
+        """Return the number of episodes in a job's open pieces."""
         return sum(self._jobs[job_index].num_episodes[piece] for piece in self._open_pieces(job_index))
 
     def num_unfinished_jobs(self) -> int:
-        """Return how many jobs have pieces that are free or under way."""
+        """Return the number of jobs with pieces that are open or under way."""
         free = {job_index for job_index in self._open if self._open_pieces(job_index)}
         return len((free | {job_index for job_index, _ in self._claimed}) - self._failed)
 
     def pieces_of_others(self, rank: int | None = None) -> int:
-        """Return how many pieces other ranks work on, of jobs that have not failed.
-
-        Args:
-            rank: Others than this one; where None, others than those that claim here.
-        """
+        """Return the number of pieces under way on ranks other than `rank` (None: other than all that claim here)."""
+        # Pieces of failed jobs do not count, nor lapsed ones of a job that ends early.
         return sum(
             (not claimed.is_held or (rank is not None and claimed.owner != rank))
             and key[0] not in self._failed
@@ -700,7 +564,7 @@ class ClaimTable:
 
     def _ends_early(self, job_index: int) -> bool:
         divided = self._jobs[job_index]
-        # A report is owed whatever was decided.
+        # A missing report is written even if the job is decided.
         return not divided.owes_only_report and self._is_over(divided.job.config.name)
 
     def _whose_turn(self, job_index: int) -> int:
@@ -725,7 +589,7 @@ class ClaimTable:
             if divided.pieces[0] is None and config.num_steps is not None:
                 env_steps = config.num_steps * config.num_envs * config.num_rebuilds
             elif divided.pieces[0] is None:
-                # Only the policy knows how much it is; an episode in every env slot is a guess.
+                # Only the policy knows the length; one episode in every env slot is a guess.
                 episodes = config.num_envs
             known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(self._open_pieces(job_index))]
             yield OpenWork(
@@ -737,7 +601,7 @@ class ClaimTable:
             )
 
     def _read_names(self, at: float) -> None:
-        """Take note of the files that have appeared since the last look. It lists the whole directory."""
+        """List the directory, and note the files that have appeared since the last call."""
         with storage_errors("list", self._directory):
             names = set(os.listdir(self._directory))  # noqa: PTH208  half the time for 20,000 names
         fresh = names - self._names
@@ -778,8 +642,9 @@ class ClaimTable:
         self._measurements.add(key[0], measured)
 
     def _find_lapsed(self, at: float, reports: Sequence[RankReport]) -> None:
-        """Find the claims whose owners have lost them. Only claims under way are read, each of them once."""
+        """Mark the claims whose owners have lost them. Read only the files of claims under way, each once."""
         watched_s = at - self._watching_since
+        # A rank is not silent for longer than this table has watched it.
         lost = {
             report.rank
             for report in reports
@@ -793,7 +658,7 @@ class ClaimTable:
             if claimed.owner is None:
                 claimed.has_lapsed = at - claimed.first_seen_s >= self._lease_s
             else:
-                # A claim of its own that it does not hold is one of which the answer got lost on a network disk.
+                # This rank owns the claim but does not hold it: the reply to its creation was lost on a network disk.
                 claimed.has_lapsed = claimed.owner == self._rank or claimed.owner in lost
             if claimed.has_lapsed:
                 self._open[key[0]].add(key[1])
@@ -801,14 +666,14 @@ class ClaimTable:
                 self._open[key[0]].discard(key[1])
 
     def _owner(self, key: tuple[int, int], generation: int) -> int | None:
-        """Return the rank that made a claim; None if it died, or is still busy, between making and writing the file."""
+        """Return the rank that made a claim; None if it has not written the file (dead, or still busy)."""
         name = claim_name(Claim(divided=self._jobs[key[0]], piece=key[1], generation=generation))
         content = self._read(name)
         rank = content.get("rank")
         return rank if isinstance(rank, int) and content.get("run_id") == self._run_id else None
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
-        """Make a file unless it is there; return whether this rank has made it."""
+        """Create a file exclusively; return False if it exists."""
         path = self._directory / name
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -824,7 +689,7 @@ class ClaimTable:
         return True
 
     def _read(self, name: str) -> dict[str, Any]:
-        """Return the content of a file, empty if there is none that makes sense: its maker may have died over it."""
+        """Return the JSON object of a file, {} if it is damaged, because its maker may have died while writing it."""
         path = self._directory / name
         try:
             content = read_json(path)

@@ -60,15 +60,11 @@ if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder
 
 
-# Finishes jobs whose episodes are over, in a thread of its own, while the rank runs its next job.
+# Consolidate jobs whose episodes have ended in a separate thread, while the rank runs its next job.
 
 
 class Consolidations:
-    """Finishes one job at a time beside the next one.
-
-    Args:
-        hear: Is told how far which job has come, and None for how far at its end; see `long_work.heard_by`.
-    """
+    """Consolidates one job at a time beside the next one. `hear(job, progress)` gets its progress, None at its end."""
 
     def __init__(self, hear: Callable[[str, LongWork | None], None]) -> None:
         self._hear = hear
@@ -77,21 +73,12 @@ class Consolidations:
         self._underway: Future[None] | None = None
 
     def begin(self, job: str, finish: Callable[[], object]) -> None:
-        """Begin to finish a job, as soon as the job before it is finished.
-
-        Args:
-            job: Name of the job.
-            finish: Finishes it. What it raises is raised by the next call of `begin`, `wait` or `close`.
-        """
+        """Start `finish` in the thread, after the previous job. The next call raises its error."""
         self.wait()
         self._job, self._underway = job, self._pool.submit(self._finish, job, finish)
 
     def wait(self, job: str | None = None) -> None:
-        """Return once no job is under way any more.
-
-        Args:
-            job: Wait for this job only; None for any.
-        """
+        """Wait for the job under way, only if it is `job` unless that is None. Raise its error."""
         if self._underway is None or job not in (None, self._job):
             return
         underway, self._underway = self._underway, None
@@ -109,25 +96,13 @@ class Consolidations:
             finish()
 
 
-# One job under way on a rank: build or reuse what it needs, run its episodes, and know how far it has come.
+# One job under way on a rank: build or reuse its environments and policies, run its episodes, report on it.
 
 _LOG = logging.getLogger(__name__)
 
 
 class JobRun:
-    """One job under way, and what is known of it so far.
-
-    Args:
-        job: The job.
-        settings: What all jobs of the rank share.
-        builder: Builds the job's environments and policies, or has them from the job before.
-        watchdog: Is told that the job goes on.
-        stop_requested: Asked before every step; True ends the job there.
-        start_up: Measures how the job begins.
-
-    Attributes:
-        unfinished: The files of a job that came to its end, which have yet to be finished; otherwise None.
-    """
+    """One job under way, and its results so far."""
 
     def __init__(
         self,
@@ -135,7 +110,7 @@ class JobRun:
         settings: RankSettings,
         builder: GroupBuilder,
         watchdog: Watchdog,
-        stop_requested: Callable[[], bool],
+        stop_requested: Callable[[], bool],  # called before every step; True ends the job
         start_up: StartUpClock,
     ) -> None:
         self._job = job
@@ -158,16 +133,11 @@ class JobRun:
         self._built: BuiltGroups | None = None
         self._simulated_by: dict[str, str] | None = None
         self._files = JobFiles(consolidates=settings.consolidates)
+        # The files of a job whose episodes have all ended, still to be consolidated; otherwise None.
         self.unfinished: JobFiles | None = None
 
     def run(self, directory: Path, supply: EpisodeSupply, observers: Sequence[Observer]) -> None:
-        """Run every rebuild of the job in which this rank has something to do, or one turn; `rest` or `end` is next.
-
-        Args:
-            directory: Directory of the job.
-            supply: Which of its episodes to run.
-            observers: Watch the job, beside its recorder.
-        """
+        """Run the rebuilds of the job, or one turn, with the episodes of `supply`. `rest` or `end` must follow."""
         self._turn.supply, self._observers = supply, observers
         self._stopwatch.go_on()
         if not self._results:
@@ -179,15 +149,11 @@ class JobRun:
             raise
 
     def rest(self) -> None:
-        """Let others have their turn; the files stay open, and the time of the job stands still."""
+        """Stop the job's clock while other jobs have their turn. Its files stay open."""
         self._stopwatch.rest()
 
     def end(self, *, is_whole: bool) -> None:
-        """Close the job's files.
-
-        Args:
-            is_whole: Whether the job may have come to its end. If so, its files have yet to be finished.
-        """
+        """Close the job's files. If `is_whole` and not interrupted, keep them in `unfinished` for consolidation."""
         self._stopwatch.go_on()
         files, self._files = self._files, JobFiles(consolidates=self._settings.consolidates)
         is_whole = is_whole and files.recorder is not None and not any(each.interrupted for each in self._results)
@@ -214,19 +180,13 @@ class JobRun:
             if self._results[-1].interrupted:
                 return
         if not self._results:
-            # Everything had finished before. What is left is to say what the job promises.
+            # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
             self._build(directory, anew=False)
 
     def report(
         self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
     ) -> JobReport:
-        """Return how the job went.
-
-        Args:
-            status: How it ended, None for what its episodes say.
-            error: What went wrong, None where nothing did.
-            traceback_file: Where the whole traceback is.
-        """
+        """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self._results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
         watch = self._stopwatch
@@ -267,7 +227,7 @@ class JobRun:
         )
 
     def _known_indices(self, rebuild: int) -> Iterable[int] | None:
-        """Return the episodes of a rebuild, an empty tuple if there are none, None if only the policy knows."""
+        """Return the episodes of a rebuild, an empty tuple if there are none, None if only the policy knows them."""
         config = self._job.config
         if config.num_episodes is None:
             return None
@@ -281,7 +241,7 @@ class JobRun:
         return Reproducible.BITWISE if self._built.plan_because is None else Reproducible.PLAN
 
     def _build(self, directory: Path, *, anew: bool) -> Sequence[EnvGroup]:
-        """Return the groups of the job's env slots; those of the job before if it asked for the same, unless anew."""
+        """Return the groups of the job's env slots. Reuse the previous job's if they are equal, unless `anew`."""
         if anew:
             self._builder.clear()
         config, silence_s = self._job.config, self._settings.build_timeout_s
@@ -289,14 +249,15 @@ class JobRun:
         with watched, self._stopwatch.measure(Phase.BUILD):
             built = self._builder.build(self._job, directory, self._start_up)
         if built.plan_because is not None and self._built is None:
-            # What an earlier start settled may not hold on this machine alone, which then has to be heard.
+            # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
             level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
             _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
         if self._built is None:
-            # Asked once: it may hash the whole model.
+            # Called once, because it may hash the whole model.
             self._simulated_by = dict(built.groups[0].environment.provenance())
         self._built = built
         played_with = self._settings.played_with.get(config.name)
+        # Another num_envs changes the last digits, so earlier and later episodes would not belong to one result.
         if played_with is not None and built.plan_because is not None:
             raise ConfigError(
                 f"job '{config.name}' cannot go on with num_envs {config.num_envs}: its episodes were played with "
@@ -352,6 +313,7 @@ class JobRun:
         groups: Sequence[EnvGroup],
     ) -> None:
         job, policy = self._job, groups[0].policy
+        # Some policies hold the number of episodes, so the indices follow only after the build.
         config = with_length(job.config, policy)
         self._num_episodes = config.num_episodes
         if indices is None and config.num_episodes is not None:
@@ -360,10 +322,10 @@ class JobRun:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
             indices = indices_that_start(job, policy, started=started, supply=self._turn.supply)
         if not self._results:
-            # From now on the rank may die at any moment, and what its episodes promise is known.
+            # The report is written before the first episode, because the rank may die at any moment from here on.
             write_job_report(directory, self.report(ReportedStatus.BEGUN))
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
-        # An observer without hooks has every picture drawn.
+        # An observer that overrides no hook makes the environment draw every picture.
         eager = [Observer()] if self._settings.eager_pictures else []
         self._instructions.policy = policy
         single = groups[0] if len(groups) == 1 else None
@@ -390,7 +352,7 @@ class JobRun:
 
     @contextmanager
     def _counting(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
-        """Count the pictures that are drawn inside the ``with`` block, and what a policy server is asked."""
+        """Count pictures drawn and policy-server queries of the ``with`` block."""
         drawing = [each.environment for each in groups if isinstance(each.environment, PicturesOnDemand)]
         before = sum(each.pictures_drawn for each in drawing)
         network = None if self._built is None else self._built.network
@@ -405,11 +367,7 @@ class JobRun:
                 self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used_before)
 
     def _must_stop(self) -> bool:
-        """Return whether the job is to stop here; asked before every step.
-
-        Raises:
-            JobTimeoutError: If the job has taken longer than it may.
-        """
+        """Whether the job must stop before the next step. `JobTimeoutError` if it exceeds its `timeout_s`."""
         self._watchdog.step_finished()
         limit_s = self._job.config.timeout_s
         if limit_s is not None and self._stopwatch.elapsed_s() > limit_s:
@@ -425,7 +383,7 @@ class JobRun:
 
 
 class _Turn:
-    """What the job's current turn hands out; recorders know it and not the job, which may go before them."""
+    """The supply of the job's current turn. Recorders refer to it, not to the job, which can be freed first."""
 
     supply: EpisodeSupply = EVERYTHING
 
@@ -434,11 +392,7 @@ class _Turn:
 
 
 class JobFiles:
-    """What writes a job's files; nothing until the first environment is there.
-
-    Args:
-        consolidates: Whether `finish` puts the recorded episodes into a dataset.
-    """
+    """The writers of a job's files, None until the first environment is built."""
 
     def __init__(self, *, consolidates: bool = True) -> None:
         self._consolidates = consolidates
@@ -446,22 +400,18 @@ class JobFiles:
         self.videos: VideoRecorder | None = None
 
     def observers(self) -> list[Observer]:
-        """Return what watches the job."""
+        """Return the writers that observe the job."""
         return [writer for writer in (self.recorder, self.videos) if writer is not None]
 
     def end_recording(self) -> None:
-        """Let go of environments and of episodes under way; videos of those that finished are still drawn."""
+        """Release environments and unfinished episodes. Videos of finished episodes are still encoded."""
         if self.videos is not None:
             self.videos.end_filming()
         if self.recorder is not None:
             self.recorder.close()
 
     def finish(self) -> None:
-        """Put the recorded episodes into one dataset, and complete the videos.
-
-        Raises:
-            DamagedFileError: If recordings of finished episodes are damaged or gone; the others are in the dataset.
-        """
+        """Consolidate the episodes into one dataset, and complete the videos. `DamagedFileError` if any are lost."""
         loss = None
         try:
             if self.recorder is not None and self._consolidates:
@@ -469,11 +419,12 @@ class JobFiles:
         finally:
             if self.videos is not None:
                 self.videos.close()
+        # The undamaged episodes are in the dataset by now.
         if loss is not None:
             raise DamagedFileError(loss)
 
     def close(self) -> None:
-        """Complete the videos of episodes that finished; recorded episodes stay in files of their own."""
+        """Complete the videos of finished episodes. Recorded episodes stay in their own files."""
         try:
             if self.recorder is not None:
                 self.recorder.close()
@@ -483,7 +434,7 @@ class JobFiles:
 
 
 class _EnvStepCounter(Observer):
-    """Counts control steps over running env slots, also those of a rollout that raises."""
+    """Counts control steps over running env slots, also of a rollout that raises."""
 
     sees_pictures = False
 
@@ -496,15 +447,9 @@ class _EnvStepCounter(Observer):
 
 
 class _InstructionWatch(Observer):
-    """Notices that episodes ask for different things of a policy that never reads what they ask for.
+    """Notices that episodes have different instructions, but the policy never reads them."""
 
-    Isaac Lab Arena's policies read ``task_description``, which they are told once for all env slots.
-
-    Attributes:
-        policy: The policy that acts.
-        remarks: What is to be said of it, which the log says when it is noticed.
-    """
-
+    # Isaac Lab Arena's policies read ``task_description``, which is set once for all env slots.
     sees_pictures = False
 
     def __init__(self, config: JobConfig) -> None:
@@ -513,6 +458,7 @@ class _InstructionWatch(Observer):
         self._begun: defaultdict[int, dict[int, EpisodeStart]] = defaultdict(dict)
         self._is_settled = bool(config.language_instruction)
         self.policy: PolicyBase | None = None
+        # For the report; each remark is logged as well.
         self.remarks: tuple[str, ...] = ()
 
     def on_episode_start(
@@ -520,7 +466,7 @@ class _InstructionWatch(Observer):
     ) -> None:
         del observation
         if not self._is_settled:
-            # A policy may read the words when it first acts.
+            # A policy may read the instruction as late as its first action.
             self._begun[id(environment)].update((start.env_id, start) for start in starts)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
@@ -531,7 +477,7 @@ class _InstructionWatch(Observer):
             policy = policy.asked
         if self._is_settled or policy is None or not starts:
             return
-        # What plays recorded actions, or draws them, follows no words.
+        # A policy that replays recorded actions, or draws them, follows no instruction.
         self._is_settled = (
             isinstance(policy, ZeroActionPolicy | RandomActionPolicy) or policy.num_episodes() is not None
         )
@@ -539,7 +485,7 @@ class _InstructionWatch(Observer):
         if self._is_settled:
             return
         if self._told is None:
-            # One that answers with words of its own is told these in every episode.
+            # A policy that overrides set_task_description may follow its own words, the same in every episode.
             answers = overrides(type(policy), "set_task_description")
             self._told = starts[0].language_instruction if answers else environment.task_description
         other = next((each for start in starts if (each := start.language_instruction) != self._told), None)
@@ -551,43 +497,36 @@ class _InstructionWatch(Observer):
         _LOG.warning("job '%s': %s", self._config.name, remark)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        # It may have ended before its first step.
+        # An episode may end before its first step.
         self._begun[id(environment)].pop(record.env_id, None)
 
 
 def seed_global_generators(seed: int) -> None:
-    """Put the process-wide generators into a state that depends on the job's seed alone.
-
-    Nothing in this package draws from them, but policies from elsewhere do, and then the same job would give other
-    results after another job, that is on another number of ranks.
-    """
+    """Seed the process-wide generators of Python, NumPy and PyTorch with the job's seed."""
+    # This package draws from none of them, but foreign policies do. Without the seed, the results of a job would depend
+    # on the jobs before it, so on the number of ranks.
     torch.manual_seed(seed)  # noqa: TID251  the one place, for policies from elsewhere
     np.random.seed(seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
     random.seed(seed)
 
 
-# Runs one job after the other on a rank, and writes a report of each, whatever happens.
+# Run one job after the other on a rank, and write a report of each, even if it fails.
 
 
 class JobRunner:
-    """Runs jobs one after the other on this rank.
-
-    Args:
-        settings: What all jobs share.
-        stop_requested: Asked before every step; True ends the job under way.
-        tell: Is told what a job does before its first control step, in words, and None once that is made.
-        consolidations: Puts the episodes of a job of known length into one dataset, and completes its videos, while
-            the next job runs; None to do that before `run` returns.
-        ended: Is told the report of each job once it is written, also from the thread of ``consolidations``.
-    """
+    """Runs jobs one after the other on this rank."""
 
     def __init__(
         self,
         settings: RankSettings,
         *,
+        # Called before every step; True ends the job under way.
         stop_requested: Callable[[], bool] = lambda: False,
+        # Receives the start-up phase of a job in words, None after its first control step.
         tell: Callable[[str | None], None] = lambda _: None,
+        # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
         consolidations: Consolidations | None = None,
+        # Receives each report after it is written, also from the thread of `consolidations`.
         ended: Callable[[JobReport], None] = lambda _: None,
     ) -> None:
         self._settings = settings
@@ -601,29 +540,15 @@ class JobRunner:
         self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
 
     def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
-        """Run one job, or this rank's part of it, and write a report; a job that takes turns is run turn by turn.
-
-        The reports of jobs that take turns are written when the next other job begins.
-
-        A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run. With
-        ``consolidations`` the report is written later, and may yet say that the dataset could not be made.
-
-        Args:
-            job: What to run.
-            observers: Watch the job, beside its recorder.
-            supply: Which of its episodes to run.
-
-        Raises:
-            DiskUnusableError: If the disk is full; the next job would fail as well, so nothing is made of this one.
-                With ``consolidations`` also if that was so for the job before.
-            ClaimsLostError: The same holds.
-            StorageError: If the report cannot be written, or that of the job before.
-        """
+        """Run a job, this rank's part of it or one turn, and write its report. A failed job is reported, not raised."""
+        # Raises `DiskUnusableError` and `ClaimsLostError` (also of the job before), because the next job would fail as
+        # well; and `StorageError` if a report cannot be written. With `consolidations` the report is written later.
         if self._consolidations is not None:
-            # The same job again, as happens where ranks take work over, writes where its episodes are taken from.
+            # If a rank takes work over, the same job runs again, into the directory that is being consolidated.
             self._consolidations.wait(job.config.name)
         name = job.config.name
         taking_turns = self._settings.turns.get(name, ())
+        # The reports of jobs that take turns are written when another job begins.
         self._end_turns(of_all_but=taking_turns)
         directory = self._directory(name)
         with storage_errors("make", directory):
@@ -641,14 +566,7 @@ class JobRunner:
         return self._end(job, job_run, failure)
 
     def close(self) -> None:
-        """Close the environment and the policy in use, and wait until the last job has its dataset and its report.
-
-        Jobs that take turns have had their last one.
-
-        Raises:
-            DiskUnusableError: See `run`.
-            StorageError: See `run`.
-        """
+        """Close environment and policy, end the jobs that took turns, wait for the last report. Raises like `run`."""
         try:
             self._end_turns()
             self._builder.clear()
@@ -661,17 +579,17 @@ class JobRunner:
 
     def _begun(self, job: Job) -> JobRun:
         start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
-        # Jobs after the first find everything imported.
+        # Jobs after the first import nothing.
         self._import_s = None if self._import_s is None else 0.0
         return JobRun(job, self._settings, self._builder, self._watchdog, self._stop_requested, start_up)
 
     def _end_turns(self, of_all_but: Collection[str] = ()) -> None:
-        """End the jobs that have had their last turn."""
+        """End the open jobs that are not in `of_all_but`: they have had their last turn."""
         for name in [name for name in self._open if name not in of_all_but]:
             self._end(*self._open.pop(name), failure=None)
 
     def _end(self, job: Job, job_run: JobRun, failure: tuple[str, str] | None) -> JobReport:
-        """Finish a job's files and write its report, or begin to."""
+        """End a job, and write its report or hand that to `consolidations`."""
         name = job.config.name
         is_cut_short = name in self._settings.turns and self._stop_requested()
         if failure is None:
@@ -680,27 +598,27 @@ class JobRunner:
         report = job_run.report(error=error, traceback_file=traceback_file)
         if is_cut_short and error is None:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
-        # Not with `job_run`, whose environment and policy would stay in memory beside those of the next job.
+        # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
         return self._finish_or_begin_to(job, self._directory(name), job_run.unfinished, report)
 
     def _failure(self, act: Callable[[], object], name: str) -> tuple[str, str] | None:
-        """Do something for a job; return what went wrong, in one line, and the file with the traceback, or None."""
+        """Call `act`. Return None, or the error in one line and the name of the traceback file."""
         try:
             with put_back():
                 act()
         except (DiskUnusableError, ClaimsLostError):
-            # Neither is the job's fault, and the next job would meet it too.
+            # Neither is the job's fault, and the next job would fail as well.
             raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
             failure = describe(raised), self._write_traceback(name)
-            # What took part in a failure may be in any state, and the next job deserves better.
+            # After a failure the environment and the policy may be in any state, so the next job builds its own.
             self._builder.clear()
             return failure
         return None
 
     def _finish_or_begin_to(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
         finish = partial(self._finish, job, directory, files, report)
-        # That a job of unknown length has ended is known from its report alone, before other ranks hear that it has.
+        # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
         is_known = job.config.num_episodes is not None
         if self._consolidations is None or files is None or not is_known:
             return finish()
@@ -708,7 +626,7 @@ class JobRunner:
         return report
 
     def _finish(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
-        """Finish the files of a job, and write its report."""
+        """Consolidate a job's files, and write its report."""
         if files is not None:
             begin_s = time.perf_counter()
             try:
@@ -736,7 +654,7 @@ class JobRunner:
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception in one line that can be written anywhere, whatever it holds."""
+    """Return an exception in one line of valid UTF-8."""
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  an exception of a user's that cannot even say what is wrong
@@ -745,30 +663,21 @@ def describe(error: BaseException) -> str:
     return (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# Runs the jobs that a rank takes from its queue, one after the other, and says how they go.
+# Run the jobs that a rank takes from its queue, and publish their progress.
 
 
 class RankJobs:
-    """The jobs of one rank.
-
-    Args:
-        work: What the rank has to do.
-        settings: What all its jobs share.
-        stop_requested: Whether this rank was told to stop.
-        fail_fast: Whether the first job that fails is the rank's last.
-        asks_questions: Whether answers may end jobs early.
-        begins: Is told the name of each job before its first file is written.
-    """
+    """The jobs of one rank."""
 
     def __init__(
         self,
         work: RankWork,
         settings: RankSettings,
         *,
-        stop_requested: Callable[[], bool],
-        fail_fast: bool = False,
-        asks_questions: bool = False,
-        begins: Callable[[str], None] = lambda _: None,
+        stop_requested: Callable[[], bool],  # True if this rank was asked to stop
+        fail_fast: bool = False,  # stop after the first failed job
+        asks_questions: bool = False,  # a decided question may end jobs early
+        begins: Callable[[str], None] = lambda _: None,  # receives each job's name before its first file exists
     ) -> None:
         self._work = work
         self._settings = settings
@@ -778,14 +687,7 @@ class RankJobs:
         self._begins = begins
 
     def run(self, publisher: StatusPublisher) -> RankState:
-        """Run the jobs until nothing is left for this rank, say how that ended, and return it.
-
-        Args:
-            publisher: Publishes the status of this rank.
-
-        Raises:
-            StorageError: If a file of the run cannot be written.
-        """
+        """Run jobs until the queue is empty for this rank. Publish and return the final state."""
         queue, runner = self._work.queue, self._new_runner(publisher)
         state = RankState.FINISHED
         try:
@@ -804,7 +706,7 @@ class RankJobs:
         return state
 
     def _run_one(self, assigned: AssignedJob, runner: JobRunner, publisher: StatusPublisher) -> bool:
-        """Run a job, or this rank's part of it, and return whether it failed."""
+        """Run a job, or this rank's part of it. Return True if it failed."""
         job = assigned.job
         self._begins(job.config.name)
         publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
@@ -830,7 +732,7 @@ class RankJobs:
             self._settings,
             stop_requested=self._stop_requested,
             tell=publisher.prepare,
-            # A run that is to end at its first failure has to know of it before the next job begins.
+            # With fail_fast a failure must be known before the next job begins.
             consolidations=None if self._fail_fast else Consolidations(publisher.hear_of),
             ended=ended,
         )

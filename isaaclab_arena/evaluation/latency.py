@@ -24,23 +24,20 @@ from isaaclab_arena.interfaces.policy import PolicyBase, acts_in_some, announced
 from isaaclab_arena.interfaces.policy_traits import ActsInSome, AnswersChunks, ChunkTraits, Continuation, StatesChunks
 from isaaclab_arena.storage.commits import MAX_QUERY_TIMES, QueryPace
 
-# How long queries take on this machine, as a sample of bounded size.
+# The duration of policy queries on this machine, as a sample of bounded size.
 
 
 class QueryTimes:
-    """Keeps every query's time at first, then every second one's, and so on, so that all of a job are represented.
-
-    Attributes:
-        pace: How often the policy is asked while the world waits; None where it does not wait.
-    """
+    """Keeps the time of every query, then of every second one, every fourth, ..., evenly over a job."""
 
     def __init__(self) -> None:
+        # Interval of queries if the world waits for them; None if it does not.
         self.pace: QueryPace | None = None
         self._kept_s: list[float] = []
         self._stride, self._number = 1, 0
 
     def add(self, seconds: float) -> None:
-        """Count a query."""
+        """Add the duration of a query [s]."""
         if self._number % self._stride == 0:
             self._kept_s.append(round(seconds, 7))
         self._number += 1
@@ -49,11 +46,11 @@ class QueryTimes:
             self._stride *= 2
 
     def sample_s(self) -> tuple[float, ...]:
-        """Return the times [s]."""
+        """Return the sampled durations [s]."""
         return tuple(self._kept_s)
 
 
-# How many control steps answers are late, from what a job says in steps or in milliseconds.
+# The latency in control steps, from a job's setting in steps or in milliseconds.
 
 COLUMN = "latency_ms"
 """The column of a file of measured latencies."""
@@ -64,31 +61,18 @@ _ROUNDING = 1e-9
 
 
 def in_steps(low: int, high: int) -> Delays:
-    """Return delays of ``low`` to ``high`` control steps, all as likely."""
+    """Return delays distributed uniformly over ``low`` to ``high`` control steps."""
     return Delays(steps=tuple((number, 1) for number in range(low, high + 1)))
 
 
 def in_time(latencies_ms: Iterable[float], control_dt: float) -> Delays:
-    """Return delays that are given as times, each rounded up to control steps.
-
-    Args:
-        latencies_ms: Latencies, each as likely as the others [ms].
-        control_dt: Time between two control steps [s].
-    """
+    """Return delays from equally likely latencies [ms], each rounded up to control steps of `control_dt` [s]."""
     steps = (math.ceil(each / (1000.0 * control_dt) - _ROUNDING) for each in latencies_ms)
     return Delays(steps=tuple(sorted(Counter(max(0, each) for each in steps).items())), control_dt=control_dt)
 
 
 def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | None:
-    """Return the latencies that a job gives as times [ms]; None where it gives steps, or has them measured.
-
-    Args:
-        config: The job's key ``latency``.
-        directory: What a relative path starts from.
-
-    Raises:
-        ConfigError: If the file is missing or wrong.
-    """
+    """Return a job's latencies [ms], relative files in `directory`. None if given in steps or to be measured."""
     if config.file is not None:
         return _read(directory / config.file)
     if config.ms is None:
@@ -96,7 +80,7 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
     low, high = config.ms
     if low == high:
         return (low,)
-    # The middle of each of many equal parts stands for the part.
+    # The midpoint of each of many equal intervals represents it.
     shares = (np.arange(_PARTS_OF_A_RANGE) + 0.5) / _PARTS_OF_A_RANGE
     return tuple((low + (high - low) * shares).tolist())
 
@@ -132,50 +116,38 @@ def _in_file(message: str) -> ConfigError:
     return ConfigError(Problem(message, key="latency.file"))
 
 
-# Ask any policy for chunks of actions of some env slots, however it is asked otherwise.
+# Query any policy for action chunks of some env slots, also one that returns single actions.
 
 ONE_STEP = ChunkTraits(played=1, predicted=1)
 
 
 class Answers(Protocol):
-    """Who is asked: a policy that answers with chunks, or one that answers with an action."""
+    """A source of chunks: a policy that predicts chunks, or one that returns single actions."""
 
     traits: ChunkTraits
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take up what some env slots show, once in every control step."""
+        """Take in the observation of some env slots, once in every control step."""
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
     ) -> torch.Tensor:
-        """Return chunks of some env slots; see `AnswersChunks.chunks`."""
+        """Return chunks of some env slots, shape (n, predicted, action_dim); see `AnswersChunks.chunks`."""
         ...
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots at whose pictures the policy looks next, None for all.
-
-        Args:
-            env: The environment.
-            starting: Env slots in which an episode is about to begin.
-            asking: Env slots that ask in their next step.
-        """
+        """Return the env slots whose pictures the next call needs, None for all."""
+        # `starting`: env slots whose episode is about to begin. `asking`: env slots that query in their next step.
         ...
 
 
 def answers_of(policy: PolicyBase, *, waits: bool = False) -> Answers:
-    """Return how a policy is asked for chunks.
-
-    Args:
-        policy: The policy.
-        waits: Whether no answer is late. Then a policy may combine chunks as it likes.
-
-    Raises:
-        ConfigError: If its options combine chunks in a way that nobody else can.
-    """
+    """Return the chunk source of a policy. `waits`: no answer is late, so the policy may combine chunks itself."""
     asked = policy.asked if isinstance(policy, FixedBatchPolicy) else policy
     chunked = chunks_of(asked)
     if chunked is None:
         return _OneStep(policy, in_some=not waits)
+    # `ConfigError`: the policy's options combine chunks in a way that only the policy itself can.
     try:
         return _Chunked(policy, chunked)
     except ConfigError:
@@ -203,7 +175,7 @@ class _Chunked:
         shown = {*self.traits.picture_steps}
         if not shown:
             return ()
-        # Which earlier step a query will show is not known before that step is over.
+        # A query may show earlier steps, and which ones is not known in advance.
         return [*starting, *asking] if shown == {0} else None
 
     def _seen(self, env: Environment, observation: Observation) -> tuple[Environment, Observation]:
@@ -213,7 +185,7 @@ class _Chunked:
 
 
 class _OneStep:
-    """A policy that cannot act in some env slots alone is asked in every step; what nobody has asked for is dropped."""
+    """Chunks of one action. A policy that cannot act in some env slots alone is called every step for all of them."""
 
     traits = ONE_STEP
 
@@ -242,23 +214,14 @@ class _OneStep:
         return [env_id for env_id in wanted if env_id in {*starting, *asking}]
 
 
-# What new chunks go on from in real-time chunking, as pure functions.
+# The actions that new chunks continue in real-time chunking, as pure functions.
 
 
 def soft_mask(horizon: int, *, committed: int, planned: int) -> torch.Tensor:
-    """Return how strongly each action of a new chunk is bound to the one that is planned for its step.
-
-    Black, Galliker and Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025, arXiv 2506.07339,
-    equation 5: 1 for actions that are played before the chunk is there, then less and less, 0 where none is planned.
-
-    Args:
-        horizon: Actions of the new chunk.
-        committed: Those that are played before it is there.
-        planned: Those for whose step an action is planned, at least as many.
-
-    Returns:
-        Shape: (horizon,), float32.
-    """
+    """Return each action's weight (horizon,), arXiv 2506.07339, eq. 5: how strongly the plan binds a new chunk."""
+    # Black, Galliker and Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025. The weight is 1 for the
+    # `committed` actions, which are played before the chunk arrives. It then decays to 0 at `planned` (>= committed),
+    # the number of steps for which an action is planned.
     weights = torch.zeros(horizon)
     weights[:committed] = 1.0
     for place in range(committed, planned):
@@ -268,13 +231,9 @@ def soft_mask(horizon: int, *, committed: int, planned: int) -> torch.Tensor:
 
 
 def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -> Continuation:
-    """Return what the chunks of some env slots go on from.
-
-    Args:
-        plans: Their present chunks. Shape: (n, horizon, action_dim).
-        played: Actions of them that belong to earlier steps, ``horizon`` where there is no chunk. Shape: (n,), int64.
-        committed: Actions that are played before the new chunks are there.
-    """
+    """Return the planned actions and weights that new chunks of some env slots continue."""
+    # plans: (n, horizon, action_dim). played: (n,) int64, actions of earlier steps, `horizon` if there is no chunk.
+    # committed: actions that are played before the new chunks arrive.
     horizon = plans.shape[1]
     actions = torch.zeros_like(plans)
     weights = torch.zeros(plans.shape[:2])
@@ -287,17 +246,12 @@ def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -
 
 
 def bound(chunks: torch.Tensor, going_on: Continuation) -> torch.Tensor:
-    """Return chunks with the actions that were committed in place of those that the network made of them.
-
-    Args:
-        chunks: What the network answered. Shape: (n, horizon, action_dim).
-        going_on: What it was to go on from.
-    """
+    """Return chunks (n, horizon, action_dim) whose committed actions are replaced by the planned ones."""
     is_committed = (going_on.weights >= 1.0)[:, :, None]
     return torch.where(is_committed, going_on.actions, chunks)
 
 
-# Tell why the answers of a policy cannot be late in an environment in the way that a job asks for.
+# Check whether the latency that a job requests is possible with a policy in an environment.
 
 
 def refusals(
@@ -307,14 +261,7 @@ def refusals(
     *,
     traits: ChunkTraits | None = None,
 ) -> list[Problem]:
-    """Return every problem, with its key within the job.
-
-    Args:
-        delays: How many control steps answers are late.
-        meanwhile: What the robot does until they are there.
-        environment: Where it does that; only its attributes are read.
-        traits: What the policy answers with, None where nobody knows yet.
-    """
+    """Return every problem with its key within the job. `traits`: the policy's chunks, None if unknown."""
     problems, longest = [], delays.longest
     if longest >= environment.max_episode_length:
         message = f"answers are up to {longest} control steps late; an episode has {environment.max_episode_length}"
@@ -340,31 +287,18 @@ def refusals(
     return problems
 
 
-# What each env slot plays, what it waits for and when it asks next, in control steps of its own episode.
+# The plan, the pending answer and the next query of each env slot, in control steps of its own episode.
 
 _NEVER = -1
 
 
 class Timelines:
-    """The plans of all env slots, on the CPU.
-
-    An env slot has one query under way at most. Its answer belongs to the step of the query and comes some steps later.
-
-    Args:
-        num_envs: Number of env slots.
-        traits: How many actions a chunk has.
-        action_dim: Numbers of an action.
-        lead: How many steps before its chunk is used up an env slot asks for the next one. With 0 it plays every
-            action of a chunk, from the first one on, when the chunk is there. Otherwise it goes on with the chunk that
-            it has, and of the next one it leaves out the actions that are late.
-
-    Attributes:
-        queries: Queries of each env slot's episode so far. Shape: (num_envs,), int64.
-        stale_steps: Steps of it in which an answer was awaited. Shape: (num_envs,), int64.
-        length: All steps of it. Shape: (num_envs,), int64.
-    """
+    """The plans of all env slots, on the CPU. An env slot has at most one pending query."""
 
     def __init__(self, num_envs: int, traits: ChunkTraits, action_dim: int, *, lead: int, goes_on: bool) -> None:
+        # An answer belongs to the step of its query and arrives some steps later. `lead`: number of steps before the
+        # end of its chunk at which an env slot queries again. If `goes_on`, the robot continues its chunk meanwhile and
+        # skips the late actions of the next one. Otherwise it plays every chunk from its first action on.
         self._traits, self._lead, self._goes_on = traits, lead, goes_on
         self.plans = torch.zeros(num_envs, traits.predicted, action_dim)
         self._answers = torch.zeros_like(self.plans)
@@ -372,10 +306,11 @@ class Timelines:
             torch.full((num_envs,), _NEVER, dtype=torch.int64) for _ in range(4)
         )
         self._active = torch.zeros(num_envs, dtype=torch.bool)
+        # Per env slot and episode, shape (num_envs,): queries, steps with a pending answer, all steps.
         self.queries, self.stale_steps, self.length = (torch.zeros(num_envs, dtype=torch.int64) for _ in range(3))
 
     def restart(self, env_ids: torch.Tensor) -> None:
-        """Begin anew in some env slots, without a plan. Shape: (n,), int64."""
+        """Start without a plan in `env_ids`. Shape: (n,), int64."""
         self._active[env_ids] = True
         for numbers in (self._asked, self._due):
             numbers[env_ids] = _NEVER
@@ -383,34 +318,28 @@ class Timelines:
             counts[env_ids] = 0
 
     def rest(self, env_ids: Sequence[int]) -> None:
-        """Ask for some env slots no more."""
+        """Stop the queries of some env slots."""
         self._active[list(env_ids)] = False
 
     @property
     def active(self) -> list[int]:
-        """The env slots in which an episode is under way."""
+        """The env slots with a running episode."""
         return torch.nonzero(self._active).flatten().tolist()
 
     def asking(self) -> list[int]:
-        """Return the env slots that ask in their next step."""
+        """Return the env slots that query in their next step."""
         is_waiting = self._due != _NEVER
         return torch.nonzero(self._active & ~is_waiting & (self._end - self.length <= self._lead)).flatten().tolist()
 
     def played(self, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return how many actions of their plans belong to earlier steps; all where there is no plan. Shape: (n,)."""
+        """Return the number of plan actions of earlier steps, `predicted` without a plan. Shape: (n,)."""
         slots = torch.tensor(list(env_ids), dtype=torch.int64)
         is_first = self.queries[slots] == 0
         played = (self.length - self._begin)[slots].clamp(max=self._traits.predicted)
         return played.masked_fill(is_first, self._traits.predicted)
 
     def ask(self, env_ids: Sequence[int], chunks: torch.Tensor, delays: Sequence[int]) -> None:
-        """Take the answers to queries of this step, for when they are there.
-
-        Args:
-            env_ids: The env slots.
-            chunks: Their answers. Shape: (n, predicted, action_dim).
-            delays: Control steps until each of them is there.
-        """
+        """Store the answers (n, predicted, action_dim) to this step's queries, to arrive after `delays` [steps]."""
         slots = torch.tensor(list(env_ids), dtype=torch.int64)
         self._answers[slots] = chunks
         self._asked[slots] = self.length[slots]
@@ -419,11 +348,7 @@ class Timelines:
         self._receive()
 
     def next_actions(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the next action of every env slot and which of them have one, and let a step pass.
-
-        Returns:
-            Shapes: (num_envs, action_dim), and (num_envs,), bool.
-        """
+        """Advance a step. Return the actions (num_envs, action_dim) and the mask (num_envs,) of slots with one."""
         place = self.length - self._begin
         has_one = self._active & (self.queries > 0) & (place < self._traits.predicted) & (self.length < self._end)
         if self._goes_on:
@@ -436,8 +361,9 @@ class Timelines:
         return action, has_one
 
     def _receive(self) -> None:
-        """Make the answers that are there by now the plans."""
+        """Make the answers that have arrived the plans."""
         there = (self._due != _NEVER) & (self._due <= self.length)
+        # If the old chunk was continued, the late actions of the new one are skipped.
         late = (self.length - self._asked) if self._goes_on else torch.zeros_like(self.length)
         self._begin = torch.where(there, self.length - late, self._begin)
         most = torch.full_like(late, self._traits.predicted)
@@ -446,10 +372,10 @@ class Timelines:
         self._due[there] = _NEVER
 
 
-# Make the answers of any policy late, by control steps of simulated time.
+# Delay the answers of any policy by control steps of simulated time.
 #
-# Neither the wall clock nor other episodes have a part in it. So the same episodes come out on any number of ranks,
-# for any number of env slots, and after any interruption.
+# The delay depends neither on the wall clock nor on other episodes. So the episodes are the same on any number of
+# ranks, for any num_envs, and after any interruption.
 
 STALE_SHARE = "latency.stale_share"
 """Metric of an episode: the share of its control steps in which an answer was awaited."""
@@ -459,17 +385,9 @@ QUERIES_PER_S = "latency.queries_per_s"
 
 
 class LatePolicy(PolicyWrapper):
-    """Asks another policy, and plays each answer some control steps after the observation that it was made from.
+    """Queries another policy, and plays each answer some control steps after its observation. The first is not late."""
 
-    The first answer of an episode is waited for: a robot begins when it knows what to do.
-
-    Args:
-        policy: The other policy.
-        delays: How many control steps answers are late.
-        meanwhile: What the robot does until they are there; nothing of it is late with `Meanwhile.WAIT`.
-        times: Is told how long queries take.
-    """
-
+    # With `Meanwhile.WAIT` no answer is late, and only `times` receives the durations of queries.
     def __init__(self, policy: PolicyBase, delays: Delays, meanwhile: Meanwhile, times: QueryTimes) -> None:
         super().__init__(policy)
         self._delays, self._meanwhile, self._times = delays, meanwhile, times
@@ -481,20 +399,16 @@ class LatePolicy(PolicyWrapper):
         self._control_dt = 0.0
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse what cannot work with this policy in this environment; see `refusals`.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Raise `ConfigError` with all `refusals` of this policy in this environment."""
         problems = refusals(self._delays, self._meanwhile, env, traits=self._answers.traits)
         if problems:
             raise ConfigError(problems)
         if self._meanwhile is Meanwhile.WAIT:
-            # Episodes say nothing of it, so that they are to the last bit those without latency.
+            # The pace is not an episode metric, so episodes have the same bits as without latency.
             self._times.pace = QueryPace(steps=self._answers.traits.played, control_dt=env.control_dt)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return what every env slot does now. Shape: (num_envs, action_dim)."""
+        """Return the current actions of all env slots. Shape: (num_envs, action_dim)."""
         timelines = self._timelines_of(env)
         asking, began_s = timelines.asking(), time.perf_counter()
         self._answers.look(env, observation, timelines.active)
@@ -502,17 +416,18 @@ class LatePolicy(PolicyWrapper):
             self._ask(env, observation, timelines, asking)
             self._times.add(time.perf_counter() - began_s)
         action, has_one = timelines.next_actions()
+        # An env slot without an action holds still, or repeats its last action.
         if self._last is None or self._last.shape != action.shape:
             self._last = torch.zeros_like(action)
         self._last = torch.where(has_one[:, None], action, held(env.hold_action, self._last))
         return self._last.to(env.device, non_blocking=True)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots that start or ask next, if the other policy looks at their pictures."""
+        """Return the env slots that start or query next and whose pictures the other policy needs, None for all."""
         return self._answers.pictures_to_see(env, starting, self._timelines_of(env).asking())
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Tell the other policy, and begin with a query."""
+        """Start the episodes of the other policy. Each begins with a query."""
         self.asked.start_episodes(env, starts)
         self._control_dt = env.control_dt
         for start in starts:
@@ -520,12 +435,12 @@ class LatePolicy(PolicyWrapper):
         self._timelines_of(env).restart(torch.tensor([start.env_id for start in starts], dtype=torch.int64))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Tell the other policy, and ask for these env slots no more."""
+        """End the episodes of the other policy, and stop the queries of their env slots."""
         self.asked.end_episodes(env, env_ids)
         self._timelines_of(env).rest(env_ids)
 
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
-        """Return the share of stale actions and the queries in a second; see `MeasuresEpisodes`."""
+        """Return the share of stale steps and the queries per second; see `MeasuresEpisodes`."""
         timelines = self._timelines
         if self._meanwhile is Meanwhile.WAIT or timelines is None or not int(timelines.length[env_id]):
             return {}
@@ -536,7 +451,7 @@ class LatePolicy(PolicyWrapper):
         }
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Reset the other policy, and forget what is planned."""
+        """Reset the other policy, and drop the plans."""
         self.asked.reset(env_ids)
         if env_ids is None:
             self._timelines, self._last = None, None
@@ -544,6 +459,7 @@ class LatePolicy(PolicyWrapper):
             self._timelines.restart(env_ids.cpu())
 
     def _ask(self, env: Environment, observation: Observation, timelines: Timelines, asking: list[int]) -> None:
+        # In real-time chunking the new chunk continues the actions that are played before it arrives.
         going_on = None
         if self._meanwhile is Meanwhile.RTC and self._delays.longest:
             played = timelines.played(asking)
@@ -555,7 +471,7 @@ class LatePolicy(PolicyWrapper):
         timelines.ask(asking, chunks, delays)
 
     def _delay(self, env_id: int, *, is_first: bool) -> int:
-        """Return how late the next answer of an env slot is."""
+        """Return the delay of an env slot's next answer [control steps]. The first answer of an episode has none."""
         generator = self._generators.get(env_id)
         if is_first or generator is None or self._meanwhile is Meanwhile.WAIT:
             return 0
@@ -575,51 +491,37 @@ class LatePolicy(PolicyWrapper):
 
 
 def held(declared: HoldAction, last: torch.Tensor) -> torch.Tensor:
-    """Return what a robot does that is told nothing new. Shape: (num_envs, action_dim).
-
-    Args:
-        declared: What its environment says; see `HoldAction`.
-        last: The last actions. Shape: (num_envs, action_dim).
-    """
+    """Return the action that keeps a robot still. Shape: (num_envs, action_dim), like `last`, the previous actions."""
     if declared is None or declared == HOLDS_LAST:
         return last
+    # None in `declared` keeps the last value of that entry.
     stays = torch.tensor([value is None for value in declared])
     fixed = torch.tensor([0.0 if value is None else float(value) for value in declared])
     return torch.where(stays, last, fixed)
 
 
-# What a job's key ``latency`` comes to with its environment and its policy, and the policies that follow from it.
+# Resolve a job's key ``latency`` for its environment and its policy, and wrap the policies.
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobLatency:
-    """How late the answers in a job are.
+    """The latency of a job's answers."""
 
-    Attributes:
-        config: What the job says.
-        latencies_ms: The latencies where they are given as times [ms].
-        delays: What they come to in control steps; None as long as nobody knows how long one is, or has measured.
-    """
-
-    config: LatencyConfig
-    latencies_ms: tuple[float, ...] | None = None
-    delays: Delays | None = None
+    config: LatencyConfig  # the job's key `latency`
+    latencies_ms: tuple[float, ...] | None = None  # [ms], None if given in steps or measured
+    delays: Delays | None = None  # in control steps, None while the control step or the measurement is missing
 
     @property
     def continues(self) -> bool:
-        """Whether new chunks go on from planned actions, as far as it is known how late answers are."""
+        """Whether new chunks continue planned actions (RTC); True if the delays are still unknown."""
         return self.config.meanwhile is Meanwhile.RTC and (self.delays is None or self.delays.longest > 0)
 
     def measured(self, delays: Delays | None) -> Self:
-        """Return it with delays that were measured; what the job itself says stands."""
+        """Return a copy with measured delays; unchanged unless the job asks for a measurement."""
         return replace(self, delays=delays) if self.config.measured and delays is not None else self
 
     def delays_in(self, environment: Environment) -> Delays:
-        """Return the delays in an environment.
-
-        Raises:
-            ConfigError: If they were to be measured, and nobody has.
-        """
+        """Return the delays in an environment. `ConfigError` if the measurement is missing."""
         if self.delays is not None:
             return self.delays
         if self.latencies_ms is None:
@@ -633,17 +535,9 @@ def job_latency(
     environment: tuple[EnvironmentBuilder, Any],
     policy: tuple[type[PolicyBase], Mapping[str, Any]],
 ) -> JobLatency | None:
-    """Return how late the answers in a job are, None for a job that does not say; nothing is simulated for it.
-
-    Args:
-        config: The job's key ``latency``.
-        directory: What a relative path in it starts from.
-        environment: What builds the environment, and its options.
-        policy: Class of the policy, and its options.
-
-    Raises:
-        ConfigError: With everything that is known to be wrong before environment and policy are built.
-    """
+    """Return a job's latency, None without one. `ConfigError` with all problems known before the builds."""
+    # `directory`: base of relative paths. `environment`: its builder and options. `policy`: its class and options.
+    # Nothing is simulated here.
     if config is None:
         return None
     latency = JobLatency(config=config, latencies_ms=latencies_of(config, directory))
@@ -655,7 +549,7 @@ def job_latency(
     try:
         sample = builder.sample(environment_config)
     except EnvironmentBuildError:
-        # Its job will tell, and fail alone.
+        # The job itself fails with this error, and no other job does.
         return latency
     try:
         delays = latency.delays_in(sample)
@@ -668,7 +562,7 @@ def job_latency(
 
 
 def _stated(policy_class: type[PolicyBase], options: Mapping[str, Any], meanwhile: Meanwhile) -> ChunkTraits | None:
-    """Return what is known of a policy's chunks before it is built, None for nothing, or where it does not matter."""
+    """Return the chunk traits known before the policy is built, None if unknown or irrelevant."""
     if meanwhile is Meanwhile.WAIT:
         return None
     if not hasattr(policy_class, "chunks"):
@@ -678,16 +572,7 @@ def _stated(policy_class: type[PolicyBase], options: Mapping[str, Any], meanwhil
 
 
 def late_groups(groups: Sequence[EnvGroup], latency: JobLatency | None, times: QueryTimes) -> Sequence[EnvGroup]:
-    """Return the groups of a job's env slots with policies whose answers are late; the groups themselves without.
-
-    Args:
-        groups: Environments and policies.
-        latency: How late answers are, None for a job that does not say.
-        times: Is told how long queries take.
-
-    Raises:
-        ConfigError: If they cannot be late there; see `refusals`.
-    """
+    """Wrap the policies of all groups in `LatePolicy`; unchanged without a latency. `ConfigError`: see `refusals`."""
     return groups if latency is None else [_late(group, latency, times) for group in groups]
 
 
