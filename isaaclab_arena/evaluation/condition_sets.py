@@ -29,39 +29,25 @@ _Value = float | int | str | list[float]
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionSet:
-    """What the episodes of one job started from.
-
-    Attributes:
-        job: Name of the job, for people and for ``FILE#job``.
-        environment: Registered name of its environment.
-        environment_args: Options of the environment.
-        seed: Seed of the conditions.
-        variations: The variations that were on, as a job spells them.
-        episodes: Conditions of each episode, by index.
-    """
+    """The conditions from which the episodes of one job started."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    job: str
-    environment: str
+    job: str  # name of the job, for people and for ``FILE#job``
+    environment: str  # registered name
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
-    episodes: Annotated[list[dict[str, _Value]], Field(min_length=1)]
+    episodes: Annotated[list[dict[str, _Value]], Field(min_length=1)]  # conditions of each episode, by index
     environment_args: dict[str, Any] = field(default_factory=dict)
-    variations: dict[str, Any] = field(default_factory=dict)
+    variations: dict[str, Any] = field(default_factory=dict)  # enabled ones, in the job file's syntax
 
     def conditions(self) -> tuple[Conditions, ...]:
-        """Return the conditions of each episode, as environments take them."""
+        """Return the conditions of each episode, in the form of `Environment.reset`."""
         return tuple(map(conditions_from_json, self.episodes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionFile:
-    """What a file of saved conditions holds.
-
-    Attributes:
-        sets: One set per job.
-        schema_version: Version of this layout.
-    """
+    """The content of a file of saved conditions, one set per job."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -70,21 +56,8 @@ class ConditionFile:
 
 
 def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False) -> list[str]:
-    """Write the conditions of a run's complete jobs into one file; numbers come back to the last bit.
-
-    Args:
-        path: The file, which must not exist.
-        output_directory: The directory that holds ``run.json``.
-        goes_on: Whether an earlier start of the run may have written the file, and it is to be written anew.
-
-    Returns:
-        One line per job that is left out because episodes of it are missing.
-
-    Raises:
-        ConfigError: If the directory is no output of a run, or holds no complete job, or if the file holds anything but
-            what the run itself saved earlier.
-        StorageError: If the file exists or cannot be written.
-    """
+    """Write the conditions of a run's complete jobs, bit-exact. Return one line per job with missing episodes."""
+    # An earlier start of the run may have written the file; without `goes_on` an existing file is an error.
     if goes_on:
         check_saved_earlier(path, output_directory)
     sets, left_out = _complete_sets(output_directory)
@@ -95,11 +68,7 @@ def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False
 
 
 def check_saved_earlier(path: Path, output_directory: Path) -> None:
-    """Refuse a file, if there is one, that holds anything but what would be saved of a run now.
-
-    Raises:
-        ConfigError: If it is no file of conditions, or has a set that none of the run's complete jobs has.
-    """
+    """Raise `ConfigError` if the file exists and holds a set that none of the run's complete jobs has."""
     if not path.exists():
         return
     sets, _ = _complete_sets(output_directory)
@@ -110,7 +79,7 @@ def check_saved_earlier(path: Path, output_directory: Path) -> None:
 
 
 def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str]]:
-    """Return the conditions of a run's complete jobs, and the names of jobs of which episodes are missing."""
+    """Return the conditions of a run's complete jobs, and the names of jobs with missing episodes."""
     sets, incomplete = [], []
     for job in read_run_plan(output_directory).jobs:
         directory = job_directory(output_directory, job.name)
@@ -125,20 +94,10 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
 
 
 def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
-    """Read saved conditions.
-
-    Args:
-        reference: The file, or ``FILE#job`` for the set of one job.
-        directory: What a relative path starts from.
-
-    Returns:
-        The sets that may be meant; several where the file has several and no job is named.
-
-    Raises:
-        ConfigError: With every problem of the file.
-    """
+    """Return the sets of a file, or the one set of ``FILE#job``. `ConfigError` with every problem of the file."""
     name, _, job = reference.partition("#")
     path = directory / name
+    # Check the version first, so that a newer layout is not reported as many wrong keys.
     document = read_document(path)
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != SCHEMA_VERSION:
@@ -161,28 +120,15 @@ def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
 
 
 def agreed_hash(config_hash: str, conditions: Sequence[Sequence[Conditions] | None]) -> str:
-    """Return a hash of the jobs and of the saved conditions that they run, for ranks to compare.
-
-    Args:
-        config_hash: Hash of the jobs.
-        conditions: The saved conditions of each job, None for a job without.
-    """
+    """Return a hash of the jobs and of their saved conditions (None for a job without), for ranks to compare."""
     if not any(conditions):
         return config_hash
     return hashlib.sha256(json_line([config_hash, conditions]).encode()).hexdigest()[:16]
 
 
 def fitting_set(sets: Sequence[ConditionSet], *, seed: int, differences: Sequence[str | None]) -> ConditionSet:
-    """Return the one set that a job means.
-
-    Args:
-        sets: What the file offers.
-        seed: Seed of the job's conditions, which decides between several sets that fit.
-        differences: How each set's environment differs from the job's, None where it does not.
-
-    Raises:
-        ConfigError: If none fits, or several do.
-    """
+    """Return the set that fits a job. `ConfigError` if none fits, or several do and `seed` does not decide."""
+    # differences: between each set's environment and the job's, None if there is none.
     fitting = [each for each, difference in zip(sets, differences, strict=True) if difference is None]
     if not fitting:
         raise ConfigError(f"was saved for another environment: {next(filter(None, differences))}")
@@ -195,7 +141,7 @@ def fitting_set(sets: Sequence[ConditionSet], *, seed: int, differences: Sequenc
 
 
 def difference(saved: Any, wanted: Any) -> str | None:
-    """Return how two configurations of one environment differ in what conditions depend on, None if they do not."""
+    """Return the first difference of two environment configurations that affects conditions, None without one."""
     for option in dataclasses.fields(wanted):
         if option.name.startswith(("camera_", "enable_cameras", "action_mode")):
             continue

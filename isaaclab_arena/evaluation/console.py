@@ -26,24 +26,22 @@ _LEAST_COLUMNS = 20
 
 
 class _ResultsConsole(Console):
-    """A console that says when its reader has gone, where rich would end the process with 1."""
+    """A console that raises if its reader has gone, instead of rich's exit with code 1."""
 
     def on_broken_pipe(self) -> None:
-        """Let the error out, which is being handled when this is called."""
+        """Raise the error that is being handled at the call."""
         raise  # noqa: PLE0704  called from rich's except clause
 
 
 def results_console() -> Console:
-    """Return where results are shown: stdout, as wide as its terminal; a file and a pipe hold whole rows.
-
-    COLUMNS says how wide the terminal at a pipe's other end is; a launcher sets it for its ranks.
-    """
+    """Return the console for results: stdout, as wide as its terminal; whole rows in a file and a pipe."""
+    # COLUMNS is the width of the terminal at the other end of a pipe; a launcher sets it for its ranks.
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((_FILE_COLUMNS, 0)).columns
     return _ResultsConsole(file=sys.stdout, highlight=False, width=width)
 
 
 def as_text(show: Callable[[Console], None]) -> str:
-    """Return what is shown on stdout as plain text, narrower by an indentation of two."""
+    """Return the stdout output of `show` as plain text, two columns narrower for an indentation."""
     text = io.StringIO()
     shown = results_console() if isinstance(sys.stdout, io.TextIOBase) else Console(width=_FILE_COLUMNS)
     show(Console(file=text, highlight=False, width=max(shown.width - 2, _LEAST_COLUMNS), color_system=None))
@@ -51,7 +49,7 @@ def as_text(show: Callable[[Console], None]) -> str:
 
 
 def show_results(show: Callable[[Console], None]) -> None:
-    """Show results on stdout. That nobody can read them is no failure of the run: they are in its files."""
+    """Show results on stdout. A closed stdout does not fail the run, because the results are in its files."""
     # A process that was started without a stdout has none.
     if not isinstance(sys.stdout, io.TextIOBase):
         return
@@ -60,24 +58,19 @@ def show_results(show: Callable[[Console], None]) -> None:
         sys.stdout.flush()
     except OSError as error:
         _LOG.warning("cannot show the results: %s", error.strerror)
-        # Python flushes stdout once more at its end, and would fail again.
+        # Python flushes stdout once more at exit, and would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command and turn what the user can mend into one message and an exit code.
-
-    A mistake that every rank finds is told by rank 0 alone.
-
-    Returns:
-        What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
-        cannot be written; 130 after Ctrl-C.
-    """
+    """Run a command. Return its exit code, or report a user error and return its code."""
+    # 2: an error in the request. 1: ranks cannot find each other, or a file cannot be written. 130: Ctrl-C. Only rank 0
+    # reports an error that every rank finds.
     open_missing_streams()
-    # Python looks for cycles once more as it ends, which takes half a second with all that a run imports.
+    # Python collects cycles once more at exit, which takes half a second with all imports of a run.
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal's encoding lacks must not end a run.
+        # A character that the terminal's encoding lacks must not end a run.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     set_up_console_logging(claimed_rank())
@@ -89,7 +82,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
         _LOG.debug("%s", error)
         return 1
     except KeyboardInterrupt:
-        # Before the jobs run, nobody else listens for it.
+        # Before the jobs run, no other handler is installed.
         return 128 + signal.SIGINT
     except ArenaError as error:
         code = 2 if isinstance(error, ConfigError) else 1
@@ -97,7 +90,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
             _tell(error)
         return code
     except OSError as error:
-        # A disk may fail at any moment, also where only a file's name was asked for.
+        # A disk may fail at any moment, even if only a file's name was requested.
         if error.filename is None:
             raise
         _LOG.debug("a file could not be used", exc_info=True)
@@ -111,7 +104,7 @@ def _tell(error: object) -> None:
 
 
 def speaks_for_all() -> bool:
-    """Whether this is rank 0, or cannot tell which rank it is."""
+    """Whether this is rank 0, or the rank is unknown."""
     try:
         return DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
     except ConfigError:

@@ -26,7 +26,7 @@ from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job
 from isaaclab_arena.storage.recovery import move_aside, set_job_aside
 from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts
 
-# Knowing by content what jobs evaluate: hashes of files and classes, versions of packages.
+# Identify by content what jobs evaluate: hashes of files and classes, versions of packages.
 
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
 """Packages whose versions every attempt names already, and which may change between two."""
@@ -38,30 +38,17 @@ _LOG = logging.getLogger(__name__)
 
 
 def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
-    """Return what each job that is to run evaluates, by its name; files that several jobs share are read once.
-
-    Raises:
-        StorageError: If a file cannot be read.
-    """
+    """Return the contents of each pending job, by its name. Files that several jobs share are read once."""
     reader = ContentReader()
     return {job.config.name: reader.read(job) for job in jobs if job.config.status is JobStatus.PENDING}
 
 
 def refuse_changed(job: Job, begun: Contents, *, environment: bool, policy: bool) -> None:
-    """Refuse a job that has read other files than those that the run is known by.
-
-    Args:
-        job: The job.
-        begun: What it evaluated as the run began.
-        environment: Whether its environment has been built since, and is not that of an earlier job.
-        policy: The same for its policy.
-
-    Raises:
-        ConfigError: With every file that has changed since.
-    """
+    """Raise `ConfigError` with every file of a job that has changed since the run began."""
     name = job.config.name
     why = f"it changed while the run went on; put back what it was, or run the job anew: --resume --rerun {name}"
     now = ContentReader().read(job)
+    # Only what was built for this job has read its files again; an earlier job's objects have the contents of `begun`.
     changed = [
         *(changes(begun.environment, now.environment) if environment else ()),
         *(changes(begun.policy, now.policy) if policy else ()),
@@ -72,11 +59,7 @@ def refuse_changed(job: Job, begun: Contents, *, environment: bool, policy: bool
 
 
 class ContentReader:
-    """Reads what jobs evaluate; each file is read once.
-
-    Args:
-        hash_file: Returns the hash of a file's content.
-    """
+    """Reads the contents of jobs; each file is read once. `hash_file` returns the hash of a file's content."""
 
     def __init__(self, hash_file: Callable[[Path], str] = content_hash) -> None:
         self._hash_file = hash_file
@@ -86,12 +69,12 @@ class ContentReader:
         self._of_environment: dict[str, Mapping[str, str]] = {}
 
     def read(self, job: Job) -> Contents:
-        """Return what a job evaluates."""
+        """Return the contents of a job."""
         key = f"{job.policy_class.__module__}:{job.policy_class.__qualname__} {job.policy_key}"
         if key not in self._of_policy:
             sources = job.policy_class.content_sources(job.policy_options)
             if job.policy_class.is_remote is not PolicyBase.is_remote and not sources.unknown:
-                # Its network may run elsewhere, and nobody is asked before the job is built.
+                # The network may run elsewhere, and no server is queried before the job is built.
                 sources = replace(sources, unknown=("server",))
             modules = modules_of_class(job.policy_class)
             self._of_policy[key] = self._contents(sources, modules), sources.checkpoint
@@ -99,7 +82,7 @@ class ContentReader:
         return Contents(policy=policy, environment=self.environment(job), checkpoint=checkpoint)
 
     def environment(self, job: Job) -> Mapping[str, str]:
-        """Return what decides what a job's environment does."""
+        """Return everything that determines the behavior of a job's environment, by name."""
         key = job.environment_key
         if key not in self._of_environment:
             builder: Any = job.builder
@@ -138,13 +121,7 @@ class ContentReader:
 
 
 def _imported_as(name: str, path: Path, file_hash: str) -> str:
-    """Return the hash of the code of a module that runs: Python does not import it again because its file changed.
-
-    Args:
-        name: Its dotted name.
-        path: Its file.
-        file_hash: The hash of that now.
-    """
+    """Return the hash of a module's imported code: a changed file is not imported again."""
     module = sys.modules.get(name)
     if module is None:
         return file_hash
@@ -162,7 +139,7 @@ def _imported_as(name: str, path: Path, file_hash: str) -> str:
     return known
 
 
-# Going on with a run only if it still evaluates the same, or with the jobs that are to run anew.
+# Continue a run only if it still evaluates the same, except for the jobs that run again from the start.
 
 OPTION = "--rerun"
 
@@ -170,15 +147,7 @@ _MAX_SHOWN = 20
 
 
 def check_names(rerun: Sequence[str], jobs: Sequence[str]) -> None:
-    """Refuse to run anew what is no job.
-
-    Args:
-        rerun: What ``--rerun`` names.
-        jobs: The names of all jobs.
-
-    Raises:
-        ConfigError: With one problem per name that is none.
-    """
+    """Raise `ConfigError` for every name in ``--rerun`` that is no job."""
     unknown = [name for name in dict.fromkeys(rerun) if name not in jobs]
     if unknown:
         raise ConfigError(
@@ -194,22 +163,10 @@ def jobs_to_run_anew(
     *,
     has_recorded: Callable[[str], bool] = lambda _: True,
 ) -> tuple[str, ...]:
-    """Return the jobs whose episodes do not count any more, because they were made with something else.
-
-    A job that has recorded nothing goes on with whatever it evaluates now. One that ``--rerun`` names and that
-    evaluates what its episodes were made with is left as it is, so the same command may be given again after it was
-    interrupted. Where a part is not known that cannot be seen: it runs anew.
-
-    Args:
-        output_directory: The run's directory.
-        begun: The plan that it began with.
-        now: What is asked for now, and what that evaluates.
-        rerun: Jobs that may run anew.
-        has_recorded: Whether a job has recorded anything, by its name.
-
-    Raises:
-        ConfigError: If other jobs evaluate something else than when their episodes ran, with every difference.
-    """
+    """Return the jobs whose episodes no longer count, because they evaluated something else."""
+    # `begun` is the plan of the run's beginning, `now` the requested one. A job without recordings continues with its
+    # present contents. A job that ``--rerun`` names keeps its episodes if its contents are the same, so the same
+    # command can be repeated after an interruption. A job with unknown contents runs again.
     attempts, _ = read_attempts(output_directory, begun.run_id)
     before = contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
     wanted = {job.name: job for job in now.jobs if job.name in before}
@@ -222,6 +179,7 @@ def jobs_to_run_anew(
             _in_words(unsaid),
         )
     changed = {name: problems for name, job in wanted.items() if (problems := _differences(job, before[name]))}
+    # `ConfigError` if jobs that ``--rerun`` does not name have changed.
     refused = [name for name in changed if name not in rerun and has_recorded(name)]
     if refused:
         raise ConfigError(_refusal(output_directory, refused, [each for name in refused for each in changed[name]]))
@@ -236,18 +194,8 @@ def jobs_to_run_anew(
 
 
 def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *, attempt: int) -> None:
-    """Move what jobs have written out of the way; if it is interrupted, it may be done again.
-
-    Until the attempt that begins is written down, the jobs count as what they were.
-
-    Args:
-        output_directory: The run's directory.
-        anew: What `jobs_to_run_anew` has returned.
-        attempt: Number of the attempt that begins.
-
-    Raises:
-        StorageError: If a file cannot be moved.
-    """
+    """Move the outputs of the jobs to run again out of the way. May be repeated after an interruption."""
+    # Until attempt number `attempt` is written, the jobs still count with their old episodes.
     for name in anew:
         directory = job_directory(output_directory, name)
         why = f"{OPTION}: its episodes were made with something else"
@@ -257,16 +205,7 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
 
 
 def forget_settled(output_directory: Path, job: str, *, attempt: int) -> None:
-    """Move aside on how many env slots a job's policy is asked: another network may need another number.
-
-    Args:
-        output_directory: The run's directory.
-        job: Name of a job of which no episode counts.
-        attempt: Number of the attempt that begins.
-
-    Raises:
-        StorageError: If the file cannot be moved.
-    """
+    """Move aside the batch size of a job's policy, of which no episode counts: another network may need another one."""
     directory = job_directory(output_directory, job)
     if (directory / SETTLED_FILE).exists():
         move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")

@@ -24,13 +24,13 @@ from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
 from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.run_plan import PlanEntry, read_run_plan
 
-# Choose the episodes of a run that are filmed afterwards: by how they ended, or by how they ended in another run.
+# Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
 
 _BASELINE, _JOB = "--baseline", "--job"
 
 
 class Choice(StrEnum):
-    """Which finished episodes are filmed."""
+    """The finished episodes to film."""
 
     ALL = "all"
     ONE = "one"
@@ -45,15 +45,7 @@ FILMS_OF_A_REASON = 3
 
 
 def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
-    """Return the jobs of a run that are meant, in the order of its plan.
-
-    Args:
-        run: Its directory.
-        jobs: Their names; none for all that were to run.
-
-    Raises:
-        ConfigError: If there is no run, or no such job in it.
-    """
+    """Return the named jobs of a run in the order of its plan; all that were to run if `jobs` is empty."""
     names = [job.name for job in read_run_plan(run).jobs if job.is_to_run]
     problems = [
         Problem(f"there is no job '{job}' in {run}{did_you_mean(job, names)}", key=_JOB)
@@ -66,21 +58,14 @@ def chosen_jobs(run: Path, jobs: Sequence[str]) -> list[str]:
 
 
 def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[str, list[int]]:
-    """Return the finished episodes of each job that succeeded, that did not, all, or some of them, ascending.
-
-    Args:
-        run: Directory of the run.
-        jobs: Names of its jobs.
-        choice: Which; an error and an episode whose success is not measured count as failures, as they do for
-            ``--video_episodes failures``. The one of a job is its first failure, else its first success, and an error
-            only where there is nothing else. For reasons, it is the first failures, `FILMS_OF_A_REASON` at most, of
-            each event that decided them, without errors.
-    """
+    """Return the episodes of each job that `choice` selects, ascending."""
     return {job: list(_by_outcome(read_commits(job_directory(run, job), job).lines, choice)) for job in jobs}
 
 
 def _by_outcome(lines: Sequence[CommitLine], choice: Choice) -> Iterator[int]:
+    # An error, and an episode without a measured success, count as failures, as for ``--video_episodes failures``.
     if choice is Choice.ONE:
+        # First failure, else first success, else first error.
         best_first = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))
         lines = best_first[:1]
     elif choice is Choice.REASONS:
@@ -92,6 +77,7 @@ def _by_outcome(lines: Sequence[CommitLine], choice: Choice) -> Iterator[int]:
 
 
 def _by_reason(lines: Sequence[CommitLine]) -> list[int]:
+    # At most `FILMS_OF_A_REASON` failures for each decisive event, without errors.
     groups: dict[str | None, list[int]] = {}
     for line in sorted(lines, key=lambda line: line.episode_index):
         if line.success is False and line.outcome is not Outcome.ERROR:
@@ -100,17 +86,9 @@ def _by_reason(lines: Sequence[CommitLine]) -> list[int]:
 
 
 def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[str, list[int]]:
-    """Return the episodes that ended otherwise than those of a baseline that started from the same conditions.
-
-    Args:
-        run: Directory of the run.
-        jobs: Names of its jobs.
-        baseline: The directory of another run, whose job of the same name is compared with; its only job, where both
-            are one. Or a job of this run, whose own episodes then belong to the answer too.
-
-    Raises:
-        ConfigError: If there is no such baseline, or no job can be paired with it.
-    """
+    """Return the episodes that ended differently from those with the same conditions in the baseline."""
+    # The baseline is the directory of another run, whose jobs are paired by name, or a job of this run. A single job
+    # pairs with a single job. `ConfigError` if there is no baseline, or no job can be paired with it.
     arms = read_run(run).arms()
     if (Path(baseline) / RUN_PLAN_FILE).is_file():
         pairs = list(_pairs_with_run([arms[job] for job in jobs], read_run(Path(baseline)).arms()))
@@ -121,6 +99,7 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
     for first, second in _of_one_task(pairs, baseline):
         indices = _discordant(first, second)
         found.setdefault(first.entry.name, set()).update(indices)
+        # The baseline's own episodes are filmed too, if it is a job of this run.
         if second.directory == first.directory:
             found.setdefault(second.entry.name, set()).update(indices)
     return {job: sorted(found[job]) for job in arms if job in found}
@@ -136,7 +115,7 @@ def _pairs_with_run(chosen: Sequence[Arm], others: Mapping[str, Arm]) -> Iterabl
 
 
 def _of_one_task(pairs: Sequence[tuple[Arm, Arm]], baseline: str) -> list[tuple[Arm, Arm]]:
-    """Return the pairs of jobs of the same task; refuse if there is none."""
+    """Return the pairs of jobs of the same task. `ConfigError` if there is none."""
     differences = [differences_of_tasks(*pair) for pair in pairs]
     comparable = [pair for pair, different in zip(pairs, differences, strict=True) if not different]
     if not comparable:
@@ -154,7 +133,7 @@ def _discordant(first: Arm, second: Arm) -> list[int]:
     return pairs.first.index[np.not_equal(pairs.first.success, pairs.second.success)].tolist()
 
 
-# Films recorded episodes: each is simulated again from its start and its actions, and its film is the run's own.
+# Film recorded episodes: simulate each again from its start and its actions, and name its film as the run would.
 
 INVISIBLE = 1e-3
 """Poses that are less apart [m, rad] make the same picture, give or take a pixel."""
@@ -162,21 +141,13 @@ INVISIBLE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class FilmedEpisode:
-    """What came of filming one episode.
-
-    Attributes:
-        job: Its job.
-        episode_index: Which episode.
-        films: Where its films lie, one for each camera.
-        reason: Why it has none, None if it has.
-        pose_difference: How far the film shows things from where they were at most [m, rad]; 0 for the very same.
-    """
+    """The result of filming one episode."""
 
     job: str
     episode_index: int
-    films: tuple[Path, ...] = ()
-    reason: str | None = None
-    pose_difference: float = 0.0
+    films: tuple[Path, ...] = ()  # one for each camera
+    reason: str | None = None  # why there is no film, None if there is one
+    pose_difference: float = 0.0  # largest difference to the recorded poses [m, rad]
 
 
 Tell = Callable[[FilmedEpisode], None]
@@ -191,20 +162,8 @@ def film_episodes(
     *,
     output_directory: Path | None = None,
 ) -> None:
-    """Film episodes of a run under the names that the run would have given the films, with a contact sheet per job.
-
-    Args:
-        run: Directory of the run.
-        episodes: Which episodes of each job.
-        options: Which cameras, and how often.
-        settings: How episodes are simulated.
-        tell: Called with each episode, as it is known what comes of it.
-        output_directory: Where the jobs' directories lie that get the films, by default the run.
-
-    Raises:
-        ConfigError: If there is no run.
-        StorageError: If a film cannot be written.
-    """
+    """Film `episodes` (job -> indices) under the names that the run would use, with a contact sheet per job."""
+    # The films go to the jobs' directories in `output_directory`, by default the run. `tell` gets each result at once.
     entries = {job.name: job for job in read_run_plan(run).jobs}
     for name, indices in episodes.items():
         lines = {line.episode_index: line for line in read_commits(job_directory(run, name), name).lines}
@@ -236,25 +195,17 @@ def _film_job(
     except StorageError:
         raise
     except ArenaError as error:
-        # One environment that cannot be built again takes no other job's films.
+        # If one environment cannot be built again, the other jobs are still filmed.
         for index in files:
             if index not in filming.told:
                 filming.tell(index, reason=first_line(error))
 
 
 class _Filming(Observer):
-    """Has the episodes of one job filmed, and keeps the films of those that came out as they were recorded.
-
-    Args:
-        recorder: Films.
-        lines: What the run says of each episode, by index.
-        tell: Called with each episode.
-
-    Attributes:
-        told: Episodes that were told of.
-    """
+    """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
     def __init__(self, recorder: VideoRecorder, lines: Mapping[int, CommitLine], tell: Tell) -> None:
+        # Episodes whose result was reported by `tell`.
         self.told: set[int] = set()
         self._recorder = recorder
         self._lines = lines
@@ -262,26 +213,26 @@ class _Filming(Observer):
         self._replayed: dict[int, ReplayedEpisode] = {}
 
     def tell(self, index: int, films: Sequence[Path] = (), **what: str | float | None) -> None:
-        """Tell what came of an episode."""
+        """Report the result of an episode."""
         self.told.add(index)
         job = self._lines[index].job_name
         self._tell(dataclasses.replace(FilmedEpisode(job=job, episode_index=index, films=tuple(films)), **what))
 
     def judge(self, replayed: ReplayedEpisode) -> None:
-        """Take note of how an episode came out this time, before its end is observed."""
+        """Remember the result of a replay, before the episode's end is observed."""
         if replayed.is_damaged:
             self.tell(replayed.episode_index, reason="its recording is damaged")
         else:
             self._replayed[replayed.episode_index] = replayed
 
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        """Return what the recorder films of what env slots observe."""
+        """Return the env slots whose pictures the recorder films."""
         return self._recorder.pictures_to_see(environment, starting)
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        """Begin to film."""
+        """Start filming."""
         self._recorder.on_episode_start(environment, starts, observation)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
@@ -289,7 +240,7 @@ class _Filming(Observer):
         self._recorder.on_step(environment, transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Keep the film of an episode that came out again, with the outcome that was recorded."""
+        """Keep the film if the replay equals the recording, with the recorded outcome."""
         index = record.episode.episode_index
         replayed, line = self._replayed.pop(index), self._lines[index]
         films = self._recorder.videos_under_way(environment, record.env_id)
@@ -298,7 +249,7 @@ class _Filming(Observer):
             self._recorder.discard(environment, record.env_id)
             self.tell(index, reason=reason)
             return
-        # An episode that was broken off is now over with its last action; the film says how the run saw it.
+        # A replayed episode ends with its last action, even if the run cut it off. The film shows the recorded outcome.
         recorded = dataclasses.replace(record, outcome=line.outcome, success=line.success)
         self._recorder.on_episode_end(environment, recorded)
         self.tell(index, films, pose_difference=_apart(replayed))
@@ -309,7 +260,7 @@ def _apart(replayed: ReplayedEpisode) -> float:
 
 
 def _why_not(replayed: ReplayedEpisode) -> str | None:
-    """Return why an episode that was simulated again is not the one that was recorded, None if it is."""
+    """Return why a replay differs from the recording, None if it does not."""
     apart = replayed.pose_difference
     if replayed.difference is None or (apart is not None and apart <= INVISIBLE):
         return None
@@ -330,7 +281,7 @@ def _place(entry: PlanEntry, line: CommitLine) -> FilmPlace:
 def _recordings(
     directory: Path, lines: Mapping[int, CommitLine], indices: Sequence[int]
 ) -> tuple[dict[int, Path], dict[int, str]]:
-    """Return the file that holds each episode, and why there is none for the others."""
+    """Return the file of each recorded episode, and the reason for each one without."""
     located, problems = locate_episodes(directory, directory.name)
     files: dict[int, Path] = {}
     reasons: dict[int, str] = {}

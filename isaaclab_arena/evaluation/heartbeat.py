@@ -28,7 +28,7 @@ _SPEED_WINDOW = 10
 
 
 class RankState(StrEnum):
-    """What a rank is doing. The last three are final."""
+    """The state of a rank. The last three are final."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -44,79 +44,46 @@ class RankState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RankStatus:
-    """What a rank last said about itself.
-
-    Attributes:
-        rank: Its number among all ranks.
-        run_id: Which start of the program it belongs to; an earlier start leaves its files behind.
-        host: Name of its machine, for people.
-        machine: Identity of its machine, for comparing process numbers.
-        pid: Its process number.
-        start_ticks: Start time of the process, None where the system does not tell.
-        state: What it is doing.
-        exited: Whether this is its last word: the process is about to end.
-        current_job: The job it runs, None between jobs.
-        preparing: What that job does before its first control step, in words; None once it has made one.
-        job_episodes_done: Episodes of that job that have ended here.
-        job_episodes_total: Episodes of that job that this rank was given, 0 where ranks share it or nobody knows.
-        job_stepping_s: How long that job has been past its preparations [s].
-        jobs_done: Jobs that have ended, however they ended.
-        jobs_failed: Those of them that failed.
-        jobs_total: Jobs it was given.
-        episodes_done: Episodes that have ended.
-        episodes_total: Episodes it was given, as far as known beforehand.
-        successes: Episodes that succeeded.
-        scored: Episodes for which success was measured.
-        errors: Episodes that ended in an error.
-        env_steps: Control steps summed over running env slots.
-        steps_per_s: The same per second, over the last beats [1/s].
-        long_work: What it does instead of steps or beside them, in a word such as ``consolidating``; None while it does
-            nothing long.
-        long_work_job: The finished job for which it does that, None where it is for the current one.
-        long_work_done: How many episodes it has done that with.
-        long_work_total: How many there are.
-        beat: Counts how often the file was written.
-        updated_at: When, by the clock of its machine; for people.
-    """
+    """The latest status of a rank, as it wrote it."""
 
     rank: int
-    run_id: str
-    host: str
-    machine: str
+    run_id: str  # of this start of the program; an earlier start leaves its files behind
+    host: str  # name of the machine, for people
+    machine: str  # identity of the machine, so that process numbers can be compared
     pid: int
-    start_ticks: int | None
+    start_ticks: int | None  # start time of the process, None if the system does not report it
     state: RankState = RankState.STARTING
-    exited: bool = False
-    current_job: str | None = None
-    preparing: str | None = None
-    job_episodes_done: int = 0
-    job_episodes_total: int = 0
-    job_stepping_s: float = 0.0
-    jobs_done: int = 0
+    exited: bool = False  # last status: the process is about to end
+    current_job: str | None = None  # None between jobs
+    preparing: str | None = None  # start-up phase in words, None after the first control step
+    job_episodes_done: int = 0  # that ended on this rank
+    job_episodes_total: int = 0  # of this rank; 0 if ranks share the job or the number is unknown
+    job_stepping_s: float = 0.0  # since the first control step of the job
+    jobs_done: int = 0  # completed or failed
     jobs_failed: int = 0
     jobs_total: int = 0
     episodes_done: int = 0
-    episodes_total: int = 0
+    episodes_total: int = 0  # of this rank, as far as known beforehand
     successes: int = 0
-    scored: int = 0
-    errors: int = 0
-    env_steps: int = 0
-    steps_per_s: float = 0.0
-    long_work: str | None = None
-    long_work_job: str | None = None
-    long_work_done: int = 0
+    scored: int = 0  # episodes whose success was measured
+    errors: int = 0  # episodes that ended in an error
+    env_steps: int = 0  # control steps, summed over running env slots
+    steps_per_s: float = 0.0  # over the last beats
+    long_work: str | None = None  # such as ``consolidating``, instead of steps or beside them
+    long_work_job: str | None = None  # the finished job of that work, None: the current job
+    long_work_done: int = 0  # episodes processed, of `long_work_total`
     long_work_total: int = 0
-    beat: int = 0
-    updated_at: str = ""
+    beat: int = 0  # number of writes of the file
+    updated_at: str = ""  # by the clock of its machine, for people
 
     @property
     def makes_steps(self) -> bool:
-        """Whether it is free to make steps: it does nothing long, or does it beside a job."""
+        """Whether the rank can make steps: it has no long work, or does it beside a job."""
         return self.long_work is None or (self.long_work_job is not None and self.current_job is not None)
 
     @classmethod
     def of_this_process(cls, *, rank: int, run_id: str, jobs_total: int = 0, episodes_total: int = 0) -> Self:
-        """Return the status with which this process starts."""
+        """Return the initial status of this process."""
         return cls(
             rank=rank,
             run_id=run_id,
@@ -130,12 +97,12 @@ class RankStatus:
 
 
 def status_path(output_directory: Path, rank: int) -> Path:
-    """Return where a rank's status lies."""
+    """Return the path of a rank's status file."""
     return output_directory / "logs" / f"rank{rank}.status.json"
 
 
 def write_rank_status(output_directory: Path, status: RankStatus) -> None:
-    """Replace the rank's status file; a reader sees the old one or the new one, never a part."""
+    """Replace the rank's status file atomically: a reader sees the old content or the new one."""
     path = status_path(output_directory, status.rank)
     temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
     try:
@@ -148,13 +115,7 @@ def write_rank_status(output_directory: Path, status: RankStatus) -> None:
 
 
 def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = None) -> RankStatus | None:
-    """Return what a rank last said, None if it has said nothing that can be read.
-
-    Args:
-        output_directory: The run's directory.
-        rank: Which rank.
-        run_id: Ignore what belongs to another start of the program; None accepts any.
-    """
+    """Return a rank's latest status; None if it is missing, unreadable or of another `run_id` (None accepts any)."""
     try:
         text = read_whole(status_path(output_directory, rank)).decode()
     except (StorageError, ValueError):
@@ -163,7 +124,7 @@ def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = 
 
 
 def parse_rank_status(text: str, *, run_id: str | None = None) -> RankStatus | None:
-    """Return the status that the text of a status file holds, None if it holds none; see `read_rank_status`."""
+    """Return the status in the text of a status file, None if there is none; see `read_rank_status`."""
     try:
         fields: dict[str, Any] = json.loads(text)
         status = RankStatus(**{**fields, "state": RankState(fields["state"])})
@@ -172,11 +133,11 @@ def parse_rank_status(text: str, *, run_id: str | None = None) -> RankStatus | N
     return status if run_id is None or status.run_id == run_id else None
 
 
-# Judges from the status files of all ranks which of them work, have ended or are dead, and waits for them.
+# Judge from the status files which ranks work, have ended or are dead, and wait for them.
 
 
 class RankFate(StrEnum):
-    """What has become of a rank. ``WORKING`` is the only one that is not final."""
+    """The fate of a rank. Only ``WORKING`` is not final."""
 
     WORKING = "working"
     FINISHED = "finished"
@@ -187,46 +148,28 @@ class RankFate(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What one rank knows of another one.
-
-    Attributes:
-        rank: Which rank.
-        fate: What has become of it.
-        status: What it last said, None if it never said anything.
-        alive: Whether its process is there: a rank that has finished may still be waiting for the others.
-        silent_s: How long its heartbeat has not changed, by the clock of the rank that looks [s].
-    """
+    """The knowledge of one rank about another one."""
 
     rank: int
     fate: RankFate
-    status: RankStatus | None
-    alive: bool
-    silent_s: float = 0.0
+    status: RankStatus | None  # latest, None if it has never written one
+    alive: bool  # its process exists; a finished rank may still wait for the others
+    silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock
 
 
 class RankWatch:
-    """Reads the status of every rank and judges which of them are alive.
+    """Reads the status of every rank and judges which of them are alive."""
 
-    A rank on this node is alive while its process exists. A rank on another node is alive while its heartbeat changes,
-    by this node's monotonic clock. Clocks of different nodes are never compared.
-
-    Args:
-        output_directory: The run's directory.
-        world_size: Number of ranks.
-        run_id: Which start of the program.
-        dead_after_s: A rank of another node is dead after this long without a heartbeat [s].
-        missing_after_s: A rank that has never written a status is dead after this long [s].
-        clock: Monotonic time [s].
-    """
-
+    # A rank on this node is alive while its process exists. A rank on another node is alive while its heartbeat
+    # changes, by this node's monotonic clock. Clocks of different nodes are never compared.
     def __init__(
         self,
         output_directory: Path,
         *,
         world_size: int,
-        run_id: str,
-        dead_after_s: float = 60.0,
-        missing_after_s: float = 20.0,
+        run_id: str,  # of this start of the program
+        dead_after_s: float = 60.0,  # without a heartbeat, for a rank on another node
+        missing_after_s: float = 20.0,  # for a rank that has never written a status
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output_directory = output_directory
@@ -268,29 +211,16 @@ class RankWatch:
 def wait_for_ranks(
     watch: RankWatch,
     *,
-    own_rank: int | None = None,
-    on_look: Callable[[Sequence[RankReport]], None] = lambda _: None,
+    own_rank: int | None = None,  # never waited for, whatever its status
+    on_look: Callable[[Sequence[RankReport]], None] = lambda _: None,  # called with the reports of each look
     stop_requested: Callable[[], bool] = lambda: False,
-    stop_grace_s: float = 10.0,
+    stop_grace_s: float = 10.0,  # time of the ranks to finish after a stop
+    # A rank that is silent this long is not waited for, because other ranks took its work over. None: wait.
     stalled_after_s: float | None = None,
     interval_s: float = 0.5,
 ) -> tuple[RankReport, ...]:
-    """Wait until no rank works any more, however long some take.
-
-    Args:
-        watch: Looks at the ranks.
-        own_rank: The rank that waits. It does not wait for itself, whatever its status file says.
-        on_look: Shown the reports each time.
-        stop_requested: True once this process was told to stop.
-        stop_grace_s: How long ranks may then take to finish [s].
-        stalled_after_s: A rank that has been silent this long is not waited for, because others took its work over
-            [s]; None waits as long as its process is there.
-        interval_s: Time between two looks [s].
-
-    Returns:
-        One report per rank, by rank. A fate of ``WORKING`` is left only if the grace was not enough, or of a rank
-        that is stalled.
-    """
+    """Wait until no rank works any more, without a time limit. Return one report per rank, by rank."""
+    # A rank whose fate is still WORKING at the end has stalled, or did not finish within `stop_grace_s` after a stop.
     stop_by: float | None = None
     while True:
         reports = watch.look()
@@ -306,7 +236,7 @@ def wait_for_ranks(
 
 
 def lowest_live_rank(reports: Sequence[RankReport]) -> int | None:
-    """Return the rank that merges the results: 0, or the lowest whose process is there when 0 is gone."""
+    """Return the rank that merges the results: the lowest whose process exists, None if none does."""
     return next((report.rank for report in reports if report.alive), None)
 
 
@@ -327,21 +257,13 @@ def _fate(status: RankStatus | None, *, alive: bool) -> RankFate:
     return RankFate.WORKING
 
 
-# Writes a rank's status once a second, from a thread of its own: its heartbeat.
+# Write a rank's status once a second, from a separate thread: its heartbeat.
 
 
 class StatusPublisher:
-    """Writes a rank's status file, once a second, from a thread of its own.
+    """Writes a rank's status file every `interval_s` [s] from a separate thread, as a context manager or started."""
 
-    While a job runs the rank's main thread only counts; it never waits for the disk. Used as a context manager, or
-    with `start` and `close`.
-
-    Args:
-        output_directory: The run's directory.
-        status: What the rank says first.
-        interval_s: Time between two beats [s].
-    """
-
+    # While a job runs the rank's main thread only counts; it never waits for the disk.
     def __init__(self, output_directory: Path, status: RankStatus, *, interval_s: float = 1.0) -> None:
         self._output_directory = output_directory
         self._status = status
@@ -361,20 +283,16 @@ class StatusPublisher:
 
     @property
     def status(self) -> RankStatus:
-        """What the rank says now."""
+        """The current status of the rank."""
         return dataclasses.replace(self._status, env_steps=self._env_steps)
 
     @property
     def is_heard(self) -> bool:
-        """Whether what the rank said last could be written."""
+        """Whether the last write succeeded."""
         return not self._silent
 
     def start(self) -> Self:
-        """Write the first status and start beating.
-
-        Raises:
-            StorageError: If the first status cannot be written; later failures are only logged.
-        """
+        """Write the first status (`StorageError` if impossible) and start the thread. Later errors are logged."""
         path = status_path(self._output_directory, self._status.rank)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -385,7 +303,7 @@ class StatusPublisher:
         return self
 
     def close(self) -> None:
-        """Stop beating and say that the process is about to end. May be called more than once."""
+        """Stop the thread and write the last status. May be called more than once."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -402,19 +320,14 @@ class StatusPublisher:
         self.close()
 
     def set_state(self, state: RankState) -> None:
-        """Say what the rank is doing; a final state is written at once."""
+        """Set the rank's state; a final state is written at once."""
         self._update(state=state)
         if state.is_final:
             self._write_or_log()
 
     def start_job(self, name: str, *, num_episodes: int | None = 0) -> None:
-        """Say which job begins.
-
-        Args:
-            name: Name of the job.
-            num_episodes: How many of ``episodes_total`` belong to it. At its end the total is corrected by what it
-                really ran. None where ranks share the total, and none of them knows its part of it.
-        """
+        """Publish the job that begins, with its share of ``episodes_total``; None if ranks share the total."""
+        # At the end of a job with a share the total is corrected by the episodes that really ran.
         self._corrects_total = num_episodes is not None
         self._episodes_left = num_episodes or 0
         self._stepping_since = None
@@ -429,17 +342,13 @@ class StatusPublisher:
         self._write_or_log()
 
     def prepare(self, doing: str | None) -> None:
-        """Say what the current job does before its first control step.
-
-        Args:
-            doing: In words; None once that step is made.
-        """
+        """Publish the start-up phase of the current job in words, None after its first control step."""
         if doing is None and self._stepping_since is None:
             self._stepping_since = time.monotonic()
         self._update(preparing=doing)
 
     def leave_job(self) -> None:
-        """Say that no further episode of the current job runs."""
+        """Publish that no further episode of the current job runs."""
         self._update(
             current_job=None,
             preparing=None,
@@ -448,11 +357,11 @@ class StatusPublisher:
         self._episodes_left = 0
 
     def leave_the_rest(self) -> None:
-        """Say that no further episode is needed of those that the rank was given."""
+        """Publish that the rank's remaining episodes are not needed."""
         self._update(episodes_total=self._status.episodes_done)
 
     def finish_job(self, *, failed: bool = False) -> None:
-        """Count a job that has ended: its report is written. The next one may have begun."""
+        """Count a job whose report is written. The next job may have begun."""
         with self._status_lock:
             jobs_done, jobs_failed = self._status.jobs_done + 1, self._status.jobs_failed + int(failed)
             self._status = dataclasses.replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
@@ -463,20 +372,15 @@ class StatusPublisher:
         self._env_steps += number
 
     def hear(self, long_work: LongWork | None) -> None:
-        """Say how far something long has come, None if there is nothing. Cheap: called for every episode."""
+        """Publish the progress of long work, None if there is none. Cheap: called for every episode."""
         self._long_work = long_work
 
     def hear_of(self, job: str, long_work: LongWork | None) -> None:
-        """Say how far something long has come for a finished job, beside the current one; see `hear`."""
+        """Publish the progress of long work for a finished job, beside the current one; see `hear`."""
         self._work_beside = None if long_work is None else (job, long_work)
 
     def count_episode(self, *, success: bool | None, error: bool = False) -> None:
-        """Count a finished episode.
-
-        Args:
-            success: Whether it succeeded, None where that was not measured.
-            error: Whether it ended in an error.
-        """
+        """Count a finished episode. `success` is None if it was not measured."""
         self._episodes_left -= 1
         self._update(
             episodes_done=self._status.episodes_done + 1,
@@ -505,7 +409,7 @@ class StatusPublisher:
             self._silent = False
 
     def _write(self) -> None:
-        # Two locks, so that the main thread can go on counting while the other one waits for a slow disk.
+        # Two locks let the main thread count while the heartbeat thread waits for a slow disk.
         with self._file_lock:
             with self._status_lock:
                 self._status = self._next_beat()

@@ -27,7 +27,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase, connections_of
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 
-# A job that was checked: what it asks for, and the classes that do it.
+# A validated job: its configuration, and the classes that implement it.
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,45 +37,29 @@ OPEN_BACKEND = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job, ready to run.
+    """One validated job, ready to run."""
 
-    Attributes:
-        config: What the job file says.
-        builder: Builds the environment.
-        environment_config: Instance of the builder's ``config_class``.
-        policy_class: Class of the policy.
-        policy_options: What ``policy_class.from_dict`` takes: the job's options, with ``num_envs`` and what the
-            command line gives where the policy has such options.
-        policy_placement: What is added to that in this process alone, because of where it runs; no part of the job.
-        variations: What varies from episode to episode.
-        settled_backend: What simulates it where the job leaves that open, None as long as nobody has settled it, and
-            where there is nothing to settle.
-        saved_conditions: What each episode starts from, by index, where the job takes that from a file.
-        latency: How late the policy's answers are, None where the world waits for them.
-        described: What the files of its policy say of themselves, None for one without such files.
-        num_played: How many episodes they decide that it has, None where they decide nothing.
-        connections: What the policy is shown and sets, None where that is known only when it is built.
-        doubts: What files that it uses say against what it does with them, one sentence each.
-    """
-
-    config: JobConfig
+    config: JobConfig  # from the jobs file
     builder: EnvironmentBuilder
-    environment_config: Any
+    environment_config: Any  # instance of the builder's ``config_class``
     policy_class: type[PolicyBase]
+    # For ``policy_class.from_dict``: the job's options, with ``num_envs`` and the command line's if the policy has
+    # such.
     policy_options: Mapping[str, Any]
+    # Options for this process alone, because of its device; no part of the job.
     policy_placement: Mapping[str, Any] = field(default_factory=dict)
-    variations: tuple[Variation, ...] = ()
-    settled_backend: str | None = None
-    saved_conditions: tuple[Conditions, ...] | None = None
-    latency: JobLatency | None = None
-    described: Description | None = None
-    num_played: int | None = None
-    connections: Connections | None = None
-    doubts: tuple[str, ...] = ()
+    variations: tuple[Variation, ...] = ()  # from episode to episode
+    settled_backend: str | None = None  # of an open ``backend``; None if not settled, or not open
+    saved_conditions: tuple[Conditions, ...] | None = None  # of each episode, by index; None if drawn
+    latency: JobLatency | None = None  # None if the world waits for the policy
+    described: Description | None = None  # by the policy's files, None without such files
+    num_played: int | None = None  # number of episodes that these files determine, None if they do not
+    connections: Connections | None = None  # the policy's inputs and outputs, None if unknown before the build
+    doubts: tuple[str, ...] = ()  # warnings about the policy's files, one sentence each
 
     @property
     def environment_key(self) -> str:
-        """Equal for two jobs that can use the same environment object."""
+        """Key that is equal for jobs that can share an environment object."""
         config = self.config
         return json.dumps(
             [
@@ -91,7 +75,7 @@ class Job:
 
     @property
     def policy_key(self) -> str:
-        """Equal for two jobs that can use the same policy object."""
+        """Key that is equal for jobs that can share a policy object."""
         free = {"num_envs"} if self.policy_class.traits.serves_any_num_envs else set()
         decisive = {name: value for name, value in self.policy_options.items() if name not in free}
         server = self.config.policy_server
@@ -99,13 +83,13 @@ class Job:
 
     @property
     def network_key(self) -> str:
-        """Equal for two jobs whose policies can ask the same network, for any number of env slots."""
+        """Key that is equal for jobs whose policies can share a served network, for any num_envs."""
         decisive = {name: value for name, value in self.policy_options.items() if name != "num_envs"}
         return json.dumps([self.config.policy_type, decisive], sort_keys=True)
 
     @property
     def foreign_parts(self) -> tuple[str, ...]:
-        """What of the job runs code that is not this package's, in words; both parts if none is known to."""
+        """The parts of the job with code outside this package, in words; both parts if none is known to have any."""
         environment, policy = f"environment '{self.config.environment}'", f"policy '{self.config.policy_type}'"
         is_foreign = {
             policy: not _is_own(self.policy_class),
@@ -115,15 +99,11 @@ class Job:
 
     @property
     def asked_backend(self) -> str | None:
-        """What the job says of its simulation: ``auto`` or a backend; None where there is nothing to choose."""
+        """The job's backend, or ``auto``; None if the environment has no choice of backends."""
         return getattr(self.environment_config, "backend", None) if isinstance(self.builder, SimulatedBuilder) else None
 
     def with_backend(self, backend: str | None) -> Self:
-        """Return the job as it is once it is settled what simulates it; what the job itself says stands.
-
-        Args:
-            backend: What was settled, None for nothing.
-        """
+        """Return the job with the settled backend. Unchanged if that is None or the job names a backend itself."""
         if backend is None or self.asked_backend != OPEN_BACKEND:
             return self
         return replace(
@@ -131,28 +111,18 @@ class Job:
         )
 
     def with_delays(self, delays: Delays | None) -> Self:
-        """Return the job with the latency that was measured for it, None where nothing was."""
+        """Return the job with the measured latency, None if none was measured."""
         return self if self.latency is None else replace(self, latency=self.latency.measured(delays))
 
     def with_num_envs(self, num_envs: int, *, policy_num_envs: int) -> Self:
-        """Return the job as it is for a group of its env slots.
-
-        Args:
-            num_envs: Env slots of the group.
-            policy_num_envs: Env slots that its policy is asked for.
-        """
+        """Return the job for a group of `num_envs` of its env slots, whose policy is called for `policy_num_envs`."""
         options = dict(self.policy_options)
         if "num_envs" in options:
             options["num_envs"] = policy_num_envs
         return replace(self, config=replace(self.config, num_envs=num_envs), policy_options=options)
 
     def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:
-        """Build the environment.
-
-        Args:
-            device: Where observations live and actions are expected.
-            num_threads: Threads that its physics may use.
-        """
+        """Build the environment, with observations and actions on `device` and `num_threads` physics threads."""
         config, num_envs = self.environment_config, self.config.num_envs
         builder: Any = self.builder
         if self.variations and isinstance(builder, VariableEnvironmentBuilder):
@@ -162,29 +132,16 @@ class Job:
         return self.builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
 
     def build_policy(self) -> PolicyBase:
-        """Build the policy.
-
-        Raises:
-            ConfigError: If the policy refuses its options.
-        """
+        """Build the policy. `ConfigError` if it rejects its options."""
         return self.policy_class.from_dict({**self.policy_options, **self.policy_placement})
 
     def build_policy_asking(self, network: NetworkElsewhere) -> PolicyBase:
-        """Build the policy without its network, which is elsewhere.
-
-        Raises:
-            ConfigError: If the policy refuses its options, or to be asked elsewhere.
-        """
+        """Build the policy on a network elsewhere. `ConfigError` if it rejects its options or the network."""
         policy_class: Any = self.policy_class
         return policy_class.asking({**self.policy_options, **self.policy_placement}, network)
 
     def tell_connections(self, policy: PolicyBase, environment: Environment) -> None:
-        """Log what the job's policy is shown and sets, and what the files that it uses say against that.
-
-        Args:
-            policy: The policy, which has accepted the environment.
-            environment: The environment.
-        """
+        """Log the inputs and outputs of a policy that has accepted the environment, and the doubts on its files."""
         connections = connections_of(policy, environment)
         if connections is not None:
             _LOG.info("job '%s': %s", self.config.name, connections)
@@ -194,7 +151,7 @@ class Job:
 
     @property
     def task_name(self) -> str:
-        """What results call the task: the job's label, else what its environment says, else the environment's name."""
+        """The task in results: the job's label, else the environment's task, else the environment's name."""
         label = self.config.labels.get("task")
         if label is None and isinstance(self.builder, TaskBuilder):
             return self.builder.task_name(self.environment_config)
@@ -202,13 +159,13 @@ class Job:
 
     @property
     def robot_name(self) -> str | None:
-        """What results call the robot, None where the environment has no choice of robots."""
+        """The robot in results, None if the environment has no choice of robots."""
         if isinstance(self.builder, RobotBuilder):
             return self.builder.robot_name(self.environment_config)
         return self.environment_option("embodiment")
 
     def environment_option(self, name: str) -> str | None:
-        """Return an option of the environment as text, such as ``object``, None where it has no such option."""
+        """Return an option of the environment as text, such as ``object``; None if it has no such option."""
         value = getattr(self.environment_config, name, None)
         return None if value is None else str(value)
 
@@ -224,41 +181,32 @@ class EpisodeSupply(Protocol):
     """The episodes of one job that this rank is to run."""
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield those of the candidates that this rank is to run, claimed, if need be, when they are asked for.
-
-        Args:
-            candidates: Episode indices, ascending; they may have no end.
-        """
+        """Yield this rank's episodes among `candidates` (ascending, maybe endless). Each is claimed as it is taken."""
         ...
 
     def max_envs(self, num_envs: int) -> int:
-        """Return how many of the ``num_envs`` env slots to use at once; the others rest."""
+        """Return the number of the ``num_envs`` env slots to use at once; the others rest."""
         ...
 
     def begin(self, episode_index: int) -> None:
-        """Take note that an episode that was handed out is about to begin: its env slot is reset next."""
+        """Announce an episode whose env slot is reset next."""
         ...
 
     def still_holds(self, episode_index: int) -> bool:
-        """Whether an episode that was handed out is still this rank's, and may be committed."""
+        """Whether this rank may still commit an episode that it took."""
         ...
 
     def ends_early(self) -> bool:
-        """Whether no further episode of the job is needed; `take` asks it before each."""
+        """Whether the job needs no further episode; `take` checks it before each."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShare:
-    """A share that was settled before the start: what is neither finished nor another rank's.
+    """A fixed set of episodes: all that are neither finished nor another rank's."""
 
-    Attributes:
-        finished: Episodes that must not run again.
-        share: This rank's episodes; None for all of them.
-    """
-
-    finished: EpisodeRanges = ()
-    share: EpisodeRanges | None = None
+    finished: EpisodeRanges = ()  # not to be run again
+    share: EpisodeRanges | None = None  # of this rank, None for all
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield the candidates that are this rank's and not finished."""
@@ -274,10 +222,10 @@ class FixedShare:
         return num_envs
 
     def begin(self, episode_index: int) -> None:
-        """Do nothing: nobody else runs this share."""
+        """Do nothing: no other rank runs this share."""
 
     def still_holds(self, episode_index: int) -> bool:
-        """Return True: nobody takes a fixed share away."""
+        """Return True: no other rank can take a fixed share."""
         del episode_index
         return True
 
@@ -288,33 +236,28 @@ class FixedShare:
 
 @dataclass(frozen=True, kw_only=True)
 class UntilOver:
-    """Hands out the episodes of another supply as long as they are needed. What has begun is finished all the same.
-
-    Attributes:
-        supply: The other one.
-        is_over: Whether no further episode of the job is needed.
-    """
+    """Takes episodes from another supply until the job needs no more. Episodes that have begun are finished."""
 
     supply: EpisodeSupply
-    is_over: Callable[[], bool]
+    is_over: Callable[[], bool]  # the job needs no further episode
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield what the other supply yields, until nothing more is needed."""
+        """Yield from the other supply until the job is over."""
         taken = self.supply.take(candidates)
-        # Asked before an episode is taken, because taking one may claim it.
+        # Checked before an episode is taken, because taking one may claim it.
         while not self.ends_early() and (index := next(taken, None)) is not None:
             yield index
 
     def max_envs(self, num_envs: int) -> int:
-        """Return what the other supply returns."""
+        """Return the other supply's number of env slots."""
         return self.supply.max_envs(num_envs)
 
     def begin(self, episode_index: int) -> None:
-        """Tell the other supply."""
+        """Announce the episode to the other supply."""
         self.supply.begin(episode_index)
 
     def still_holds(self, episode_index: int) -> bool:
-        """Return what the other supply returns."""
+        """Whether the other supply still holds the episode."""
         return self.supply.still_holds(episode_index)
 
     def ends_early(self) -> bool:
@@ -330,11 +273,7 @@ EVERYTHING = FixedShare()
 
 
 def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
-    """Return a job with its ``num_episodes`` or ``num_steps``: its own, else what its policy says.
-
-    Raises:
-        ConfigError: If neither says it, or the policy has nothing to play in one of the episodes.
-    """
+    """Return a job with its own length or the policy's. `ConfigError` without one, or if an episode is not playable."""
     num_steps, num_episodes = config.num_steps, config.num_episodes
     if num_steps is None and num_episodes is None:
         num_episodes = policy.num_episodes()
@@ -357,26 +296,12 @@ def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
 
 
 def indices_of_rebuild(config: JobConfig, num_episodes: int, *, rebuild: int, supply: EpisodeSupply) -> Iterator[int]:
-    """Return the episodes of one rebuild that this rank is to run, in order.
-
-    Args:
-        config: The job.
-        num_episodes: Episodes over all rebuilds and ranks.
-        rebuild: Which rebuild, from 0.
-        supply: Which episodes this rank is to run.
-    """
+    """Return this rank's episodes of one rebuild (from 0), in order. `num_episodes` counts all rebuilds and ranks."""
     return supply.take(split_evenly(num_episodes, config.num_rebuilds)[rebuild])
 
 
 def indices_that_start(job: Job, policy: PolicyBase, *, started: int, supply: EpisodeSupply) -> Iterator[int]:
-    """Return the episodes of one rebuild of a job that is limited by steps; without end if nothing else ends them.
-
-    Args:
-        job: The job.
-        policy: Says which episodes it can play.
-        started: Episodes that earlier rebuilds have started.
-        supply: Says when no further one is needed.
-    """
+    """Return the episodes of a rebuild of a job limited by steps; `started` in earlier rebuilds. May be endless."""
     ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
     if job.config.max_episodes is not None:
         ends.append(job.config.max_episodes)
@@ -385,7 +310,7 @@ def indices_that_start(job: Job, policy: PolicyBase, *, started: int, supply: Ep
 
 
 def beginning(job: Job, indices: Iterable[int], supply: EpisodeSupply) -> Iterator[Episode]:
-    """Yield the episodes of a job by their indices, each when it is about to begin, which the supply is told."""
+    """Yield the episodes by their indices, each as it begins, after the announcement to the supply."""
     for index in indices:
         supply.begin(index)
         yield episode_of(job, index)

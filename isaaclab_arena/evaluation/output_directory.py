@@ -17,15 +17,9 @@ _PLAN_UNDER_WAY = re.compile(rf"\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp")
 
 
 def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Path:
-    """Make the directory of a run and return its absolute path.
-
-    Args:
-        output_dir: The exact directory, which must be missing or empty, or None for a dated one.
-        output_base_dir: Where dated directories go.
-
-    Raises:
-        ConfigError: If it exists and is not empty, is no directory, or cannot be written.
-    """
+    """Make the directory of a run, and return its absolute path."""
+    # The exact directory must be missing or empty; None makes a dated one in `output_base_dir`. `ConfigError` if the
+    # directory is not empty, not a directory or not writable.
     if output_dir is not None:
         path = named_directory(output_dir)
         _check_missing_or_empty(path)
@@ -38,26 +32,18 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
 
 
 def named_directory(name: str) -> Path:
-    """Return the absolute path of a directory that a user names; ``..`` leads to where it says, and makes no directory.
-
-    Args:
-        name: What was typed.
-    """
+    """Return the absolute path of a user's directory, without making it; ``..`` follows links."""
     path = Path(name)
     return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def holds_no_run(path: Path) -> bool:
-    """Whether a directory is missing, empty, or holds nothing but what a run left that died before it began."""
+    """Whether a directory is missing, empty, or holds only files of a run that died before it began."""
     return not path.exists() or (path.is_dir() and all(_left_before_beginning(entry) for entry in path.iterdir()))
 
 
 def clear_unbegun(path: Path) -> None:
-    """Remove what a run left that died before it had written its plan. The caller holds the run's lock alone.
-
-    Raises:
-        StorageError: If it cannot be removed.
-    """
+    """Remove the files of a run that died before its plan was written. The caller holds the run's lock exclusively."""
     for entry in path.iterdir():
         if entry.name != LOCK_FILE and _left_before_beginning(entry):
             with storage_errors("remove", entry):

@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.registry import check_optional_library
 
-# The options with which a run asks for a cluster, and what contradicts them.
+# The cluster options of a run, and their contradictions.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,7 @@ class ClusterOptions(RunOptions):
 
 
 def check_cluster(options: ClusterOptions) -> None:
-    """Refuse cluster options that contradict each other or this process.
-
-    Raises:
-        ConfigError: With every problem.
-    """
+    """Raise `ConfigError` with every contradiction of the cluster options."""
     problems = [Problem(message, key=f"--{name}") for name, wrong, message in _mistakes(options) if wrong]
     if problems:
         raise ConfigError(problems)
@@ -57,7 +53,7 @@ def check_cluster(options: ClusterOptions) -> None:
 
 
 def _mistakes(options: ClusterOptions) -> Iterator[tuple[str, bool, str]]:
-    """Yield, for every check, the option, whether it is wrong, and what is."""
+    """Yield, for every check, the option, whether it is wrong, and the message."""
     asks = options.cluster is not None
     for own in fields(ClusterOptions):
         is_own = own.name in ClusterOptions.__annotations__ and own.name != "cluster"
@@ -82,7 +78,7 @@ def _mistakes(options: ClusterOptions) -> Iterator[tuple[str, bool, str]]:
     yield "device", asks and asks_for_gpu and gpus == 0, f"'{options.device}' needs --gpus_per_rank 1"
 
 
-# Keeps the ranks of a run on a cluster alive: begins them anew when they die, and ends them with the run.
+# Keep the ranks of a run on a cluster alive: restart them if they die, and end them with the run.
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 0.5
@@ -95,19 +91,12 @@ _RESTARTS_PER_RANK = 3
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRank:
-    """A rank that has ended.
-
-    Attributes:
-        life: Which.
-        end: What it said last, None if it died or raised an error.
-        error: What it raised, None if it did not.
-        reason: Why its process died, in a line.
-    """
+    """A rank that has ended."""
 
     life: Life
-    end: RankEnd | None = None
-    error: Exception | None = None
-    reason: str = ""
+    end: RankEnd | None = None  # None if it died or raised an error
+    error: Exception | None = None  # raised by the rank, None if it raised none
+    reason: str = ""  # cause of its process's death, in one line
 
 
 class Engine(Protocol):
@@ -118,15 +107,15 @@ class Engine(Protocol):
         ...
 
     def state(self) -> KeeperState:
-        """Return how the run stands."""
+        """Return the state of the run."""
         ...
 
     def end_life(self, life: Life, reason: str) -> LifeEnd:
-        """Tell the keeper that a rank has ended, and how it died, in a line; nothing if it did not."""
+        """Report to the keeper that a rank has ended; `reason` is its death in one line, empty if it did not die."""
         ...
 
     def stop(self, signal_number: int) -> None:
-        """Tell the keeper that the run is to stop."""
+        """Tell the keeper to stop the run."""
         ...
 
     def start_rank(self, life: Life) -> None:
@@ -134,54 +123,43 @@ class Engine(Protocol):
         ...
 
     def waiting(self) -> Collection[Life]:
-        """Return the ranks that were started and have no process yet, because the cluster lacks the resources."""
+        """Return the started ranks without a process, because the cluster lacks the resources."""
         ...
 
     def wait(self, timeout_s: float) -> Sequence[EndedRank]:
-        """Return the ranks that have ended since, after a time at most [s]."""
+        """Return the ranks that have ended since the last call; wait for `timeout_s` [s] at most."""
         ...
 
     def kill(self, life: Life) -> None:
-        """End a rank at once, or take it back if it has not started."""
+        """End a rank at once, or cancel it if it has not started."""
         ...
 
     def avoid(self, node: str) -> None:
-        """From now on start no rank on a node."""
+        """Start no rank on a node from now on."""
         ...
 
     def has_nodes(self) -> bool:
-        """Whether a node that is not avoided could have a rank."""
+        """Whether a node that is not avoided has enough resources for a rank."""
         ...
 
     def resources(self) -> str:
-        """Return what the cluster has, in words."""
+        """Return the resources of the cluster in words."""
         ...
 
 
 class Crew:
-    """The ranks of a run.
-
-    Args:
-        engine: Runs their processes.
-        orders: What they are to do.
-        interruption: Whether the run was told to stop.
-        fail_fast: Whether the first job that fails ends the run.
-        clock: Monotonic time [s].
-
-    Attributes:
-        failure: What a rank raised first, which ended the run; None if none did.
-    """
+    """The ranks of a run."""
 
     def __init__(
         self,
         engine: Engine,
         orders: RunOrders,
-        interruption: Interruption,
+        interruption: Interruption,  # request of the user to stop
         *,
-        fail_fast: bool = False,
+        fail_fast: bool = False,  # stop the run after the first failed job
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # first error of a rank, which ended the run; None without
         self._engine = engine
         self._orders = orders
         self._interruption = interruption
@@ -195,17 +173,11 @@ class Crew:
         self._refused: dict[str, str] = {}
 
     def work(self, start_timeout_s: float) -> None:
-        """Start all ranks, and return when nothing is left for them, or none is left.
-
-        Args:
-            start_timeout_s: How long to wait for the first of them [s].
-
-        Raises:
-            DistributedError: If none starts in that time, or no node can have one, or the keeper has died.
-        """
+        """Start all ranks; return if no work or no rank is left. `DistributedError`: none can start, or no keeper."""
         self._engine.start_keeper(self._orders)
         for life in self._lives.values():
             self._start(life)
+        # `start_timeout_s` [s] limits the wait for the first rank only.
         began_s, has_begun = self._clock(), False
         while True:
             for ended in self._engine.wait(_INTERVAL_S):
@@ -227,9 +199,10 @@ class Crew:
         rank = ended.life.rank
         if self._lives.get(rank) != ended.life:
             return
-        # Only a process that died says nothing of itself, so only then what it played is suspected.
+        # `reason` is set only if the process died, so only then its running episodes are suspected.
         end = self._engine.end_life(ended.life, ended.reason)
         del self._lives[rank]
+        # A lost keeper, a death and a refusal are followed by another life; any other error ends the run.
         if isinstance(ended.error, DistributedError):
             _LOG.error("rank %d has ended: %s; %d pieces are open to others again", rank, ended.error, end.pieces)
             self._begin_anew(ended.life, costs=int(not end.was_fruitful))
@@ -246,7 +219,7 @@ class Crew:
             self._stop(signal.SIGTERM)
 
     def _fail(self, rank: int, error: Exception) -> None:
-        """End the run, as a launcher does when a rank of its has failed."""
+        """End the run, as a launcher does after an error of a rank."""
         if self.failure is not None:
             _LOG.debug("rank %d has failed too: %s", rank, error)
             return
@@ -257,7 +230,7 @@ class Crew:
         self._stop(signal.SIGTERM)
 
     def _place_elsewhere(self, life: Life, end: RankEnd, refused: str) -> None:
-        """Let a rank begin on another node than the one that refused it."""
+        """Restart a rank on another node than the one that refused it."""
         if end.node not in self._refused:
             self._refused[end.node] = f"node {end.host} has no ranks of this run: it {refused}"
             _LOG.error("%s", self._refused[end.node])
@@ -279,7 +252,7 @@ class Crew:
         self._started_at[life.rank] = self._clock()
 
     def _end_silent(self, state: KeeperState) -> None:
-        """End ranks that nothing was heard of for too long, as if they had died."""
+        """Kill ranks without a message for too long, and treat them as dead."""
         for rank, silent_s in state.silent_s.items():
             life = self._lives.get(rank)
             if silent_s > _SILENT_S and life is not None:
@@ -301,7 +274,7 @@ class Crew:
             self._engine.stop(signal_number)
 
     def _say_who_waits(self, state: KeeperState) -> None:
-        """Tell the ranks that have no resources from those that are starting up."""
+        """Log the ranks without resources, and those that are starting up."""
         at = self._clock()
         unheard = [
             life

@@ -36,37 +36,28 @@ _SHARED = "policy_server.shared"
 
 
 class Cluster(Engine, AbstractContextManager["Cluster"], Protocol):
-    """A cluster that runs processes; a context manager, which ends those that are left."""
+    """A cluster that runs processes; a context manager, which ends the remaining ones."""
 
     def working_directory(self) -> str | None:
-        """Return where ranks find relative paths; None where the cluster brings the directory along."""
+        """Return the base of the ranks' relative paths; None if the cluster copies the directory to each node."""
         ...
 
     def check_nodes(self, needs: NodeNeeds) -> None:
-        """Refuse the nodes that cannot take part, before anything starts."""
+        """Raise `ConfigError` for nodes that cannot take part, before any rank starts."""
         ...
 
 
 def execute_on_cluster(
     request: RunRequest, options: ClusterOptions, *, connect: Callable[[ClusterOptions], Cluster] | None = None
 ) -> int:
-    """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code.
-
-    Args:
-        request: What the run is to do.
-        options: How to use the cluster.
-        connect: Connects to it; to Ray where None.
-
-    Raises:
-        ConfigError: If the options contradict each other, the cluster cannot be reached, or a node lacks something.
-        DistributedError: If no rank can start.
-        StorageError: If a file of the run cannot be written.
-    """
+    """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
+    # `connect` None: Ray. `ConfigError`: contradictory options, no cluster, or a node that lacks something.
+    # `DistributedError`: no rank can start.
     check_trackers(request.options.tracking, key="tracking")
     _refuse_policy_servers(request)
     context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
     device = options.device or ("cuda" if options.gpus_per_rank else "cpu")
-    # Before the run has a directory, so that a cluster that is not there leaves none.
+    # Connect before the run has a directory, so that a missing cluster leaves none.
     with (connect or _connect_to_ray)(options) as engine:
         needs = needs_of(request, options, working_directory=engine.working_directory())
         engine.check_nodes(needs)
@@ -93,7 +84,7 @@ def _work(
     conduct: RunConduct,
     context: DistributedContext,
 ) -> int:
-    """Let the ranks work to their end, write and show the tables, and return the exit code."""
+    """Run the ranks to their end, write and show the tables, and return the exit code."""
     save_conditions = saving_conditions(request, started.output_directory)
     last_line = how_to_go_on(request, context, started.output_directory)
     with live_tracking(request, started):
@@ -137,11 +128,7 @@ def _connect_to_ray(options: ClusterOptions) -> Cluster:
 
 
 def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
-    """Return what a node needs in order to have ranks of a run, as this one has it.
-
-    Raises:
-        StorageError: If a file that a job evaluates cannot be read.
-    """
+    """Return the requirements of a node that runs ranks, as this node meets them."""
     program, *arguments = request.command_line
     return NodeNeeds(
         program=program,
@@ -169,7 +156,7 @@ def _orders(needs: NodeNeeds, options: ClusterOptions, started: StartedRun, atte
 
 
 def _watch(started: StartedRun, attempt: Attempt) -> RankWatch:
-    """Return what looks at the ranks for the display. A rank that has said nothing may wait for resources."""
+    """Return the watch of the display. A rank without a status may be waiting for resources, so it is never dead."""
     return RankWatch(
         started.output_directory,
         world_size=attempt.world_size,

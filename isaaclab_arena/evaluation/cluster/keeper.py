@@ -68,7 +68,7 @@ from isaaclab_arena.storage.layout import (
 from isaaclab_arena.storage.recovery import put_in_place
 from isaaclab_arena.storage.run_plan import Attempt
 
-# How often ranks may speak to the keeper of their run: a bounded number of times a second, however many they are.
+# The rate of messages from ranks to the keeper: bounded per second for any number of ranks.
 
 DELIVERIES_PER_S = 400.0
 BEATS_PER_S = 200.0
@@ -80,7 +80,7 @@ SLOWEST_S = 8.0
 
 
 def pace_of(num_ranks: int) -> Pace:
-    """Return how often each of a number of ranks may deliver something, and how often it says that it lives."""
+    """Return the intervals of deliveries and heartbeats of each of `num_ranks` ranks."""
     return Pace(
         delivery_s=min(max(0.25, num_ranks / DELIVERIES_PER_S), SLOWEST_S),
         beat_s=min(max(0.5, num_ranks / BEATS_PER_S), SLOWEST_S),
@@ -88,26 +88,18 @@ def pace_of(num_ranks: int) -> Pace:
 
 
 def rest_of(num_idle: int) -> float:
-    """Return after how long each of a number of ranks that have got nothing may ask for work again [s]."""
+    """Return the pause [s] of each of `num_idle` ranks without work before it asks again."""
     return min(max(0.5, num_idle / POLLS_PER_S), SLOWEST_S)
 
 
-# Puts what ranks of a cluster deliver into the run's directory: an episode's file by rename, then its line.
+# Put deliveries of ranks into the run's directory: an episode's file by rename, then its commit line.
 
 _LOGS = "logs"
 _FILES_OF_JOB = (SETTLED_FILE, JOB_BEGUN_PATTERN, CONTACT_SHEET_FILE, "traceback_*.txt", JOB_REPORT_PATTERN)
 
 
 class CommittedFiles:
-    """The files of a run that come from other nodes.
-
-    Args:
-        output_directory: The run's directory.
-        jobs: Names of the jobs that ranks may deliver.
-
-    Attributes:
-        num_episodes: How many episodes were committed.
-    """
+    """The files of a run that come from other nodes. Only `jobs` may be delivered."""
 
     def __init__(self, output_directory: Path, jobs: Iterable[str]) -> None:
         self.num_episodes = 0
@@ -116,15 +108,8 @@ class CommittedFiles:
         self._commit_files: dict[tuple[Life, str], Path] = {}
 
     def keep(self, delivery: Delivery, content: bytes) -> None:
-        """Put a delivery in place: its episodes first, then other files.
-
-        Args:
-            delivery: What it holds.
-            content: The bytes of its files, one after the other.
-
-        Raises:
-            StorageError: If a file cannot be written, or the delivery names one that ranks do not write.
-        """
+        """Write a delivery: its episodes, then other files. `StorageError` if a file is not one that ranks write."""
+        # `content` holds the bytes of all files, one after the other.
         sizes = [each.size for each in (*delivery.episodes, *delivery.files)]
         if sum(sizes) != len(content):
             raise StorageError(f"rank {delivery.life.rank} sent {len(content)} bytes, and says {sum(sizes)}")
@@ -137,11 +122,7 @@ class CommittedFiles:
             write_text(path, delivery.status, overwrite=True)
 
     def commit(self, life: Life, line: CommitLine) -> None:
-        """Commit an episode of which there is nothing but a line, in the name of a rank's life.
-
-        Raises:
-            StorageError: If that cannot be written.
-        """
+        """Commit an episode without a recording, in the name of a rank's life."""
         self._commit(life, [SentEpisode(job=line.job_name, line=json_line(line))], [memoryview(b"")])
 
     def _commit(self, life: Life, episodes: Sequence[SentEpisode], parts: Sequence[memoryview]) -> None:
@@ -149,6 +130,7 @@ class CommittedFiles:
         for episode, content in zip(episodes, parts, strict=True):
             path = self._commit_file(life, episode.job)
             lines.setdefault(path, []).extend(self._put_in_place(life, episode, content))
+        # Lines come after all files, so that a committed episode always has its file.
         for path, texts in lines.items():
             with storage_errors("open", path):
                 descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -160,7 +142,7 @@ class CommittedFiles:
         self.num_episodes += len(episodes)
 
     def _commit_file(self, life: Life, job: str) -> Path:
-        """Return the commit file of a rank's life for a job; it is made at the first call."""
+        """Return the commit file of a rank's life for a job, made at the first call."""
         path = self._commit_files.get((life, job))
         if path is None:
             writer = CommitWriter(self._job_directory(job), life.rank)
@@ -169,7 +151,7 @@ class CommittedFiles:
         return path
 
     def _put_in_place(self, life: Life, episode: SentEpisode, content: memoryview) -> list[str]:
-        """Write an episode's file, and return the lines that are to be committed then."""
+        """Write an episode's file, and return the commit lines to append after it."""
         line = _checked(life, episode)
         if not episode.size:
             return [episode.line]
@@ -186,11 +168,7 @@ class CommittedFiles:
             write_bytes(path, bytes(content), overwrite=True)
 
     def _path_of(self, life: Life, file: SentFile) -> Path:
-        """Return where a file goes.
-
-        Raises:
-            StorageError: If it is none that this rank writes: whoever reaches the keeper can send names.
-        """
+        """Return a delivered file's path. `StorageError` if this rank does not write it: any process can send names."""
         parts = PurePosixPath(file.path).parts
         name = PurePosixPath(parts[-1]) if parts else PurePosixPath()
         is_of_job = len(parts) == 2 and parts[0] in self._jobs and any(map(name.match, _FILES_OF_JOB))
@@ -199,7 +177,7 @@ class CommittedFiles:
         if ".." in parts or not (is_of_job or is_video or is_log):
             raise StorageError(f"rank {life.rank} sent '{file.path}', which is no file that a rank writes")
         if is_log and life.number:
-            # Each life begins its log anew.
+            # Each life has its own log.
             return self._output_directory / _LOGS / f"rank{life.rank}_life{life.number}{name.suffix}"
         return self._output_directory / file.path
 
@@ -237,7 +215,7 @@ def _checked_report(life: Life, file: SentFile, content: memoryview) -> JobRepor
     return report
 
 
-# What ranks of a cluster were playing when they died, and what follows: an error of an episode, or a failed job.
+# The episodes that ranks were playing at their death, and the consequence: an error of an episode, or a failed job.
 
 _Key = tuple[int, int]
 """A job's index, and a piece of it."""
@@ -245,40 +223,29 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class FailedJob:
-    """A job over which ranks died before any of its episodes had begun.
-
-    Attributes:
-        job_index: Which job.
-        deaths: Of the ranks, in order.
-    """
+    """A job over which ranks died before any of its episodes had begun."""
 
     job_index: int
-    deaths: tuple[Death, ...]
+    deaths: tuple[Death, ...]  # of the ranks, in order
 
 
 class Casualties:
-    """What the ranks of a run are playing, and what the deaths of ranks make of it.
-
-    What is kept grows with the number of ranks and of deaths, not with that of episodes.
-
-    Args:
-        jobs: The jobs of the attempt, by their index.
-        committed: Returns the episodes of a job that were committed in this attempt.
-    """
+    """The running episodes of ranks, and the consequences of deaths."""
 
     def __init__(self, jobs: Mapping[int, DividedJob], committed: Callable[[DividedJob], frozenset[int]]) -> None:
+        # The size grows with the number of ranks and of deaths, not with that of episodes.
         self._jobs = jobs
         self._committed = committed
         self._suspects = Suspects()
         self._begun: dict[int, dict[_Key, BegunEpisodes]] = {}
-        self._parts: dict[_Key, bool] = {}
+        self._parts: dict[_Key, bool] = {}  # piece -> it has other episodes left besides the suspects
         self._has_begun: set[int] = set()
         self._deaths_of_jobs: dict[int, list[Death]] = {}
 
     def begin(self, begun: BegunEpisodes) -> None:
-        """Take note of what a rank is about to play."""
+        """Note the episodes that a rank is about to play."""
         key = begun.job_index, begun.piece
-        # Beside an episode that is suspected nothing runs, though the rank's last word on other pieces may be missing.
+        # A suspect runs alone, even if the rank's messages about its other pieces have not arrived.
         before = {} if key in self._parts else self._begun.get(begun.life.rank, {})
         others = {each: told for each, told in before.items() if each not in self._parts}
         self._begun[begun.life.rank] = {**others, key: begun}
@@ -286,17 +253,13 @@ class Casualties:
         self._deaths_of_jobs.pop(begun.job_index, None)
 
     def suspected_pieces(self, job_index: int) -> frozenset[int]:
-        """Return the pieces of a job that are to be played with nothing beside them."""
+        """Return the pieces of a job with suspects, which run alone."""
         return self._suspects.pieces(job_index)
 
     def give(self, claim: Claim, committed: frozenset[int]) -> frozenset[int]:
-        """Return the episodes of a piece that a rank is to play one at a time, and no others; none for all of it.
-
-        Args:
-            claim: The rank's claim.
-            committed: Episodes of the job that were committed before.
-        """
+        """Return the suspects of a claimed piece, to be played alone, one at a time; empty for the whole piece."""
         key = claim.divided.index, claim.piece
+        # Episodes that were committed before are cleared.
         self._suspects.clear(*key, committed)
         suspects = self._suspects.among(*key)
         if suspects:
@@ -304,14 +267,14 @@ class Casualties:
         return suspects
 
     def finish(self, rank: int, claim: Claim) -> bool:
-        """Take note that a rank has played what it was given of a piece; return whether that was all that was left."""
+        """Note that a rank has played its part of a piece. Return True if nothing of the piece is left."""
         key = claim.divided.index, claim.piece
         self._begun.get(rank, {}).pop(key, None)
         self._suspects.clear(*key, self._suspects.among(*key))
         return not self._parts.pop(key, False)
 
     def leave(self, rank: int, pieces: Collection[_Key]) -> None:
-        """Take note that a rank has ended, which held some pieces, and did not die."""
+        """Forget the running episodes of a rank that has ended, and the parts of its pieces."""
         self._begun.pop(rank, None)
         for key in pieces:
             self._parts.pop(key, None)
@@ -319,24 +282,17 @@ class Casualties:
     def die(
         self, death: Death, pieces: Sequence[_Key], *, num_machines: int
     ) -> tuple[Condemned | None, list[FailedJob]]:
-        """Take note that a rank has died.
-
-        Args:
-            death: How.
-            pieces: What it held.
-            num_machines: How many machines the ranks of the run have been on.
-
-        Returns:
-            The episode that is not to be played again, None if there is none, and the jobs that have failed.
-        """
+        """Note a death. Return the condemned episode (None if none) and the failed jobs."""
+        # pieces: those that the rank held. num_machines: all on which ranks of the run have been.
         begun = self._begun.get(death.rank, {})
         running = [each for key in pieces if key in begun for each in self._running(begun[key])]
         self.leave(death.rank, pieces)
+        # Jobs of which no episode has begun on any rank: their build may be what kills ranks.
         jobs = sorted({job_index for job_index, _ in pieces} - self._has_begun)
         return self._suspects.blame(running, death), list(self._failed(jobs, death, num_machines))
 
     def _running(self, begun: BegunEpisodes) -> Iterator[tuple[int, int, int]]:
-        """Yield what a rank had begun of a piece and not committed, each with the job's index and the piece."""
+        """Yield (job index, piece, episode index) of each episode of a piece that had begun and is not committed."""
         divided = self._jobs[begun.job_index]
         committed = self._committed(divided)
         self._suspects.clear(begun.job_index, begun.piece, committed)
@@ -349,14 +305,14 @@ class Casualties:
         for job_index in jobs:
             deaths = self._deaths_of_jobs.setdefault(job_index, [])
             deaths.append(death)
-            # One machine on which nothing works must not fail what others could play.
+            # One broken machine must not fail a job that other machines could run.
             machines = {each.machine for each in deaths}
             if len(deaths) >= LIVES_OF_AN_EPISODE and len(machines) >= min(2, num_machines):
                 yield FailedJob(job_index=job_index, deaths=tuple(self._deaths_of_jobs.pop(job_index)))
 
 
 def error_line(job: Job, condemned: Condemned, *, attempt: int) -> CommitLine:
-    """Return the line of an episode that is an error because ranks died over it; nothing of it was recorded."""
+    """Return the commit line of an episode over which ranks died, with outcome error and no recording."""
     episode = episode_of(job, condemned.episode_index)
     ending = ranks_lost((death.rank, death.reason) for death in condemned.deaths)
     record = EpisodeRecord(
@@ -378,7 +334,7 @@ def error_line(job: Job, condemned: Condemned, *, attempt: int) -> CommitLine:
 
 
 def report_of_failure(job: Job, failed: FailedJob, attempt: Attempt) -> JobReport:
-    """Return the report on a job that has failed because ranks died over it."""
+    """Return the report of a job that failed because ranks died over it."""
     told = "; ".join(f"rank {death.rank}: {death.reason}" for death in failed.deaths)
     error = f"ranks died over the job as a whole, over no single episode of it: {told}"
     rank = failed.deaths[-1].rank
@@ -386,7 +342,7 @@ def report_of_failure(job: Job, failed: FailedJob, attempt: Attempt) -> JobRepor
     return failed_report(job.config.name, error, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
 
 
-# Keeps the claims of a run on a cluster, beside the run's directory, and commits there what its ranks deliver.
+# Keep the claims of a run on a cluster, next to the run's directory, and commit the deliveries of its ranks.
 
 _LOG = logging.getLogger(__name__)
 _BLIND_AFTER_S = 5.0
@@ -394,20 +350,9 @@ _BLIND_AFTER_S = 5.0
 
 
 class ClaimKeeper:
-    """Answers the ranks of a run, one question at a time.
+    """Answers the ranks of a run, one question at a time. Methods may raise `StorageError`."""
 
-    It uses the claim table of ranks that share a directory, for all ranks at once, and writes the same files.
-
-    Args:
-        request: What the run is to do.
-        attempt: What of it is left.
-        output_directory: The run's directory.
-        clock: Monotonic time [s].
-
-    Raises:
-        StorageError: If the claims cannot be written. Methods raise it if a file cannot be read or written.
-    """
-
+    # One claim table serves all ranks, and writes the same files as ranks that share a directory.
     def __init__(
         self,
         request: RunRequest,
@@ -432,7 +377,7 @@ class ClaimKeeper:
         self._table = ClaimTable(
             jobs,
             claims_directory(output_directory, attempt),
-            # No rank makes claims itself, and whoever drives the run says which of them have died.
+            # No rank makes claims itself, and the driver of the run reports dead ranks.
             None,
             rank=0,
             run_id=attempt.run_id,
@@ -452,7 +397,7 @@ class ClaimKeeper:
         self._num_answers, self._busy_s = 0, 0.0
 
     def claim(self, question: ClaimQuestion) -> ClaimAnswer:
-        """Give a rank a piece, or say how things are."""
+        """Give a rank a piece, or report the state of the claims."""
         began_s = self._clock()
         if not self._is_current(question.life):
             return ClaimAnswer(is_gone=True)
@@ -465,7 +410,7 @@ class ClaimKeeper:
             given=None if claim is None else self._given(claim),
             open_pieces=() if job_index is None else as_ranges(self._open_pieces(job_index)),
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
-            # Nobody else looks at it, and it takes a look at every claim.
+            # Only idle ranks use it, and it iterates over every claim.
             pieces_of_others=self._table.pieces_of_others(question.life.rank) if is_idle else 0,
             settled=None if claim is None or question.job_index is not None else self._settled(claim.divided),
             rest_s=rest_of(len(self._idle)),
@@ -474,7 +419,7 @@ class ClaimKeeper:
         return answer
 
     def begin(self, begun: BegunEpisodes) -> bool:
-        """Take note of what a rank is about to play; return whether the rank was taken for dead."""
+        """Note the episodes that a rank is about to play. Return True if the rank was taken for dead."""
         began_s = self._clock()
         if not self._is_current(begun.life):
             return True
@@ -483,12 +428,13 @@ class ClaimKeeper:
         return False
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        """Commit what a rank has done, and say what it has to know; of a rank taken for dead nothing is kept."""
+        """Commit a rank's delivery, and answer it. Nothing is kept of a rank that was taken for dead."""
         began_s = self._clock()
         if not self._is_current(delivery.life):
             return DeliveryAnswer(is_gone=True)
         self._files.keep(delivery, content)
         self._note_machine(delivery)
+        # Pieces are finished only after their episodes are committed.
         for each in delivery.finished:
             claim = Claim(divided=self._jobs[each.job_index], piece=each.piece, generation=each.generation)
             self._finish(delivery.life, claim, each.measured)
@@ -504,12 +450,7 @@ class ClaimKeeper:
         return DeliveryAnswer(stop_signal=self._stop_signal, jobs_over=over, pace=pace_of(len(self._heard_at)))
 
     def end(self, life: Life, reason: str = "") -> LifeEnd:
-        """Take note that a rank has ended; others take over what it has not finished.
-
-        Args:
-            life: The rank.
-            reason: How it died, in a line, so that what it played is suspected; empty if it did not die.
-        """
+        """Note that a rank has ended, and open its unfinished pieces to other ranks."""
         if self._lives.get(life.rank, 0) != life.number:
             return LifeEnd()
         self._lives[life.rank] = life.number + 1
@@ -518,21 +459,22 @@ class ClaimKeeper:
         pieces = self._table.give_back(life.rank)
         was_fruitful = life.rank in self._fruitful
         self._fruitful.discard(life.rank)
+        # With a `reason` the rank has died, and its running episodes are suspected; it is empty for a regular end.
         death = Death(rank=life.rank, reason=reason, machine=self._machines.pop(life.rank, None))
         explained = self._judge(life, death, pieces) if reason else 0
         self._casualties.leave(life.rank, pieces)
         return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
 
     def stop(self, signal_number: int) -> None:
-        """Ask all ranks to stop."""
+        """Request all ranks to stop."""
         self._stop_signal = signal_number
 
     def state(self) -> KeeperState:
-        """Return how the run stands."""
+        """Return the state of the run."""
         self._table.refresh()
         at = self._clock()
         if at - self._looked_at > _BLIND_AFTER_S:
-            # This process was stopped, or its machine slept, and could hear nobody.
+            # This process was stopped, or its machine slept, so it could not receive messages.
             self._heard_at = dict.fromkeys(self._heard_at, at)
         self._looked_at = at
         return KeeperState(
@@ -557,7 +499,7 @@ class ClaimKeeper:
         if question.job_index is None:
             return self._table.claim_next(question.built_environment, rank=question.life.rank)
         if question.piece is None or question.piece in self._casualties.suspected_pieces(question.job_index):
-            # What is suspected runs with nothing beside it, not in the env slots that become free.
+            # A suspect runs alone, not in env slots that become free.
             return None
         return self._table.claim(question.job_index, question.piece, rank=question.life.rank)
 
@@ -565,7 +507,7 @@ class ClaimKeeper:
         return self._table.open_pieces(job_index) - self._casualties.suspected_pieces(job_index)
 
     def _given(self, claim: Claim) -> GivenPiece:
-        # The rank before may have committed a part of it.
+        # The previous owner may have committed a part of the piece.
         committed = self._committed(claim.divided) if claim.generation > 1 else frozenset[int]()
         return GivenPiece(
             job_index=claim.divided.index,
@@ -583,14 +525,14 @@ class ClaimKeeper:
         return frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
 
     def _finish(self, life: Life, claim: Claim, measured: Measured) -> None:
-        """Take note that a rank has played what it was given of a piece; where that was a part, the rest is open."""
+        """Note that a rank has played its part of a piece, and open the rest, if there is any."""
         if self._casualties.finish(life.rank, claim):
             self._table.finish(claim, measured)
         else:
             self._table.release(claim)
 
     def _judge(self, life: Life, death: Death, pieces: Sequence[tuple[int, int]]) -> int:
-        """Draw the consequences of a death, and return how many deaths are explained by them."""
+        """Commit the condemned episode, fail the failed jobs, and return the number of deaths that this explains."""
         condemned, failed = self._casualties.die(death, pieces, num_machines=len(self._known_machines))
         if condemned is not None:
             line = error_line(self._jobs[condemned.job_index].job, condemned, attempt=self._attempt.number)
@@ -607,7 +549,6 @@ class ClaimKeeper:
         return sum(len(each.deaths) for each in (condemned, *failed) if each is not None)
 
     def _note_machine(self, delivery: Delivery) -> None:
-        """Remember on which machine a rank is."""
         if delivery.machine:
             self._machines[delivery.life.rank] = delivery.machine
             self._known_machines.add(delivery.machine)

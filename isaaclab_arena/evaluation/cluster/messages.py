@@ -9,80 +9,48 @@ from isaaclab_arena.storage.run_plan import Attempt
 
 @dataclass(frozen=True, kw_only=True)
 class NodeNeeds:
-    """What a node needs in order to have ranks of a run.
+    """The requirements of a node that runs ranks."""
 
-    Attributes:
-        program: Module of the program, whose ``asked_for`` reads the command line.
-        arguments: The command line, after the program's name.
-        working_directory: Where it was typed; None where the cluster brings the working directory to each node.
-        jobs_hash: Hash of the resolved jobs.
-        contents: Hash or version of everything that the jobs evaluate, by name.
-        versions: Package to version.
-        cpus: Cores of a rank.
-        gpus: GPUs of a rank, or the part of one.
-    """
-
-    program: str
-    arguments: tuple[str, ...]
+    program: str  # module whose ``asked_for`` reads the command line
+    arguments: tuple[str, ...]  # command line after the program's name
+    # Directory of the command; None if the cluster copies the working directory to each node.
     working_directory: str | None
-    jobs_hash: str
-    contents: dict[str, str]
-    versions: dict[str, str]
-    cpus: float
-    gpus: float
+    jobs_hash: str  # of the resolved jobs
+    contents: dict[str, str]  # name -> hash or version of what jobs evaluate
+    versions: dict[str, str]  # package -> version
+    cpus: float  # cores per rank
+    gpus: float  # GPUs per rank, or the fraction of one
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOrders:
-    """What every process of a run on a cluster needs to know.
+    """The orders for every process of a run on a cluster."""
 
-    Attributes:
-        run: Names the run, for people.
-        needs: What its node needs.
-        config_hash: Hash of the plan's jobs.
-        output_directory: The run's directory.
-        attempt: What is left to do.
-        num_ranks: How many ranks there may be at once.
-        node_directory: Directory of each node for its ranks' files; None for the run's own, or else a temporary one.
-    """
-
-    run: str
+    run: str  # name of the run, for people
     needs: NodeNeeds
-    config_hash: str
+    config_hash: str  # of the plan's jobs
     output_directory: str
-    attempt: Attempt
-    num_ranks: int
-    node_directory: str | None
+    attempt: Attempt  # the work left
+    num_ranks: int  # at most at once
+    node_directory: str | None  # on each node; None: the run's own if visible, else a temporary one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """One life of a rank: a rank that died may begin anew, and then what the earlier life says does not count.
-
-    Attributes:
-        rank: The rank.
-        number: How many lives it had before.
-    """
+    """One life of a rank. A rank that died may start again; messages of its earlier lives are ignored."""
 
     rank: int
-    number: int = 0
+    number: int = 0  # lives before this one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimQuestion:
-    """A rank asks for work, or how things are.
-
-    Attributes:
-        life: Who asks.
-        job_index: The job in question, None for whichever comes next.
-        piece: The piece to claim, None to claim none, or that of the job that comes next.
-        built_environment: Key of the environment that the rank has built.
-    """
+    """The question of a rank for work, or for the state of the claims."""
 
     life: Life
-    job_index: int | None = None
-    piece: int | None = None
-    built_environment: str | None = None
+    job_index: int | None = None  # None for the next job
+    piece: int | None = None  # to claim; None to claim none, or a piece of the next job
+    built_environment: str | None = None  # key of the rank's environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,102 +67,61 @@ class GivenPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class BegunEpisodes:
-    """Episodes of a piece that a rank may be playing from now on, as far as they have not ended.
-
-    Attributes:
-        life: Who says it.
-        job_index: Their job.
-        piece: The piece that the rank holds.
-        first: Index of the first of them.
-        last: Index of the last, which is the first where it is played alone.
-    """
+    """Episodes of a piece that a rank may be playing from now on, unless they have ended."""
 
     life: Life
     job_index: int
     piece: int
-    first: int
-    last: int
+    first: int  # index of the first episode
+    last: int  # index of the last, equal to `first` if it is played alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class LifeEnd:
-    """What the end of a rank means for the run.
+    """The consequences of a rank's end."""
 
-    Attributes:
-        pieces: How many pieces others are to take over.
-        was_fruitful: Whether the rank had finished anything in that life.
-        lives_explained: How many ranks had died over an episode that is now an error, 0 if none is.
-    """
-
-    pieces: int = 0
-    was_fruitful: bool = False
-    lives_explained: int = 0
+    pieces: int = 0  # open to other ranks again
+    was_fruitful: bool = False  # the rank had finished something in that life
+    lives_explained: int = 0  # deaths over an episode that is now an error, or a failed job
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How often a rank may speak to the keeper, so that all ranks together do not speak too often.
+    """The intervals of a rank's messages to the keeper, which limit the rate of all ranks together."""
 
-    Attributes:
-        delivery_s: Time between two deliveries of something [s].
-        beat_s: After how much silence a rank says that it lives [s].
-    """
-
-    delivery_s: float = 0.25
-    beat_s: float = 0.5
+    delivery_s: float = 0.25  # between two deliveries
+    beat_s: float = 0.5  # longest silence before a heartbeat
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimAnswer:
-    """What the keeper says to a `ClaimQuestion`.
+    """The keeper's answer to a `ClaimQuestion`."""
 
-    Attributes:
-        is_gone: Whether the rank was taken for dead, and has to end.
-        given: The piece that the rank has claimed, None if it got none.
-        open_pieces: Pieces of the job in question that nobody works on.
-        num_unfinished_jobs: Jobs with pieces that are free or under way.
-        pieces_of_others: Pieces that other ranks work on.
-        settled: What the job's file ``settled.json`` holds, None as long as there is none.
-        rest_s: When a rank that got nothing may ask again [s].
-    """
-
-    is_gone: bool = False
-    given: GivenPiece | None = None
-    open_pieces: EpisodeRanges = ()
-    num_unfinished_jobs: int = 0
-    pieces_of_others: int = 0
-    settled: str | None = None
-    rest_s: float = 0.5
+    is_gone: bool = False  # the keeper took the rank for dead, so it must end
+    given: GivenPiece | None = None  # None if the rank got no piece
+    open_pieces: EpisodeRanges = ()  # of the job in question, claimed by no rank
+    num_unfinished_jobs: int = 0  # jobs with pieces that are open or under way
+    pieces_of_others: int = 0  # under way on other ranks
+    settled: str | None = None  # content of the job's ``settled.json``, None if missing
+    rest_s: float = 0.5  # pause of a rank without a piece before it asks again
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentEpisode:
-    """A finished episode.
+    """A finished episode."""
 
-    Attributes:
-        job: Name of its job.
-        line: Its commit line.
-        size: Length of its file [bytes], 0 where nothing was recorded.
-    """
-
-    job: str
-    line: str
-    size: int = 0
+    job: str  # name of the job
+    line: str  # commit line
+    size: int = 0  # of its file [bytes], 0 if nothing was recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentFile:
-    """Another file of a rank, or a part of one.
+    """Another file of a rank, or a part of one."""
 
-    Attributes:
-        path: Its path in the run's directory.
-        size: How much of it comes [bytes].
-        offset: Where that begins in a file that grows [bytes]; None for a whole file.
-    """
-
-    path: str
-    size: int
-    offset: int | None = None
+    path: str  # relative to the run's directory
+    size: int  # of the bytes sent [bytes]
+    offset: int | None = None  # of those bytes in a growing file [bytes]; None: a whole file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,75 +136,43 @@ class FinishedPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """What a rank has done since the last delivery; the bytes of its files come beside it, in the same order.
-
-    Attributes:
-        life: Who sends it.
-        machine: Identity of its machine.
-        status: What the rank says of itself, where the keeper is to write that down; see `RankStatus`.
-        episodes: Finished episodes.
-        files: Other files.
-        finished: Pieces of which every episode is in this delivery or in an earlier one.
-        failed: Indices of jobs that have failed.
-    """
+    """The results of a rank since the last delivery. The bytes of its files follow in the same order."""
 
     life: Life
-    machine: str = ""
-    status: str | None = None
+    machine: str = ""  # identity of the rank's machine
+    status: str | None = None  # JSON of a `RankStatus` that the keeper writes
     episodes: tuple[SentEpisode, ...] = ()
     files: tuple[SentFile, ...] = ()
-    finished: tuple[FinishedPiece, ...] = ()
-    failed: tuple[int, ...] = ()
+    finished: tuple[FinishedPiece, ...] = ()  # pieces whose episodes have all been delivered, here or before
+    failed: tuple[int, ...] = ()  # job indices
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryAnswer:
-    """What the keeper says to a delivery.
+    """The keeper's answer to a delivery."""
 
-    Attributes:
-        is_gone: Whether the rank was taken for dead: nothing of the delivery was kept, and the rank has to end.
-        stop_signal: The signal that asks the run to stop, None if none does.
-        jobs_over: Names of the jobs of which no further episode is needed.
-        pace: How often to speak from now on.
-    """
-
-    is_gone: bool = False
-    stop_signal: int | None = None
-    jobs_over: tuple[str, ...] = ()
-    pace: Pace = Pace()
+    is_gone: bool = False  # the rank was taken for dead: nothing was kept, and it must end
+    stop_signal: int | None = None  # signal that stops the run, None if none
+    jobs_over: tuple[str, ...] = ()  # names of jobs that need no further episode
+    pace: Pace = Pace()  # from now on
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankEnd:
-    """How a rank ended that did not die.
+    """The end of a rank that did not die."""
 
-    Attributes:
-        state: Its last state; None for a rank that was refused.
-        refused: Why its node cannot take part.
-        host: Name of the node.
-        node: What the cluster calls the node, empty where nobody knows.
-    """
-
-    state: str | None = None
-    refused: str | None = None
-    host: str = ""
-    node: str = ""
+    state: str | None = None  # final `RankState`, None for a refused rank
+    refused: str | None = None  # reason why its node cannot take part
+    host: str = ""  # name of the node
+    node: str = ""  # id of the node in the cluster, empty if unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeeperState:
-    """How a run stands, for the process that drives it.
+    """The state of a run, for the process that drives it."""
 
-    Attributes:
-        num_unfinished_jobs: Jobs with pieces that are free or under way.
-        silent_s: How long each rank at work has said nothing [s].
-        num_episodes: Episodes committed in this attempt.
-        busy_s: Time spent on answers [s].
-        num_answers: Answers given.
-    """
-
-    num_unfinished_jobs: int
-    silent_s: dict[int, float]
-    num_episodes: int = 0
-    busy_s: float = 0.0
+    num_unfinished_jobs: int  # jobs with pieces that are open or under way
+    silent_s: dict[int, float]  # active rank -> time since its last message
+    num_episodes: int = 0  # committed in this attempt
+    busy_s: float = 0.0  # time spent on answers
     num_answers: int = 0

@@ -66,17 +66,13 @@ from isaaclab_arena.storage.layout import (
 )
 from isaaclab_arena.storage.run_plan import Attempt, read_attempt
 
-# Checks that a node of a cluster can have ranks of a run: the same packages, job file, checkpoints and classes.
+# Check that a node can run ranks of a run: the same packages, jobs file, checkpoints and classes.
 
 WAY_OUT = "install and copy the same on every node, or bring it along: ray job submit --working-dir"
 
 
 def checked_request(needs: NodeNeeds) -> RunRequest:
-    """Return what the run is to do, as this node reads it, once it is known to be the same as where it was planned.
-
-    Raises:
-        ConfigError: If the node lacks something, or has something else; the message names it.
-    """
+    """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
     here, there = Provenance(facts=needs.versions), Provenance(facts=versions())
     told = [_instead(each.name, each.now or "absent", each.before or "absent") for each in here.differences(there)]
     if told:
@@ -95,11 +91,7 @@ def checked_request(needs: NodeNeeds) -> RunRequest:
 
 
 def request_of(needs: NodeNeeds) -> RunRequest:
-    """Return what the run is to do, as this node reads it; the process goes to where the command was typed.
-
-    Raises:
-        ConfigError: If the directory or the job file is not there, or the job file is wrong.
-    """
+    """Return the run's request as this node reads it, after a chdir to the directory of the command."""
     if needs.working_directory is not None:
         if not Path(needs.working_directory).is_dir():
             raise ConfigError(Problem(f"has no directory {needs.working_directory}; {WAY_OUT}"))
@@ -108,7 +100,7 @@ def request_of(needs: NodeNeeds) -> RunRequest:
 
 
 def problem_of_node(needs: NodeNeeds) -> str | None:
-    """Return why this node cannot take part, with its name and where it looked; None if it can."""
+    """Return the reason why this node cannot take part, with its name and directory; None if it can."""
     try:
         checked_request(needs)
     except ArenaError as error:
@@ -122,7 +114,7 @@ def _instead(name: str, there: str, here: str) -> str:
     return f"{name} is {there} instead of {here}"
 
 
-# Brings home what a rank writes on its node: finished episodes, then everything else, by a thread of its own.
+# Deliver the files that a rank writes on its node: finished episodes, then everything else, by a separate thread.
 
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 16_000_000
@@ -140,25 +132,15 @@ _WHOLE_FILES = (
 
 @dataclass(kw_only=True)
 class _Parcel:
-    """A delivery as it is put together.
-
-    Attributes:
-        episodes: Its episodes.
-        files: Its other files.
-        contents: Their bytes, episodes first.
-        size: Length of these [bytes].
-        read_to: How far each growing file has been read with it [bytes].
-        sent: Files to remove once it has arrived.
-        kept: Files that it holds whole, and which stay.
-    """
+    """A delivery under construction."""
 
     episodes: list[SentEpisode] = field(default_factory=list)
     files: list[SentFile] = field(default_factory=list)
-    contents: list[bytes] = field(default_factory=list)
-    size: int = 0
-    read_to: dict[Path, int] = field(default_factory=dict)
-    sent: list[Path] = field(default_factory=list)
-    kept: list[Path] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)  # bytes of `episodes`, then of `files`
+    size: int = 0  # of `contents` [bytes]
+    read_to: dict[Path, int] = field(default_factory=dict)  # growing file -> offset up to which it is included [bytes]
+    sent: list[Path] = field(default_factory=list)  # files to remove after the delivery
+    kept: list[Path] = field(default_factory=list)  # whole files to keep after the delivery
 
     @property
     def is_full(self) -> bool:
@@ -171,41 +153,24 @@ class _Parcel:
 
 
 class ResultSender:
-    """Delivers to the keeper of the run what a rank has done, as soon as there is something. A context manager.
+    """Delivers a rank's results to the keeper from a thread, and on exit all that is left. A context manager."""
 
-    The rank writes files as ever, and never waits. A file that has arrived is removed here. Each delivery is a
-    heartbeat too, and where there is nothing to deliver there is a heartbeat once in a while; the keeper says how
-    often. On leaving, everything is delivered that was written until then.
-
-    Args:
-        life: This rank.
-        directory: Where it writes.
-        deliver: Delivers to the keeper.
-        stop: Is told the signal that asks this rank to stop.
-        sends_files: Whether the rank writes elsewhere than in the run's directory.
-        look_s: Time between two looks for something to deliver [s].
-        clock: Monotonic time [s].
-
-    Attributes:
-        is_gone: Whether this rank was taken for dead, and has to end.
-        jobs_over: Names of the jobs of which no further episode is needed.
-        failure: What ended the deliveries, None if nothing did.
-    """
-
+    # The rank writes its usual files and never waits. A delivered file is removed. Each delivery is a heartbeat;
+    # without results an empty delivery is sent at an interval that the keeper sets.
     def __init__(
         self,
         life: Life,
-        directory: Path,
+        directory: Path,  # of the rank's files
         deliver: Callable[[Delivery, bytes], DeliveryAnswer],
         *,
-        stop: Callable[[int], None] = lambda _: None,
-        sends_files: bool = True,
-        look_s: float = 0.25,
+        stop: Callable[[int], None] = lambda _: None,  # called with the signal that stops the run
+        sends_files: bool = True,  # False if the rank writes into the run's directory
+        look_s: float = 0.25,  # between two checks for results
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_gone = False
-        self.jobs_over: frozenset[str] = frozenset()
-        self.failure: Exception | None = None
+        self.is_gone = False  # taken for dead by the keeper, so this rank must end
+        self.jobs_over: frozenset[str] = frozenset()  # names of jobs that need no further episode
+        self.failure: Exception | None = None  # error that ended the thread, None without
         self._life = life
         self._machine = machine_identity()
         self._directory = directory
@@ -236,29 +201,29 @@ class ResultSender:
         self.send()
 
     def follow(self, job: str) -> None:
-        """From now on deliver what the rank writes about a job."""
+        """Deliver the files of a job from now on."""
         if job not in self._jobs:
             self._jobs.append(job)
 
     def finish_piece(self, piece: FinishedPiece) -> None:
-        """Say that a piece is finished, after the episodes that are committed until now."""
+        """Report a finished piece, after the episodes that are committed until now."""
         self._finished.append(piece)
 
     def give_up(self, job_index: int) -> None:
-        """Say that a job has failed."""
+        """Report a failed job."""
         self._failed.append(job_index)
 
     def leave(self) -> None:
-        """Take note that this rank was taken for dead: nothing more is delivered."""
+        """Deliver nothing more, because this rank was taken for dead."""
         self.is_gone = True
 
     def send(self) -> None:
-        """Deliver all that was written until now."""
+        """Deliver everything written until now."""
         while not self.is_gone and self._send_once():
             pass
 
     def is_due(self) -> bool:
-        """Whether to deliver now: there is something, or nothing was said for long."""
+        """Whether to deliver now: there are results, or the last delivery was `beat_s` ago."""
         if self._sent_at is None:
             return True
         since_s = self._clock() - self._sent_at
@@ -284,12 +249,13 @@ class ResultSender:
             self.leave()
 
     def _send_once(self) -> bool:
-        """Make one delivery; return whether there is more."""
-        # Taken first: the episodes of a piece that is finished now are on the disk already.
+        """Make one delivery. Return True if there is more."""
+        # Copied before the files are read: the episodes of a finished piece are on the disk by now.
         finished, failed = tuple(self._finished), tuple(self._failed)
         parcel = _Parcel()
         if self._sends_files:
             self._put_in(parcel)
+        # Some episodes do not fit, so their pieces must not be reported as finished yet.
         if parcel.is_full:
             finished = failed = ()
         delivery = Delivery(
@@ -306,6 +272,7 @@ class ResultSender:
         if answer.is_gone:
             self.leave()
             return False
+        # The keeper has everything by now, so it can be forgotten and removed here.
         del self._finished[: len(finished)], self._failed[: len(failed)]
         self._read_to |= parcel.read_to
         self._kept.update(parcel.kept)
@@ -356,7 +323,7 @@ class ResultSender:
                 try:
                     content = path.read_bytes()
                 except FileNotFoundError:
-                    # The report has just taken the place of what the rank wrote when it began.
+                    # The final report has just replaced the report that the rank wrote when the job began.
                     continue
                 size = parcel.add(content)
                 parcel.files.append(SentFile(path=str(path.relative_to(self._directory)), size=size))
@@ -377,7 +344,7 @@ class ResultSender:
 
 
 def _whole_lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
-    """Yield the lines of a file from an offset on, without their newlines, each with the offset of its end."""
+    """Yield the complete lines of a file after `offset`, without newline, each with the offset of its end."""
     with path.open("rb") as stream:
         stream.seek(offset)
         for line in stream:
@@ -387,36 +354,25 @@ def _whole_lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
             yield line[:-1].decode("utf-8"), offset
 
 
-# The claims of a run on a cluster as one rank sees them: it asks the keeper, and remembers what it said last.
+# The claims of a run on a cluster for one rank: it queries the keeper, and remembers the last answer.
 
 _REFRESH_INTERVAL_S = 1.0
 _NAP_S = 0.5
 
 
 class RemoteClaims:
-    """The claims of all ranks; see `Claims`, whose methods these are.
-
-    Args:
-        jobs: The jobs of the attempt.
-        life: This rank.
-        ask: Asks the keeper.
-        tell_begun: Tells the keeper which episodes begin; returns whether this rank was taken for dead.
-        sender: Brings home what the rank has done; a finished piece is told after its episodes.
-        output_directory: Where this rank writes.
-        claims_directory: Where the claims of the attempt lie, if this rank sees them; otherwise None.
-        clock: Monotonic time [s].
-    """
+    """The claims of all ranks, in the keeper; see `Claims`, whose methods these are."""
 
     def __init__(
         self,
         jobs: Sequence[DividedJob],
         life: Life,
         ask: Callable[[ClaimQuestion], ClaimAnswer],
-        tell_begun: Callable[[BegunEpisodes], bool],
+        tell_begun: Callable[[BegunEpisodes], bool],  # returns True if this rank was taken for dead
         sender: ResultSender,
         *,
-        output_directory: Path,
-        claims_directory: Path | None = None,
+        output_directory: Path,  # of this rank's files
+        claims_directory: Path | None = None,  # of the attempt, None if this rank does not see it
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs: Mapping[int, DividedJob] = {divided.index: divided for divided in jobs}
@@ -434,17 +390,15 @@ class RemoteClaims:
         self._was_refused = self._refusal_stands = False
 
     def refresh(self, *, now: bool = False) -> None:
-        """Ask which pieces of the current job are open; unless asked for now, at most once a second.
-
-        Where the keeper has just said that nothing is free, that is how things are now.
-        """
+        """Query the open pieces of the current job, at most once a second unless `now`."""
+        # If the keeper has just refused a claim, the next `claim_next` need not ask again.
         self._refusal_stands = now and self._was_refused
         is_fresh = self._refreshed_at is not None and self._clock() - self._refreshed_at < _REFRESH_INTERVAL_S
         if self._current is not None and (now or not is_fresh):
             self._hear(self._current, ClaimQuestion(life=self._life, job_index=self._current))
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
-        """Claim a piece of the job that comes next; None if nothing is free, or this rank has to end."""
+        """Claim a piece of the next job; None if no piece is free, or this rank must end."""
         if self._refusal_stands:
             self._refusal_stands = self._was_refused = False
             return None
@@ -453,13 +407,14 @@ class RemoteClaims:
         if answer.given is None:
             return None
         divided = self._jobs[answer.given.job_index]
+        # Without the run's directory the rank needs a copy of the job's settled batch size.
         if answer.settled is not None and self._claims_directory is None:
             path = job_directory(self._output_directory, divided.job.config.name) / SETTLED_FILE
             write_text(path, answer.settled, overwrite=True)
         return self._claim(answer.given)
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
-        """Claim a piece; None if it is not open as far as this rank knows, or as the keeper knows."""
+        """Claim a piece; None if it is not open."""
         if job_index != self._current or piece not in self._open:
             return None
         answer = self._hear(job_index, ClaimQuestion(life=self._life, job_index=job_index, piece=piece))
@@ -467,25 +422,21 @@ class RemoteClaims:
         return None if answer.given is None else self._claim(answer.given)
 
     def holds(self, claim: Claim) -> bool:
-        """Whether nobody has taken the piece over.
-
-        A rank that sees no other rank's files need not know: the keeper commits nothing of a rank taken for dead.
-        """
+        """Whether no other rank has taken the piece over."""
+        # A rank without access to the claims need not know: the keeper commits nothing of a rank taken for dead.
         if self._sender.is_gone:
             return False
         return self._claims_directory is None or not is_taken_over(self._claims_directory, claim)
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
-        """Say which episodes of a piece may be under way from now on; they are suspected if this rank dies.
-
-        The rank waits until the keeper knows, because it may die of them at once.
-        """
+        """Report the episodes that may run from now on; they are suspected if this rank dies."""
+        # This call waits for the keeper, because the rank may die of the episodes at once.
         begun = BegunEpisodes(life=self._life, job_index=claim.divided.index, piece=claim.piece, first=first, last=last)
         if self._tell_begun(begun):
             self._sender.leave()
 
     def finish(self, claim: Claim, measured: Measured) -> None:
-        """Say that a piece is finished, once its episodes are committed."""
+        """Report a finished piece, after its episodes are committed."""
         self._sender.finish_piece(
             FinishedPiece(
                 job_index=claim.divided.index, piece=claim.piece, generation=claim.generation, measured=measured
@@ -493,30 +444,25 @@ class RemoteClaims:
         )
 
     def give_up(self, job_index: int) -> None:
-        """Say that a job has failed."""
+        """Report a failed job."""
         self._sender.give_up(job_index)
 
     def open_episodes(self, job_index: int) -> int:
-        """Return how many episodes of the current job are in pieces that nobody works on, 0 for another job."""
+        """Return the number of episodes in open pieces of the current job, 0 for another job."""
         if job_index != self._current:
             return 0
         return sum(self._jobs[job_index].num_episodes[piece] for piece in self._open)
 
     def num_unfinished_jobs(self) -> int:
-        """Return how many jobs have pieces that are free or under way."""
+        """Return the number of jobs with pieces that are open or under way."""
         return self._said.num_unfinished_jobs
 
     def pieces_of_others(self) -> int:
-        """Return how many pieces other ranks work on; none for a rank that has to end."""
+        """Return the number of pieces under way on other ranks, 0 if this rank must end."""
         return 0 if self._sender.is_gone else self._said.pieces_of_others
 
     def rest(self, must_end: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> None:
-        """Wait, after nothing was free, as long as the keeper wants; not longer than a moment once this rank must end.
-
-        Args:
-            must_end: Whether it must.
-            pause: Waits for a number of seconds.
-        """
+        """Pause as long as the keeper requested, but stop soon after `must_end`. `pause` sleeps for some seconds."""
         left_s = self._said.rest_s
         while left_s > 0 and not must_end():
             pause(min(left_s, _NAP_S))
@@ -542,36 +488,33 @@ class RemoteClaims:
         )
 
 
-# One rank of a run on a cluster: checks its node, and runs the jobs that it claims from the keeper.
+# One rank of a run on a cluster: check its node, and run the jobs that it claims from the keeper.
 
 _OWN_DIRECTORY = "isaaclab_arena_rank"
 _OWNER = re.compile(rf"{_OWN_DIRECTORY}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
 
 
 class Keeper(Protocol):
-    """The keeper of the run, as a rank asks it; see `ClaimKeeper`."""
+    """The keeper of the run, from a rank's side; see `ClaimKeeper`."""
 
     def claim(self, question: ClaimQuestion) -> ClaimAnswer:
-        """Give this rank a piece."""
+        """Request a piece for this rank."""
         ...
 
     def begin(self, begun: BegunEpisodes) -> bool:
-        """Take note of what this rank is about to play; return whether it was taken for dead."""
+        """Report the episodes that this rank is about to play. Return True if it was taken for dead."""
         ...
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        """Commit what this rank has done."""
+        """Deliver this rank's results."""
         ...
 
 
 def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
-    """Run what this rank claims until nothing is left, and return how it ended.
-
-    Raises:
-        StorageError: If a file cannot be written, here or by the keeper.
-    """
+    """Run the claimed jobs until none is left, and return the end of the rank."""
     set_up_console_logging(life.rank)
     host = socket.gethostname()
+    # A node that cannot take part refuses the rank, which may then start on another node.
     try:
         request = checked_request(orders.needs)
         context = _context(orders, life, device=request.options.device)
@@ -591,7 +534,7 @@ def run_rank(orders: RunOrders, life: Life, keeper: Keeper) -> RankEnd:
 
 
 class _ClusterRank:
-    """What a rank runs, writing into a directory, its own or the run's."""
+    """The work of a rank in a directory, its own or the run's."""
 
     def __init__(self, orders: RunOrders, life: Life, keeper: Keeper, directory: Path, *, is_own: bool) -> None:
         self._orders = orders
@@ -605,7 +548,7 @@ class _ClusterRank:
         )
 
     def run(self, request: RunRequest, context: DistributedContext) -> RankState:
-        """Run what this rank claims, and return how that ended."""
+        """Run the claimed jobs, and return the final state."""
         work, rank = self._work(request), self._life.rank
         rank_jobs = RankJobs(
             work,
@@ -668,12 +611,9 @@ class _ClusterRank:
 
 
 def _context(orders: RunOrders, life: Life, *, device: str | None) -> DistributedContext:
-    """Return who this process is, and its device: the GPU that the cluster has given to it, or the CPU.
-
-    Raises:
-        ConfigError: If the cluster has given it a GPU that CUDA does not find.
-    """
+    """Return the identity and the device of this process: the GPU that the cluster assigned to it, or the CPU."""
     alone = DistributedContext.from_environment({}, device="cpu" if orders.needs.gpus == 0 else device)
+    # `ConfigError` if CUDA does not find the assigned GPU.
     if orders.needs.gpus and device is None and alone.device.type != "cuda":
         message = "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
         raise ConfigError(Problem(message, key="--gpus_per_rank"))
@@ -682,7 +622,7 @@ def _context(orders: RunOrders, life: Life, *, device: str | None) -> Distribute
 
 @contextmanager
 def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
-    """Give the directory that this rank writes in, and whether that is its own, which is removed at the end."""
+    """Yield the directory of this rank's files, and whether it is its own, which is removed at the end."""
     home = Path(orders.output_directory)
     if orders.node_directory is None and _is_seen(home, orders.attempt):
         yield home, False
@@ -699,14 +639,14 @@ def _directory(orders: RunOrders, life: Life) -> Iterator[tuple[Path, bool]]:
 
 
 def make_own_directory(root: Path, rank: int) -> Path:
-    """Make a directory for the files of a rank whose name says which process it belongs to."""
+    """Make a directory for a rank's files, named after this process."""
     pid = os.getpid()
     name = f"{_OWN_DIRECTORY}{rank}_{_this_machine()}_{pid}_{process_start_ticks(pid) or 0}_"
     return Path(tempfile.mkdtemp(prefix=name, dir=root))
 
 
 def remove_directories_of_the_dead(root: Path) -> None:
-    """Remove what `make_own_directory` made here for processes of this machine and user that have died since."""
+    """Remove directories of `make_own_directory` whose process, of this machine and user, has died."""
     for path in root.glob(f"{_OWN_DIRECTORY}*"):
         owner = _OWNER.fullmatch(path.name)
         if owner is None or owner[1] != _this_machine() or path.is_symlink():
@@ -722,7 +662,7 @@ def _this_machine() -> str:
 
 
 def _is_seen(home: Path, attempt: Attempt) -> bool:
-    """Whether this node sees the run's directory, and not another one of that name."""
+    """Whether this node sees the run's directory itself, not another one of that name."""
     try:
         return read_attempt(home, attempt.number).run_id == attempt.run_id
     except (ArenaError, OSError):

@@ -48,7 +48,7 @@ from isaaclab_arena.evaluation.cluster.rank_process import WAY_OUT, problem_of_n
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.run_plan import RunLock
 
-# What a run on a Ray cluster consists of: its keeper and its ranks as actors, and what they say when they cannot.
+# The keeper and the ranks of a run as Ray actors, and the messages of their errors.
 
 _GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
 CANNOT_IMPORT = "failed to import on the worker"
@@ -63,12 +63,12 @@ KEEPER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 
 
 class KeeperActor:
-    """The keeper of a run, as an actor. What it is told and what it says is JSON, beside plain bytes."""
+    """The keeper of a run, as an actor. Its arguments and answers are JSON, besides plain bytes."""
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)
         directory = Path(read.output_directory)
-        # While this process commits, nobody else may take the run up.
+        # While this process commits, no other process may continue the run.
         self._lock = RunLock(directory).share()
         self._keeper = ClaimKeeper(request_of(read.needs), read.attempt, directory)
 
@@ -77,61 +77,56 @@ class KeeperActor:
         return json_line(self._keeper.claim(adapter(ClaimQuestion).validate_json(question)))
 
     def begin(self, begun: str) -> bool:
-        """Take note of what a rank is about to play."""
+        """Note the episodes that a rank is about to play."""
         return self._keeper.begin(adapter(BegunEpisodes).validate_json(begun))
 
     def deliver(self, delivery: str, content: bytes) -> str:
-        """Commit what a rank has done."""
+        """Commit a rank's delivery."""
         return json_line(self._keeper.deliver(adapter(Delivery).validate_json(delivery), content))
 
     def end(self, life: str, reason: str) -> str:
-        """Take note that a rank has ended."""
+        """Note that a rank has ended."""
         return json_line(self._keeper.end(adapter(Life).validate_json(life), reason))
 
     def stop(self, signal_number: int) -> None:
-        """Ask all ranks to stop."""
+        """Request all ranks to stop."""
         self._keeper.stop(signal_number)
 
     def state(self) -> str:
-        """Return how the run stands."""
+        """Return the state of the run."""
         return json_line(self._keeper.state())
 
 
 def answer_to(reference: Any, way_out: str = "") -> Any:
-    """Return what the keeper says.
-
-    Raises:
-        ArenaError: What it raised.
-        ClaimsLostError: If it has died, or cannot be reached.
-    """
+    """Return the keeper's answer, or raise its `ArenaError`. `ClaimsLostError` if it has died or is unreachable."""
     try:
         return ray.get(reference)
     except RayTaskError as error:
         if isinstance(error.cause, ArenaError):
             raise error.cause from error
-        # Whatever it is, no job of the rank that asked is to blame.
+        # The keeper failed, so no job of the asking rank is at fault.
         raise ClaimsLostError(f"the keeper of the run's claims failed: {why(error)}{way_out}") from error
     except RayActorError as error:
         raise ClaimsLostError(f"the keeper of the run's claims does not answer: {why(error)}{way_out}") from error
 
 
 class RemoteKeeper:
-    """The keeper as a rank on another node asks it."""
+    """The keeper, for a rank on another node."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     def claim(self, question: ClaimQuestion) -> ClaimAnswer:
-        """Ask for a piece."""
+        """Request a piece."""
         answer: Any = answer_to(self._actor.claim.remote(json_line(question)))
         return adapter(ClaimAnswer).validate_json(answer)
 
     def begin(self, begun: BegunEpisodes) -> bool:
-        """Say what this rank is about to play."""
+        """Report the episodes that this rank is about to play."""
         return answer_to(self._actor.begin.remote(json_line(begun)))
 
     def deliver(self, delivery: Delivery, content: bytes) -> DeliveryAnswer:
-        """Deliver what this rank has done."""
+        """Deliver this rank's results."""
         answer: Any = answer_to(self._actor.deliver.remote(json_line(delivery), content))
         return adapter(DeliveryAnswer).validate_json(answer)
 
@@ -144,18 +139,18 @@ class RankActor:
         self._rank = rank
 
     def __repr__(self) -> str:
-        """Name the rank, in Ray's dashboard and before each of its lines on the screen."""
+        """Name the rank in Ray's dashboard and before each of its lines on the screen."""
         return f"rank {self._rank}"
 
     def run(self, orders: str, life: str) -> str:
-        """Run what the rank claims, and return how it ended."""
+        """Run the claimed jobs, and return the end of the rank."""
         read = adapter(RunOrders).validate_json(orders)
         end = run_rank(read, adapter(Life).validate_json(life), RemoteKeeper(self._keeper))
         return json_line(replace(end, node=ray.get_runtime_context().get_node_id()))
 
 
 def why(error: RayError) -> str:
-    """Return the line of one of Ray's long messages that says what happened, without what it then guesses."""
+    """Return the informative line of a long Ray message, without Ray's guesses at the cause."""
     if CANNOT_IMPORT in str(error) and (found := _EXCEPTION.findall(str(error).partition(CANNOT_IMPORT)[2])):
         return found[0]
     if isinstance(error, RayTaskError):
@@ -167,7 +162,7 @@ def why(error: RayError) -> str:
     return _GUESSES.split((telling or lines[-1:] or [type(error).__name__])[0])[0].strip()
 
 
-# Runs the processes of a run as actors of a Ray cluster.
+# Run the processes of a run as actors of a Ray cluster.
 
 _LOG = logging.getLogger(__name__)
 _TRIES_OF_A_CHECK = 3
@@ -191,13 +186,7 @@ _remote: Any = ray.remote
 
 
 def _knock(address: str) -> None:
-    """Refuse an address at which no Ray cluster answers; Ray itself would try for ten minutes.
-
-    Raises:
-        OSError: If nobody listens there.
-        RayError: If Ray listens there, but not the head of a cluster, or it does not let this process in.
-        ValueError: If it is no address, or something else listens there.
-    """
+    """Raise OSError, RayError or ValueError if no Ray cluster answers at `address`; Ray would try for ten minutes."""
     host, colon, port = address.rpartition(":")
     if address.startswith("ray://"):
         raise ValueError("start the command on a node of the cluster, or by ray job submit")
@@ -215,7 +204,7 @@ def _knock(address: str) -> None:
 
 
 def refusal(address: str, error: Exception) -> Problem:
-    """Return what is said of an address at which no cluster can be reached."""
+    """Return the problem of an address at which no cluster can be reached."""
     way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
     reason = first_line(error).partition(". ")[0]
     return Problem(f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}", key="--ray_address")
@@ -226,19 +215,14 @@ def _problem_of_node(needs: str) -> str | None:
 
 
 def problem_told(node: str, reference: Any, ask_again: Callable[[], Any]) -> str | None:
-    """Return why a node cannot take part; None if it can, or has gone meanwhile: Ray lists it for some seconds more.
-
-    Args:
-        node: Its name.
-        reference: What it will have said.
-        ask_again: Asks it once more.
-    """
+    """Return the reason why a node cannot take part; None if it can, or has gone (Ray lists it a while longer)."""
+    # `reference` is the pending result of the check on that node; `ask_again` starts another check.
     told = ""
     for _ in range(_TRIES_OF_A_CHECK):
         try:
             return ray.get(reference)
         except WorkerCrashedError as error:
-            # A node that has gone says so at the next try, as soon as Ray has noticed.
+            # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
             told = f"the process that checks it crashed: {why(error)}"
             reference = ask_again()
         except (NodeDiedError, TaskUnschedulableError) as error:
@@ -251,14 +235,7 @@ def problem_told(node: str, reference: Any, ask_again: Callable[[], Any]) -> str
 
 
 class RayEngine:
-    """Runs ranks on a Ray cluster; see `Cluster`.
-
-    Args:
-        options: How to reach the cluster.
-
-    Raises:
-        ConfigError: If it cannot be reached.
-    """
+    """Runs ranks on a Ray cluster; see `Cluster`. `ConfigError` on entry if the cluster cannot be reached."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self._address = options.ray_address
@@ -283,15 +260,11 @@ class RayEngine:
         ray.shutdown()
 
     def working_directory(self) -> str | None:
-        """Return where the command was typed; None where Ray brings a working directory to each node."""
+        """Return the directory of the command; None if Ray copies a working directory to each node."""
         return None if ray.get_runtime_context().runtime_env.get("working_dir") else os.getcwd()  # noqa: PTH109
 
     def check_nodes(self, needs: NodeNeeds) -> None:
-        """Refuse nodes that could have ranks and lack something.
-
-        Raises:
-            ConfigError: With what each of them lacks.
-        """
+        """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
         check = _remote(num_cpus=0, max_retries=0)(_problem_of_node)
 
         def ask(node: str) -> Any:
@@ -307,8 +280,8 @@ class RayEngine:
             raise ConfigError([Problem(problem) for problem in problems])
 
     def _has_our_interpreter(self) -> bool:
-        """Whether Ray was started on this node from the environment that this process runs in."""
-        # A lambda travels by value, so that its process need not import this package.
+        """Whether Ray on this node runs in the Python environment of this process."""
+        # A lambda is pickled by value, so its process need not import this package.
         prefix = _remote(num_cpus=0, max_retries=0)(lambda: sys.prefix)
         on_this_node = prefix.options(scheduling_strategy=_on(_this_node()))
         return self._address == "local" or ray.get(on_this_node.remote()) == sys.prefix
@@ -321,15 +294,15 @@ class RayEngine:
         self._keeper = named.remote(json_line(orders))
 
     def state(self) -> KeeperState:
-        """Return how the run stands."""
+        """Return the state of the run."""
         return adapter(KeeperState).validate_json(self._ask(self._keeper.state.remote()))
 
     def end_life(self, life: Life, reason: str) -> LifeEnd:
-        """Tell the keeper that a rank has ended."""
+        """Report to the keeper that a rank has ended."""
         return adapter(LifeEnd).validate_json(self._ask(self._keeper.end.remote(json_line(life), reason)))
 
     def stop(self, signal_number: int) -> None:
-        """Tell the keeper that the run is to stop."""
+        """Tell the keeper to stop the run."""
         self._ask(self._keeper.stop.remote(signal_number))
 
     def _ask(self, reference: Any) -> Any:
@@ -338,7 +311,7 @@ class RayEngine:
         return answer_to(reference, way_out)
 
     def start_rank(self, life: Life) -> None:
-        """Start a rank as soon as there are the resources."""
+        """Start a rank as soon as the cluster has the resources."""
         orders = self._orders
         if orders is None:
             raise RuntimeError("the keeper of the run has not been started")
@@ -349,11 +322,11 @@ class RayEngine:
         self._running[actor.run.remote(json_line(orders), json_line(life))] = life
 
     def waiting(self) -> Collection[Life]:
-        """Return the ranks that have no process yet."""
+        """Return the ranks without a process."""
         return [life for life, actor in self._actors.items() if not _has_process(actor)]
 
     def wait(self, timeout_s: float) -> Sequence[EndedRank]:
-        """Return the ranks that have ended since."""
+        """Return the ranks that have ended since the last call."""
         ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s) if self._running else ((), ())
         return [self._ended(reference) for reference in ended]
 
@@ -363,18 +336,18 @@ class RayEngine:
             ray.kill(actor)
 
     def avoid(self, node: str) -> None:
-        """From now on start no rank on a node."""
+        """Start no rank on a node from now on."""
         self._avoided.add(node)
 
     def has_nodes(self) -> bool:
-        """Whether a node that is not avoided could have a rank."""
+        """Whether a node that is not avoided has enough resources for a rank."""
         orders = self._orders
         return orders is None or any(
             _could_have(node, orders.needs) and node["NodeID"] not in self._avoided for node in ray.nodes()
         )
 
     def resources(self) -> str:
-        """Return what the cluster has, in words."""
+        """Return the resources of the cluster in words."""
         total = ray.cluster_resources()
         return f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU"
 
@@ -392,7 +365,7 @@ class RayEngine:
 
 
 def _refused_by(node: str, why: str) -> RankEnd:
-    """Return the end of a rank whose node cannot load it."""
+    """Return the end of a rank whose node cannot load its code."""
     host = next((_host_of(each) for each in ray.nodes() if each["NodeID"] == node), "unknown")
     refused = f"lacks this package or something that it needs: {why}; {WAY_OUT}"
     return RankEnd(refused=refused, host=host, node=node)
@@ -407,13 +380,13 @@ def _host_of(node: dict[str, Any]) -> str:
 
 
 def _has_process(actor: Any) -> bool:
-    """Whether a worker of a node was given to an actor; until then it waits for the resources."""
-    # Ray's public list of actors comes from its dashboard, which a cluster need not have.
+    """Whether an actor has a worker process; until then it waits for resources."""
+    # Ray's public list of actors needs the dashboard, which a cluster may lack.
     return bool(actors(actor._actor_id.hex()).get("Pid"))
 
 
 def name_of_rank(orders: RunOrders, life: Life) -> str:
-    """Return what Ray's dashboard calls a rank: its run, the jobs that it may have, and its number."""
+    """Return a rank's name in Ray's dashboard: its run, the jobs of the attempt, and its number."""
     names = [work.job for work in orders.attempt.jobs]
     jobs, shown = ", ".join(names), len(names)
     while len(jobs) > _MAX_JOBS_CHARACTERS and shown > 1:
@@ -424,15 +397,15 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
 
 
 def _of_its_own(options: ClusterOptions) -> dict[str, Any]:
-    """Return what a cluster that starts with the run is like: Ray begins with a process for each core that it has."""
-    # Ray gives its processes a nice value of 15, with which ranks get next to nothing beside other programs.
+    """Return the settings of a cluster that starts with the run. Ray starts a process for each of its cores."""
+    # Ray's default nice value is 15, with which ranks get little time beside other programs.
     system = {"worker_niceness": 0}
     cores = cores_to_use(options, num_cores=int(get_num_cpus()))
     return {"include_dashboard": False, "num_cpus": cores, "_system_config": system}
 
 
 def cores_to_use(options: ClusterOptions, *, num_cores: int) -> int:
-    """Return how many of a machine's cores the ranks of a run can use at once."""
+    """Return the number of a machine's cores that the ranks of a run can use at once."""
     return min(num_cores, ceil(options.num_ranks * options.cpus_per_rank))
 
 

@@ -22,19 +22,9 @@ def make_single_env(
     enable_cameras: bool = False,
     **options: Any,
 ) -> SingleEnv:
-    """Build an environment with one env slot.
-
-    Args:
-        environment: Its name, as in a job file.
-        seed: Seed of the episodes until a reset gives another.
-        render_mode: ``rgb_array`` or None.
-        observations: ``flat``, ``dict`` or ``nested``, see `ObservationForm`; None for what `default_form` says.
-        enable_cameras: Whether what its cameras see is observed.
-        options: Those of `_built`.
-
-    Raises:
-        ConfigError: If there is no such environment, or it refuses its options.
-    """
+    """Build an environment with one env slot. `ConfigError` if the name is unknown or an option is wrong."""
+    # render_mode: ``rgb_array`` or None. observations: an `ObservationForm`, None for `default_form`. seed: of the
+    # episodes until a reset sets another. options: those of `_built`, which include the environment's own.
     form = _form(observations, enable_cameras=enable_cameras)
     built = _built(environment, num_envs=1, enable_cameras=enable_cameras, **options)
     return SingleEnv(built, seed=seed, render_mode=render_mode, observations=form)
@@ -65,17 +55,8 @@ def _built(
     allow_import: bool = False,
     **options: Any,
 ) -> Environment:
-    """Build an environment.
-
-    Args:
-        environment: Its name.
-        num_envs: Number of env slots.
-        enable_cameras: Whether what its cameras see is observed.
-        variations: What varies from episode to episode, as in a job file.
-        device: Where it is simulated.
-        allow_import: Whether a module or an interpreter that the name or the options mention may be loaded.
-        options: The environment's own, as in ``arena_env_args``.
-    """
+    """Build an environment from its name and options, as in a job file."""
+    # `allow_import` permits loading a module or an interpreter that the name or the options mention.
     job = recorded_environment_job(
         {
             "env_name": environment,

@@ -15,6 +15,6 @@ def environment_id(name: str) -> str:
 
 
 def ids_of_environments() -> dict[str, dict[str, str]]:
-    """Return every id and the keyword arguments that it stands for."""
+    """Return the keyword arguments of every environment id."""
     named = {environment_id(name): {ANY_ENVIRONMENT: name} for name in ENVIRONMENTS.names()}
     return {environment_id(ANY_ENVIRONMENT): {}, **named}

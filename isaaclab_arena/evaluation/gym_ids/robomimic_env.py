@@ -13,15 +13,10 @@ from isaaclab_arena.storage.robomimic_file import flat_array
 
 
 class RobomimicEnv:
-    """Shows an environment with one env slot as ``EnvGym`` expects environments.
+    """Adapts an environment with one env slot to ``EnvGym``. It closes that environment."""
 
-    `reset` returns an observation only, `step` four values, and `render` takes the mode. An observation is what
-    an exported file has as ``obs/flat``, and actions are on the scale of its ``actions``.
-
-    Args:
-        env: What is shown; closed with this.
-    """
-
+    # `reset` returns an observation only, `step` four values, and `render` takes the mode. An observation equals
+    # ``obs/flat`` of an exported file, and actions have the scale of its ``actions``.
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
 
     def __init__(self, env: SingleEnv) -> None:
@@ -38,27 +33,21 @@ class RobomimicEnv:
         return self
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        """Start an episode; see `SingleEnv.reset`. Shape of what it returns: (num_numbers,), float32."""
+        """Start an episode; see `SingleEnv.reset`. Return the observation (num_numbers,), float32."""
         self._solved = False
         observation, _ = self.env.reset(seed=seed)
         return flat_array(observation["policy"])
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, dict[str, Any]]:
-        """Make one control step.
-
-        Args:
-            action: Shares of the bounds, -1 to 1, where there are bounds. Shape: (action_dim,).
-
-        Returns:
-            Observation, reward, whether the episode is over, and what else is known.
-        """
+        """Make one control step with an action (action_dim,). Return observation, reward, end, and info."""
+        # Bounded entries are scaled from -1..1 to their bounds.
         wanted = self._scaler(torch.as_tensor(np.asarray(action, np.float32))).numpy()
         observation, reward, terminated, truncated, info = self.env.step(wanted)
         self._solved = bool(info.get("success", False))
         return flat_array(observation["policy"]), reward, terminated or truncated, info
 
     def render(self, mode: str = "rgb_array", height: int | None = None, width: int | None = None) -> np.ndarray:
-        """Return what the viewport shows, in the size that it has. Shape: (height, width, 3), uint8."""
+        """Return the viewport in its own size. Shape: (height, width, 3), uint8."""
         del mode, height, width
         return self.env.render()
 
@@ -67,17 +56,12 @@ class RobomimicEnv:
         self.env.close()
 
     def _check_success(self) -> dict[str, bool]:
-        # The name under which EnvGym asks.
+        # EnvGym calls this name.
         return {"task": self._solved}
 
 
 def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: Any) -> RobomimicEnv:
-    """Build an environment with one env slot for robomimic; see `make_single_env`.
-
-    Args:
-        environment: Name of the environment.
-        lang: What robomimic 0.5 hands to every environment; the environment knows its own instruction.
-        kwargs: As `make_single_env` takes them.
-    """
+    """Build an environment with one env slot for robomimic; `kwargs` as for `make_single_env`."""
+    # Robomimic 0.5 passes `lang` to every environment; this one has its own instruction.
     del lang
     return RobomimicEnv(make_single_env(environment, observations="nested", **kwargs))

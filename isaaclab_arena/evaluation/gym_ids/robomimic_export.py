@@ -28,34 +28,18 @@ _REGISTERED_BY = "isaaclab_arena.evaluation.gym_ids.robomimic_ids"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedDemonstrations:
-    """What became of a job's recordings.
-
-    Attributes:
-        file: The file.
-        masks: Which episodes each of its filter keys names.
-        num_episodes: How many it holds.
-        num_errors: Episodes that were left out because they ended in an error.
-    """
+    """The result of an export of one job."""
 
     file: Path
-    masks: Mapping[str, list[int]]
-    num_episodes: int
-    num_errors: int
+    masks: Mapping[str, list[int]]  # filter key -> its episodes
+    num_episodes: int  # in the file
+    num_errors: int  # left out, because they ended in an error
 
 
 def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_import: bool = False) -> Iterator[str]:
-    """Write a file for each job that has recordings, and yield a line about each.
-
-    Args:
-        run: Directory of a run or of a job, a recording, or a pattern of recordings.
-        output: The directory to write.
-        jobs: Only these jobs of a run; by default all.
-        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
-
-    Raises:
-        ConfigError: If there is no such job or recording, or its environment cannot be built.
-        StorageError: If a recording cannot be read, or a file exists or cannot be written.
-    """
+    """Write a file for each job with recordings (only `jobs`, if any), and yield a line about each."""
+    # `run`: directory of a run or of a job, a recording, or a pattern of recordings. `may_import` permits loading code
+    # that a recording names. `ConfigError` if there is no such job or recording, or its environment cannot be built.
     for name, files in _recorded_jobs(given_path(run), jobs).items():
         exported = export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
         masks = ", ".join(f"{mask} {len(indices)}" for mask, indices in exported.masks.items())
@@ -64,11 +48,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
 
 
 def robomimic_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what robomimic's ``create_env_from_metadata`` builds a recording's environment of.
-
-    Args:
-        env_args: What the recording says of it.
-    """
+    """Return the metadata for robomimic's ``create_env_from_metadata`` from a recording's env_args."""
     options = {
         **env_args["env_kwargs"],
         ANY_ENVIRONMENT: env_args["env_name"],
@@ -80,18 +60,8 @@ def robomimic_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
 def export_for_robomimic(
     files: Mapping[int, Path], target: Path, *, may_import: bool = False
 ) -> ExportedDemonstrations:
-    """Write the recordings of one job as robomimic reads them.
-
-    Args:
-        files: Which file holds each episode, by index.
-        target: The file to write; there must be none.
-        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
-
-    Raises:
-        ConfigError: If a recording does not say what its environment was, there is no such environment, or no episode
-            is left.
-        StorageError: If a recording cannot be read, or the file exists or cannot be written.
-    """
+    """Write the recordings of one job (episode index -> file) to `target`, which must not exist."""
+    # `ConfigError` if a recording does not name a known environment, or no episode is left.
     sound = _without_errors(files)
     if not sound:
         raise ConfigError(Problem("holds no episode without an error", file=str(next(iter(files.values())))))
@@ -107,7 +77,7 @@ def export_for_robomimic(
 
 
 def _recorded_jobs(run: Path, jobs: Sequence[str]) -> dict[str, Mapping[int, Path]]:
-    """Return the jobs that have recordings, and which file holds each of their episodes."""
+    """Return the jobs with recordings, and the file of each of their episodes."""
     if not (run / RUN_PLAN_FILE).is_file():
         if jobs:
             raise ConfigError(Problem(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB))
@@ -144,7 +114,7 @@ def _read(files: Mapping[int, Path]) -> Iterator[RecordedEpisode]:
 
 
 def _action_scaler(env_args: Mapping[str, Any], source: str, *, may_import: bool) -> ActionScaler:
-    """Return what knows the bounds of the actions, which only the environment itself says."""
+    """Return a scaler with the bounds of the actions, which only the environment knows."""
     job = recorded_environment_job(env_args, source=source, num_envs=1, cameras=False, may_import=may_import)
     environment = job.build_environment(device=torch.device("cpu"), num_threads=1)
     try:

@@ -7,7 +7,8 @@ import importlib
 
 from isaaclab_arena.evaluation.gym_ids.names import ROBOMIMIC_ID
 
-# Who has robomimic's environments has Gym. Neither of its wrappers knows the older interface, which robomimic speaks.
+# An installation of robomimic's environments includes Gym. Neither of Gym's wrappers supports robomimic's old
+# interface.
 importlib.import_module("gym").register(
     ROBOMIMIC_ID,
     entry_point="isaaclab_arena.evaluation.gym_ids.robomimic_env:make_robomimic_env",
