@@ -252,8 +252,8 @@ def arrangements(batch: int) -> tuple[Arrangement, ...]:
     forwards = tuple(range(batch))
     moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
     among_others = tuple(example if example % 2 else batch + example // 2 for example in moved_on)
-    # Reversed, because a matrix library computes the last places differently. Then shifted by half a batch with every
-    # second example replaced, so that the neighbours differ too.
+    # First the original order. Then reversed, because a matrix library computes the last places differently. Then
+    # shifted by half a batch with every second example replaced, so that the neighbours differ too.
     return (
         Arrangement(examples=forwards, num_steps=2),
         Arrangement(examples=forwards[::-1], num_steps=2),
@@ -319,7 +319,7 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
             return ProbeResult(passes=answers_follow_from_examples(ask, batch))
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # noqa: BLE001  a policy from elsewhere may be at a loss about what nobody has seen
+    except Exception as error:  # noqa: BLE001  a foreign policy may fail on made-up observations
         _LOG.debug("%s could not be asked about made-up observations", type(policy).__name__, exc_info=True)
         return ProbeResult(passes=False, error=f"{type(error).__name__}: {error}".splitlines()[0])
     finally:
@@ -436,9 +436,8 @@ _EPISODES = tuple(Episode(job="probe", episode_index=0, seed=seed) for seed in (
 
 def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | None:
     """Return the reason why an episode is not determined by its conditions and actions, None if it repeats itself."""
-    # The environment stands between jobs; afterwards its env slots are in the middle of episodes. Observations,
-    # rewards, ends, success and metrics are compared to the last bit. `sees_pictures` adds the on-demand pictures of
-    # the start.
+    # To be called between jobs, because it leaves env slots in the middle of episodes. Observations, rewards, ends,
+    # success and metrics are compared to the last bit. `sees_pictures` adds the on-demand pictures of the start.
     last = environment.num_envs - 1
     # Env slot -> index of the episode that it plays.
     rounds = {
@@ -458,7 +457,7 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
                     expected = expected or trace
                     if why := difference(expected, trace):
                         return f"an episode that is played {how}, with the same actions, takes another course: {why}"
-    except (Exception, SystemExit) as error:  # noqa: BLE001  code from elsewhere; the job itself will tell what is wrong
+    except (Exception, SystemExit) as error:  # noqa: BLE001  foreign code; the job itself will report its error
         return (
             f"no episode could be played to see whether it repeats itself ({type(error).__name__}: {first_line(error)})"
         )
@@ -467,6 +466,7 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
 
 def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictures: bool) -> dict[int, Trace]:
     """Return the trace of each env slot in `playing`, until all episodes have ended or `NUM_STEPS` steps are made."""
+    # The start is compared too: instruction and observation, with on-demand pictures if the policy sees any.
     conditions = {slot: _conditions(environment, _EPISODES[each]) for slot, each in playing.items()}
     _announce(environment, [*playing] if sees_pictures else [])
     observation = environment.reset(env_ids_of(environment, [*playing]), [conditions[slot] for slot in sorted(playing)])
@@ -474,6 +474,7 @@ def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictur
     for slot in playing:
         words = {"instruction": environment.instruction(conditions[slot]).encode()}
         shown[slot] = [{**_seen(environment, observation, slot, is_drawn=sees_pictures), **words}]
+    # Only running episodes are compared, because an env slot after its end may show anything.
     running = set(playing)
     for number in range(NUM_STEPS):
         _announce(environment, [])

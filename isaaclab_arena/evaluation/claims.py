@@ -21,7 +21,7 @@ from isaaclab_arena.storage.atomic import storage_error, storage_errors
 from isaaclab_arena.storage.json_values import read_json
 from isaaclab_arena.storage.run_plan import Attempt
 
-# Cuts the episodes of a job into the shares and pieces that ranks run: pure functions.
+# Cut the episodes of a job into the shares and pieces that ranks run. Pure functions.
 
 _PIECES_PER_RANK = 8
 """Into how many pieces per rank a job is cut: an eighth of a rank's share is lost at most by an uneven end."""

@@ -50,7 +50,7 @@ def as_text(show: Callable[[Console], None]) -> str:
 
 def show_results(show: Callable[[Console], None]) -> None:
     """Show results on stdout. A closed stdout does not fail the run, because the results are in its files."""
-    # A process that was started without a stdout has none.
+    # A process may have been started without stdout.
     if not isinstance(sys.stdout, io.TextIOBase):
         return
     try:

@@ -125,6 +125,7 @@ def _imported_as(name: str, path: Path, file_hash: str) -> str:
     module = sys.modules.get(name)
     if module is None:
         return file_hash
+    # A new spec means that the module was imported again, with the present file.
     spec, known = _HASHED_AS.get(name, (None, None))
     if known is None or spec is not module.__spec__:
         _HASHED_AS[name] = module.__spec__, file_hash

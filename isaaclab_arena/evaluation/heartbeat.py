@@ -419,6 +419,7 @@ class StatusPublisher:
         self._recent.append((time.monotonic(), self._env_steps))
         (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
         work, beside = self._long_work, self._work_beside
+        # Work of the current job comes first, because it keeps the rank from making steps.
         job = None
         if work is None and beside is not None:
             job, work = beside

@@ -275,6 +275,7 @@ EVERYTHING = FixedShare()
 def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
     """Return a job with its own length or the policy's. `ConfigError` without one, or if an episode is not playable."""
     num_steps, num_episodes = config.num_steps, config.num_episodes
+    # The job's own length comes first, then the policy's episodes, then its steps.
     if num_steps is None and num_episodes is None:
         num_episodes = policy.num_episodes()
         if num_episodes is not None and config.max_episodes is not None:
@@ -286,6 +287,7 @@ def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
             f"job '{config.name}' gives neither num_episodes nor num_steps, "
             f"and policy '{config.policy_type}' has no length of its own"
         )
+    # Check every episode now, so that the job fails before it plays any.
     beyond = next((index for index in range(num_episodes or 0) if not policy.can_play(index)), None)
     if beyond is not None:
         raise ConfigError(

@@ -638,6 +638,7 @@ class JobRunner:
                 report = replace(
                     report, status=ReportedStatus.FAILED, error=describe(raised), traceback_file=traceback_file
                 )
+            # The report was made before the consolidation, so its time is added here.
             took_s = time.perf_counter() - begin_s
             report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
         write_job_report(directory, report)
@@ -657,7 +658,7 @@ def describe(error: BaseException) -> str:
     """Return an exception in one line of valid UTF-8."""
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001  an exception of a user's that cannot even say what is wrong
+    except Exception:  # noqa: BLE001  the __str__ of a user's exception may fail
         message = "it cannot say why"
     line = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")
@@ -698,6 +699,7 @@ class RankJobs:
                     break
         finally:
             runner.close()
+        # A stop outranks every other state. After answered questions the remaining episodes are not needed.
         if self._stop_requested():
             state = RankState.INTERRUPTED
         elif self._asks_questions:

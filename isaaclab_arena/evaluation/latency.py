@@ -274,6 +274,7 @@ def refusals(
         problems.append(Problem(message, key="latency.meanwhile"))
     if meanwhile not in (Meanwhile.CHUNK, Meanwhile.RTC):
         return problems
+    # A chunk loses its first `longest` actions, and must then last `longest` steps until the next one.
     if traits is not None and 2 * longest > traits.predicted:
         predicted = f"{traits.predicted} action{'s' if traits.predicted > 1 else ''}"
         message = (
@@ -491,7 +492,7 @@ class LatePolicy(PolicyWrapper):
 
 
 def held(declared: HoldAction, last: torch.Tensor) -> torch.Tensor:
-    """Return the action that keeps a robot still. Shape: (num_envs, action_dim), like `last`, the previous actions."""
+    """Return the actions of env slots without a new one. Shape: (num_envs, action_dim), like the previous `last`."""
     if declared is None or declared == HOLDS_LAST:
         return last
     # None in `declared` keeps the last value of that entry.

@@ -55,6 +55,7 @@ def check_cluster(options: ClusterOptions) -> None:
 def _mistakes(options: ClusterOptions) -> Iterator[tuple[str, bool, str]]:
     """Yield, for every check, the option, whether it is wrong, and the message."""
     asks = options.cluster is not None
+    # Every option of this class except --cluster is useless without --cluster.
     for own in fields(ClusterOptions):
         is_own = own.name in ClusterOptions.__annotations__ and own.name != "cluster"
         given = getattr(options, own.name) != own.default
@@ -202,7 +203,7 @@ class Crew:
         # `reason` is set only if the process died, so only then its running episodes are suspected.
         end = self._engine.end_life(ended.life, ended.reason)
         del self._lives[rank]
-        # A lost keeper, a death and a refusal are followed by another life; any other error ends the run.
+        # After a lost keeper, a death or a refusal the rank gets another life. Any other error ends the run.
         if isinstance(ended.error, DistributedError):
             _LOG.error("rank %d has ended: %s; %d pieces are open to others again", rank, ended.error, end.pieces)
             self._begin_anew(ended.life, costs=int(not end.was_fruitful))

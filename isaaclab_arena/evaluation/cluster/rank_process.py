@@ -73,6 +73,7 @@ WAY_OUT = "install and copy the same on every node, or bring it along: ray job s
 
 def checked_request(needs: NodeNeeds) -> RunRequest:
     """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
+    # Versions come first, because another version may read the jobs differently.
     here, there = Provenance(facts=needs.versions), Provenance(facts=versions())
     told = [_instead(each.name, each.now or "absent", each.before or "absent") for each in here.differences(there)]
     if told:
@@ -244,7 +245,7 @@ class ResultSender:
             while not (self.is_gone or self._closing.wait(self._look_s)):
                 if self.is_due():
                     self.send()
-        except Exception as error:  # noqa: BLE001  whatever it is, the rank has to end, and says why
+        except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
             self.failure = error
             self.leave()
 
@@ -586,6 +587,7 @@ class _ClusterRank:
             begins=claims.begin,
             pause=lambda _: claims.rest(self._must_stop),
         )
+        # Each rank shows an equal part of all episodes as its total, because ranks claim them as they go.
         total = sum(sum(divided.num_episodes) for divided in jobs)
         return RankWork(
             queue=queue,

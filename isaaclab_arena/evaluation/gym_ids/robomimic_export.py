@@ -78,6 +78,7 @@ def export_for_robomimic(
 
 def _recorded_jobs(run: Path, jobs: Sequence[str]) -> dict[str, Mapping[int, Path]]:
     """Return the jobs with recordings, and the file of each of their episodes."""
+    # A job's directory, or files alone, have no plan, so their name is that of the job.
     if not (run / RUN_PLAN_FILE).is_file():
         if jobs:
             raise ConfigError(Problem(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB))
