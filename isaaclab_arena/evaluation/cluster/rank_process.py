@@ -424,15 +424,15 @@ class RemoteClaims:
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
-        # A rank without access to the claims need not know: the keeper commits nothing of a rank taken for dead.
         if self._sender.is_gone:
             return False
+        # A rank without access to the claims need not know: the keeper commits nothing of a rank taken for dead.
         return self._claims_directory is None or not is_taken_over(self._claims_directory, claim)
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Report the episodes that may run from now on; they are suspected if this rank dies."""
-        # This call waits for the keeper, because the rank may die of the episodes at once.
         begun = BegunEpisodes(life=self._life, job_index=claim.divided.index, piece=claim.piece, first=first, last=last)
+        # This call waits for the keeper, because the rank may die of the episodes at once.
         if self._tell_begun(begun):
             self._sender.leave()
 
