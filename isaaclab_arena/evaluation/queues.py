@@ -40,59 +40,46 @@ from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name, job_directory
 from isaaclab_arena.storage.run_plan import Attempt
 
-# The queue from which a rank takes its jobs, and the queue of jobs that are settled before the start.
+# The queue from which a rank takes its jobs, and the queue of jobs that are assigned before the start.
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssignedJob:
-    """A job that this rank is to work on.
-
-    Attributes:
-        job: The job.
-        supply: Which of its episodes.
-        num_episodes: How many those are, None where that is not known beforehand.
-        observers: Have to be told what becomes of the episodes, after they are committed.
-    """
+    """A job that this rank works on, and its share of the episodes."""
 
     job: Job
     supply: EpisodeSupply
-    num_episodes: int | None
-    observers: tuple[Observer, ...] = ()
+    num_episodes: int | None  # in the supply; None if not known beforehand
+    observers: tuple[Observer, ...] = ()  # told of the episodes after they are committed
 
 
 class JobQueue(Protocol):
     """The jobs of one rank, one after the other."""
 
     def next_job(self) -> AssignedJob | None:
-        """Return what to do next, None when nothing is left for this rank. May wait for other ranks."""
+        """Return the next job, None if nothing is left for this rank. May wait for other ranks."""
         ...
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Say that the rank has left the job it was given last."""
+        """Report that the rank has left the job it was given last."""
         ...
 
 
 class FixedQueue:
-    """Jobs that were assigned before the start.
-
-    Args:
-        assigned: The jobs, in order; a job that takes turns with others is there once for each of its turns.
-        is_over: Whether no further episode of a job is needed, by its name.
-    """
+    """Jobs that were assigned before the start, in order; a job that takes turns is there once for each turn."""
 
     def __init__(self, assigned: Iterable[AssignedJob], is_over: Callable[[str], bool] = lambda _: False) -> None:
         self._pending = iter(assigned)
+        # By the job's name: whether no further episode of it is needed.
         self._is_over = is_over
         self._begun: set[str] = set()
         self._failed: set[str] = set()
 
     def next_job(self) -> AssignedJob | None:
-        """Return the next job that has something left to do, None at the end.
-
-        The first turn of a job is never left out: the job may owe its report.
-        """
+        """Return the next job that has something left to do, None at the end."""
         for assigned in self._pending:
             name = assigned.job.config.name
+            # The first turn of a job is never left out: the job may owe its report.
             if name not in self._begun:
                 self._begun.add(name)
                 return assigned
@@ -101,7 +88,7 @@ class FixedQueue:
         return None
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Leave out the other turns of a job that has failed."""
+        """Leave out the remaining turns of a job that failed."""
         if failed:
             self._failed.add(job.config.name)
 
@@ -114,16 +101,9 @@ def jobs_of_rank(
     split: bool,
     questions: tuple[Question, ...] = (),
 ) -> list[AssignedJob]:
-    """Return what a rank has to do where that is settled before the start; every rank settles it alike.
-
-    Args:
-        jobs: Every job of the run.
-        attempt: What is left to do, and how many ranks share it.
-        rank: Which rank.
-        split: Whether all ranks share each job whose length is known. Otherwise rank ``r`` has the jobs with
-            ``job_index % world_size == r``.
-        questions: What is asked of the jobs. Those that are compared are on the same rank and take turns.
-    """
+    """Assign a rank its jobs before the start; every rank computes the same assignment."""
+    # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
+    # question compares are on the same rank and take turns.
     turns, left = jobs_taking_turns(jobs, questions), unfinished(jobs, attempt)
     assigned = []
     for index, finished in left.items():
@@ -143,29 +123,22 @@ def jobs_of_rank(
 
 @dataclass(frozen=True, kw_only=True)
 class _Placed:
-    """Where jobs run.
+    """The ranks that run a job."""
 
-    Attributes:
-        rank: The rank in question.
-        first_rank: The rank that runs them, or has the first share.
-        world_size: Number of ranks.
-        split: Whether all ranks share them.
-    """
-
-    rank: int
-    first_rank: int
+    rank: int  # whose share is computed
+    first_rank: int  # runs the job, or has its first share
     world_size: int
-    split: bool
+    split: bool  # whether all ranks share the job
 
     def share_of(self, episodes: EpisodeRanges) -> EpisodeRanges:
-        """Return which of the episodes the rank runs."""
+        """Return the rank's share of the episodes."""
         if self.split and episodes:
             return split_shares(episodes, self.world_size, first_rank=self.first_rank)[self.rank]
         return episodes if self.rank == self.first_rank else ()
 
 
 def _whole_job(job: Job, finished: EpisodeRanges, placed: _Placed) -> Iterator[AssignedJob]:
-    """Yield what a rank has to do of a job that takes no turns."""
+    """Yield the rank's share of a job that takes no turns."""
     num_episodes = job.config.num_episodes
     left = () if num_episodes is None else remaining_episodes(num_episodes, finished)
     if placed.split and left:
@@ -173,21 +146,17 @@ def _whole_job(job: Job, finished: EpisodeRanges, placed: _Placed) -> Iterator[A
         if share:
             yield _assigned(job, finished, share, count_episodes(share))
     elif placed.rank == placed.first_rank:
-        # Also a job whose episodes have all finished: it may still owe its report.
+        # A job whose episodes have all finished is yielded too: it may still owe its report.
         yield _assigned(job, finished, None, None if num_episodes is None else count_episodes(left))
 
 
 def _turns(jobs: Sequence[Job], group: Mapping[int, EpisodeRanges], placed: _Placed) -> Iterator[AssignedJob]:
-    """Yield what a rank has to do of jobs that take turns: of each one what it has in a round, then the next round.
-
-    Args:
-        jobs: Every job of the run.
-        group: The finished episodes of those that take turns, by their index.
-        placed: Whether all ranks share each round; otherwise one rank runs them all.
-    """
+    """Yield the rank's shares of jobs that take turns, round by round. `group`: finished episodes by job index."""
+    # All ranks share each round with `split`; otherwise one rank runs every round.
     size = round_size((jobs[index] for index in group), num_ranks=placed.world_size if placed.split else 1)
     left = {index: remaining_episodes(jobs[index].config.num_episodes or 0, done) for index, done in group.items()}
     rounds = {index: rounds_of(remaining, size) for index, remaining in left.items()}
+    # A job whose episodes have all finished may still owe its report.
     for index, remaining in left.items():
         if not remaining and placed.rank == placed.first_rank:
             yield _assigned(jobs[index], group[index], (), 0)
@@ -202,69 +171,57 @@ def _assigned(job: Job, finished: EpisodeRanges, share: EpisodeRanges | None, nu
     return AssignedJob(job=job, supply=FixedShare(finished=finished, share=share), num_episodes=num_episodes)
 
 
-# Gives a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.
+# Give a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.
 #
-# Every rank cuts the jobs into the same pieces. A file in the claim table settles who runs a piece. No rank asks
-# another one, so whichever ranks are left finish the run, also what a dead rank has begun.
+# Every rank cuts the jobs into the same pieces. A file in the claim table settles which rank runs a piece. No rank
+# asks another one, so the ranks that are left finish the run, including the work of a dead rank.
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.5
 
 
 class Claims(Protocol):
-    """The claims of all ranks, as one rank asks for them; see `ClaimTable`."""
+    """The claims of all ranks, as one rank sees them; see `ClaimTable`."""
 
     def refresh(self, *, now: bool = False) -> None:
-        """Take note of what other ranks did."""
+        """Read the claims of other ranks."""
         ...
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
-        """Claim a piece of the job that comes next."""
+        """Claim a piece of the next job, None if there is no free piece."""
         ...
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
-        """Claim a piece."""
+        """Claim this piece, None if it is not free."""
         ...
 
     def holds(self, claim: Claim) -> bool:
-        """Whether nobody has taken the piece over."""
+        """Whether no other rank has taken the piece over."""
         ...
 
     def finish(self, claim: Claim, measured: Measured) -> None:
-        """Say that a piece is finished."""
+        """Record that a piece is finished."""
         ...
 
     def give_up(self, job_index: int) -> None:
-        """Say that a job has failed."""
+        """Record that a job has failed."""
         ...
 
     def open_episodes(self, job_index: int) -> int:
-        """Return how many episodes of a job are in pieces that nobody works on."""
+        """Count the episodes of a job in pieces on which no rank works."""
         ...
 
     def num_unfinished_jobs(self) -> int:
-        """Return how many jobs have pieces that are free or under way."""
+        """Count the jobs with pieces that are free or under way."""
         ...
 
     def pieces_of_others(self) -> int:
-        """Return how many pieces other ranks work on."""
+        """Count the pieces on which other ranks work."""
         ...
 
 
 class DynamicQueue:
-    """The jobs that a rank claims, one after the other, until nothing is left for any rank.
-
-    Args:
-        table: What is known of the pieces of all jobs.
-        output_directory: The run's directory.
-        attempt: Which start of the program it is.
-        stop_requested: True once this process was told to stop; it ends the wait for others.
-        is_over: Whether no further episode of a job is needed, by its name.
-        begins: Is told which episodes of a claimed piece may be under way: from the first index to the last, both
-            included, as far as they have not ended.
-        pause: Waits for a number of seconds.
-        clock: Monotonic time [s].
-    """
+    """The jobs that a rank claims, one after the other, until nothing is left for any rank."""
 
     def __init__(
         self,
@@ -281,44 +238,37 @@ class DynamicQueue:
         self._table = table
         self._output_directory = output_directory
         self._attempt = attempt
+        # True ends the wait for other ranks.
         self._stop_requested = stop_requested
+        # By the job's name: whether no further episode of it is needed.
         self._is_over = is_over
+        # Called with the claim and the first and last index, both included, of its episodes that may be under way.
         self._begins = begins
         self._pause = pause
-        self._clock = clock
+        self._clock = clock  # monotonic [s]
         self._built_environment: str | None = None
         self._current: ClaimedEpisodes | None = None
         self._said_that_it_waits = False
 
     def next_job(self) -> AssignedJob | None:
-        """Claim something to do; wait while other ranks work, because what they have claimed may become free.
-
-        Returns:
-            What to do next; None when all is done or failed, or this process was told to stop.
-
-        Raises:
-            StorageError: If the claims cannot be read or made.
-        """
+        """Claim a job, or wait while other ranks work. None if all jobs are done or failed, or on a stop request."""
         while not self._stop_requested():
             self._table.refresh()
             claim = self._table.claim_next(self._built_environment)
             if claim is None:
-                # What is known may be a second old: before the rank waits or leaves it looks again.
+                # The table may be a second old: read it again before the rank waits or leaves.
                 self._table.refresh(now=True)
                 claim = self._table.claim_next(self._built_environment)
             if claim is not None:
                 return self._assigned(claim)
+            # Pieces that other ranks hold may become free, so this rank stays as long as there are any.
             if not self._others_at_work():
                 return None
             self._pause(_POLL_INTERVAL_S)
         return None
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Say that this rank has left a job: its pieces are done, or the job has failed and nobody takes more of it.
-
-        Raises:
-            StorageError: If that cannot be written.
-        """
+        """Finish the pieces of the job that the rank leaves, or give the job up for all ranks if it failed."""
         current, self._current = self._current, None
         if failed:
             self._built_environment = None
@@ -327,7 +277,7 @@ class DynamicQueue:
             current.finish_pieces()
 
     def _assigned(self, claim: Claim) -> AssignedJob:
-        """Return the job to run for the sake of a piece; if no episode of it is missing, its report may be."""
+        """Return the job of a claimed piece. If none of its episodes is missing, its report may be."""
         divided = claim.divided
         supply = ClaimedEpisodes(
             claim,
@@ -361,21 +311,10 @@ class DynamicQueue:
 
 
 class ClaimedEpisodes(Observer):
-    """The episodes of a job that a rank claims piece by piece, as its env slots become free.
+    """The episodes of a job that a rank claims piece by piece, as its env slots become free."""
 
-    It is an observer too: a piece is done when the last of its episodes has ended. It must be told after the
-    recorder, so that a piece is done only when all of it is committed.
-
-    Args:
-        first: The piece for which the rank took up the job.
-        table: What is known of the pieces of all jobs.
-        output_directory: The run's directory.
-        attempt: Which start of the program it is.
-        is_over: Whether no further episode of the job is needed.
-        begins: See `DynamicQueue`.
-        clock: Monotonic time [s].
-    """
-
+    # It is an observer too: a piece is done when the last of its episodes has ended. It must come after the recorder,
+    # so that a piece is done only when all of it is committed.
     sees_pictures = False
 
     def __init__(
@@ -395,9 +334,12 @@ class ClaimedEpisodes(Observer):
         self._output_directory = output_directory
         self._attempt = attempt
         self._clock = clock
+        # See `DynamicQueue`.
         self._tell_begins = begins
+        # First episode of each piece, to find the piece of an episode by bisection.
         self._begins = [piece[0][0] for piece in self._divided.pieces if piece]
         self._round = first.divided.round_of(first.piece)
+        # Episodes under suspicion of ending a rank run one at a time.
         self._is_alone = bool(first.suspects)
         self._num_slots = 1
         self._held: dict[int, _HeldPiece] = {}
@@ -407,19 +349,13 @@ class ClaimedEpisodes(Observer):
 
     @property
     def num_missing(self) -> int | None:
-        """Episodes of the pieces claimed so far that have yet to end; None where they are not known."""
+        """Episodes of the claimed pieces that have not ended; None if the job's episodes are not known beforehand."""
         if self._divided.pieces[0] is None:
             return None
         return sum(held.num_left for held in self._held.values())
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield those of the candidates that this rank has claimed or can claim; see `EpisodeSupply`.
-
-        A piece that another rank has taken over meanwhile is dropped.
-
-        Raises:
-            StorageError: If a claim cannot be made.
-        """
+        """Yield the candidates that this rank has claimed or can claim; see `EpisodeSupply`."""
         for index in candidates:
             piece = self._piece_of(index)
             if piece is None:
@@ -432,6 +368,7 @@ class ClaimedEpisodes(Observer):
             held = self._held.get(piece) or (None if self._is_alone else self._claim(piece))
             if held is None or index in held.finished:
                 continue
+            # A piece that another rank has taken over meanwhile is dropped.
             if self.still_holds(index):
                 yield index
             elif self._divided.pieces[piece] is None:
@@ -442,7 +379,7 @@ class ClaimedEpisodes(Observer):
         return self._is_over()
 
     def max_envs(self, num_envs: int) -> int:
-        """Return how many env slots to use at once: all, or fewer where other ranks may help; see `slots_to_use`."""
+        """Return the number of env slots to use: all, or fewer if other ranks may help; see `slots_to_use`."""
         if self._is_alone:
             self._num_slots = 1
         elif len(self._divided.pieces) == 1:
@@ -457,7 +394,7 @@ class ClaimedEpisodes(Observer):
         return self._num_slots
 
     def begin(self, episode_index: int) -> None:
-        """Say that an episode is about to begin; one that is to run alone is said alone, others some at a time."""
+        """Announce episodes about to begin: one if it must run alone, else as many as there are env slots."""
         held = self._held_piece_of(episode_index)
         episodes = None if held is None else self._divided.pieces[held.claim.piece]
         if held is None or not episodes or episode_index <= held.begun_to:
@@ -467,7 +404,7 @@ class ClaimedEpisodes(Observer):
         self._tell_begins(held.claim, episode_index if self._is_alone else episodes[0][0], held.begun_to)
 
     def still_holds(self, episode_index: int) -> bool:
-        """Whether an episode is still this rank's: nobody has taken its piece over."""
+        """Whether no other rank has taken over the piece of this episode."""
         held = self._held_piece_of(episode_index)
         if held is None or held.is_lost:
             return False
@@ -480,30 +417,26 @@ class ClaimedEpisodes(Observer):
         return not held.is_lost
 
     def finish_pieces(self) -> None:
-        """Say that all claimed pieces are done: the job has come to its end on this rank.
-
-        Raises:
-            StorageError: If that cannot be written.
-        """
+        """Finish all claimed pieces: the job has ended on this rank."""
         for piece in list(self._held):
             self._finish(piece)
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        """Count the episodes that begin; before the first one the environment was built, which is not measured."""
+        """Count the episodes that begin, and start the clock with the first: building is not measured."""
         del environment, observation
         if self._num_running == 0:
             self._since = self._clock()
         self._num_running += len(starts)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Count one step of every running env slot."""
+        """Add one step for each running env slot."""
         del environment
         self._env_steps += transition.num_running
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Count the episode; the last one of a piece finishes it."""
+        """Count the episode, and finish its piece if it was the last one."""
         del environment
         self._num_running -= 1
         self._episodes += 1
@@ -515,7 +448,7 @@ class ClaimedEpisodes(Observer):
             self._finish(held.claim.piece)
 
     def _piece_of(self, index: int) -> int | None:
-        """Return the piece that an episode belongs to, None for one that was finished before this start."""
+        """Return the piece of an episode, None if the episode finished before this attempt."""
         pieces = self._divided.pieces
         if pieces[0] is None:
             return 0
@@ -534,7 +467,7 @@ class ClaimedEpisodes(Observer):
     def _hold(self, claim: Claim) -> "_HeldPiece":
         committed = claim.committed or frozenset[int]()
         if claim.generation > 1 and claim.committed is None:
-            # Errors of an earlier attempt may be there to run again.
+            # Only this attempt's commits count: errors of an earlier one may have to run again.
             name = self._divided.job.config.name
             lines = read_commits(job_directory(self._output_directory, name), name).lines
             committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
@@ -561,46 +494,30 @@ class ClaimedEpisodes(Observer):
 
 @dataclass(kw_only=True)
 class _HeldPiece:
-    """A claimed piece under way.
-
-    Attributes:
-        claim: The claim.
-        finished: Episodes that must not run again: those that the rank before had committed.
-        num_left: Episodes that have yet to end.
-        begun_to: The last of its episodes that was said to begin, -1 if none was.
-        is_lost: Whether another rank has taken it over.
-    """
+    """A claimed piece under way."""
 
     claim: Claim
-    finished: frozenset[int]
-    num_left: int
-    begun_to: int = -1
-    is_lost: bool = False
+    finished: frozenset[int]  # committed by the previous holder; must not run again
+    num_left: int  # episodes that have not ended
+    begun_to: int = -1  # last episode that was announced, -1 if none
+    is_lost: bool = False  # whether another rank has taken it over
 
 
-# Gives a rank the queue of its jobs, whether they are settled before the start or claimed on the way.
+# Give a rank the queue of its jobs, assigned before the start or claimed on the way.
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankWork:
-    """The work of one rank.
-
-    Attributes:
-        queue: Its jobs, one after the other.
-        num_jobs: How many it runs; 0 where ranks share jobs.
-        num_episodes: How many episodes, as far as known.
-        stalled_after_s: After how much silence [s] a rank is not waited for at the end; None to wait however long.
-        others_may_finish_jobs: Whether other ranks finish what a dead one has begun.
-        observers: Have to be told what becomes of the episodes of every job, after they are committed.
-        fails: Whether a job that the rank has left fails by the errors of its episodes.
-    """
+    """The work of one rank."""
 
     queue: JobQueue
-    num_jobs: int
-    num_episodes: int
+    num_jobs: int  # 0 if ranks share jobs
+    num_episodes: int  # as far as known
+    # Silence [s] after which a rank is not waited for at the end; None to wait without a limit.
     stalled_after_s: float | None = None
-    others_may_finish_jobs: bool = False
-    observers: tuple[Observer, ...] = ()
+    others_may_finish_jobs: bool = False  # whether other ranks finish what a dead one began
+    observers: tuple[Observer, ...] = ()  # told of every job's episodes after they are committed
+    # Whether a job that the rank has left fails by the errors of its episodes.
     fails: Callable[[Job], bool] = lambda _: False
 
 
@@ -612,18 +529,7 @@ def work_of_rank(
     rank: int,
     stop_requested: Callable[[], bool],
 ) -> RankWork:
-    """Return what a rank has to do.
-
-    Args:
-        request: What the run is to do.
-        attempt: What of it is left.
-        output_directory: The run's directory.
-        rank: Which rank.
-        stop_requested: Whether this rank was told to stop.
-
-    Raises:
-        StorageError: If claims cannot be made in the run's directory.
-    """
+    """Return the rank's work; `StorageError` if claims cannot be made in the run's directory."""
     options = request.options
     finished = {work.job: work.finished for work in attempt.jobs}
     watch = answer_watch(
@@ -643,7 +549,7 @@ def work_of_rank(
                 stop_requested=stop_requested,
                 is_over=watch.lets_stop,
             ),
-            # Who will run what is open; the display adds up what ranks say, so each says its even part.
+            # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
             num_jobs=0,
             num_episodes=len(range(rank, table.num_episodes, attempt.world_size)),
             stalled_after_s=options.lease_s,
@@ -655,7 +561,7 @@ def work_of_rank(
 
 
 def _settled_work(request: RunRequest, attempt: Attempt, rank: int, watch: AnswerWatch) -> RankWork:
-    """Return the work of a rank where that is settled before the start."""
+    """Return the work of a rank whose jobs are assigned before the start."""
     split = request.options.mode is Assignment.SPLIT
     assigned = jobs_of_rank(request.jobs, attempt, rank=rank, split=split, questions=request.questions)
     num_jobs = len({each.job.config.name for each in assigned})
@@ -692,5 +598,5 @@ def _claim_table(
 
 
 def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
-    """Return where the claims of an attempt lie."""
+    """Return the directory of an attempt's claims."""
     return output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem

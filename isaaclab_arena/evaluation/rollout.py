@@ -48,27 +48,20 @@ from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePi
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, plans_of
 from isaaclab_arena.interfaces.recordable import Restorable
 
-# Makes steps and resets of an environment as early as it lets them be made, and tells it which steps follow.
+# Make steps and resets of an environment as early as it allows, and tell it the steps that follow.
 
 
 def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
-    """Return what makes a control step of an environment, or none if ``Step.made`` says so.
-
-    It is `TriesSteps.try_step`, unless a class derived from the one that has it, or a wrapper, has a `step` of its own.
-
-    Args:
-        environment: The environment.
-    """
+    """Return the callable that makes a control step; a step with `made` False has to be made again."""
+    # A derived class or a wrapper with a `step` of its own would be bypassed by `TriesSteps.try_step`.
     if isinstance(environment, TriesSteps) and _is_its_own(environment, "try_step", "step"):
         return environment.try_step
     return environment.step
 
 
 def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
-    """Return whether steps of an environment, begun here, are made in other processes.
-
-    They are not if a class derived from the one that begins them, or a wrapper, has a `step` of its own.
-    """
+    """Whether other processes make the environment's steps, so that the caller can begin one and wait later."""
+    # A derived class or a wrapper with a `step` of its own would be bypassed by `begin_step`.
     return (
         isinstance(environment, BeginsSteps)
         and _is_its_own(environment, "begin_step", "step")
@@ -77,10 +70,8 @@ def begins_steps(environment: Environment) -> TypeGuard[BeginsSteps]:
 
 
 def begins_resets(environment: Environment) -> TypeGuard[BeginsResets]:
-    """Return whether other env slots of an environment can make steps while some are reset in other processes.
-
-    They cannot if a class derived from the one that begins resets, or a wrapper, has a `reset` of its own.
-    """
+    """Whether env slots can step while others are reset in other processes."""
+    # A derived class or a wrapper with a `reset` of its own would be bypassed by `begin_reset`.
     return (
         isinstance(environment, BeginsResets)
         and _is_its_own(environment, "begin_reset", "reset")
@@ -89,11 +80,9 @@ def begins_resets(environment: Environment) -> TypeGuard[BeginsResets]:
 
 
 def telling_plans(policy: PolicyBase, environment: Environment) -> Callable[[], None] | None:
-    """Return what tells an environment the actions that a policy has planned; None where nobody plans or listens.
-
-    An environment does not listen if a class derived from the one that does, or a wrapper, has a `step` of its own.
-    """
+    """Return a function that passes the policy's planned actions to the environment, None if either lacks the trait."""
     plans = plans_of(policy)
+    # A derived class or a wrapper with a `step` of its own does not take part in `plan_steps`.
     if plans is None or not isinstance(environment, StepsAhead) or not _is_its_own(environment, "plan_steps", "step"):
         return None
     if not environment.makes_steps_ahead:
@@ -106,19 +95,15 @@ def telling_plans(policy: PolicyBase, environment: Environment) -> Callable[[], 
 
 
 def made_again(environment: Environment) -> Step:
-    """Return a control step whose first attempt did not make it.
-
-    Raises:
-        TypeError: If the environment makes no attempts.
-    """
+    """Make a control step whose first attempt failed; `TypeError` if the environment does not try steps."""
     if not isinstance(environment, TriesSteps):
         raise TypeError(f"{type(environment).__name__} says that it made no step, and cannot make it again")
     return environment.step_again()
 
 
 def _is_its_own(environment: Environment, method: str, whole: str) -> bool:
-    """Return whether a method is made for the same ``step`` or ``reset`` that the environment has."""
-    # A wrapper has the other environment's methods without a class that defines them.
+    """Whether `method` is defined for the `step` or `reset` (`whole`) that the environment really has."""
+    # A wrapper forwards the other environment's methods: no class of its own defines them.
     classes = type(environment).__mro__
     has_method, has_whole = (
         next((number for number, each in enumerate(classes) if name in each.__dict__), len(classes))
@@ -127,19 +112,13 @@ def _is_its_own(environment: Environment, method: str, whole: str) -> bool:
     return has_method <= has_whole
 
 
-# Start episodes: their conditions, instruction and env slot, and which control steps are made meanwhile.
+# Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 
 
 def next_starts(environment: Environment, env_ids: Iterable[int], pending: Iterator[Episode]) -> list[EpisodeStart]:
-    """Return the starts of the next episodes, one for each env slot as long as there are episodes.
-
-    They have the task's words, until `StartingEpisodes` gives them their own.
-
-    Args:
-        environment: Draws what episodes start from.
-        env_ids: Env slots that are free.
-        pending: Episodes that have yet to begin, in order; no more are taken than there are env slots.
-    """
+    """Return the starts of the next episodes, one for each free env slot while episodes are left."""
+    # Takes no more episodes than there are env slots. `StartingEpisodes` replaces the task's words by each episode's
+    # own.
     starts = []
     words = environment.task_description
     for env_id, episode in zip(env_ids, pending, strict=False):
@@ -150,29 +129,19 @@ def next_starts(environment: Environment, env_ids: Iterable[int], pending: Itera
 
 
 class StartingEpisodes:
-    """Episodes whose env slots are being reset, and that begin when it is their turn.
-
-    An environment whose resets are made elsewhere makes control steps in the meantime. Their number is fixed, so that
-    what comes out does not depend on how long a reset takes.
-
-    Args:
-        environment: Where they start.
-        instruction: What the policy is told in every episode, None where the environment says it for each.
-        may_overlap: Whether other episodes may make steps meanwhile.
-    """
+    """Episodes whose env slots are being reset, each with the control step at which it begins."""
 
     def __init__(self, environment: Environment, instruction: str | None, *, may_overlap: bool) -> None:
+        # An environment whose resets are made elsewhere steps in the meantime. The number of these steps is fixed, so
+        # that results do not depend on the duration of a reset. `instruction` None: the environment states it for each
+        # episode.
         self._environment, self._instruction = environment, instruction
         self._elsewhere = environment if may_overlap and begins_resets(environment) else None
         self._waiting: list[_Waiting] = []
 
     def begin(self, starts: Sequence[EpisodeStart], *, num_steps: int) -> None:
-        """Begin resets.
-
-        Args:
-            starts: Those of `next_starts`.
-            num_steps: Control steps that were made so far.
-        """
+        """Begin the resets of these starts; `num_steps` counts the control steps made so far."""
+        # A recorded start state is restored in this process, which cannot overlap.
         overlaps = self._elsewhere is not None and all(start.episode.start_state is None for start in starts)
         if self._elsewhere is not None and overlaps:
             self._elsewhere.begin_reset(_env_ids(self._environment, starts), [start.conditions for start in starts])
@@ -180,18 +149,12 @@ class StartingEpisodes:
         self._waiting.append(_Waiting(starts=starts, turn=num_steps, is_begun=overlaps))
 
     def are_due(self, *, num_steps: int, num_running: int) -> bool:
-        """Return whether it is the turn of episodes to begin; the first ones need not wait where no other one runs."""
+        """Whether episodes must begin now. If no episode runs, the first ones begin without waiting."""
         return any(each.turn <= num_steps for each in self._waiting) or bool(self._waiting and not num_running)
 
     def finish(self, *, num_steps: int) -> tuple[list[EpisodeStart], Observation]:
-        """Wait for the resets of the episodes that are due.
-
-        Returns:
-            Their starts with what the policy is told, ascending by env slot, and the observation of all env slots.
-
-        Raises:
-            ArenaError: If a state that an episode carries, or the conditions beside it, do not fit the environment.
-        """
+        """Wait for the resets that are due; return their starts by env slot and the observation of all env slots."""
+        # `ArenaError` if a recorded state, or the conditions beside it, do not fit the environment.
         turn = max(num_steps, min(each.turn for each in self._waiting))
         due = [each for each in self._waiting if each.turn <= turn]
         self._waiting = [each for each in self._waiting if each.turn > turn]
@@ -204,11 +167,11 @@ class StartingEpisodes:
         return [dataclasses.replace(start, language_instruction=each) for start, each in told], observation
 
     def close(self) -> None:
-        """Wait for all resets that were begun: their answers must not be taken for those of other requests."""
+        """Wait for all resets that were begun: their answers must not be taken for those of later requests."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if each.is_begun:
-                # Whoever closes now has a reason of its own, which counts more than what becomes of these episodes.
+                # The caller may close because of an error, which counts more than an error of these resets.
                 with suppress(Exception):
                     self._finished(each)
 
@@ -220,21 +183,15 @@ class StartingEpisodes:
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """Episodes that are to begin together.
-
-    Attributes:
-        starts: Their starts.
-        turn: How many control steps have been made when it is their turn.
-        is_begun: Whether their resets were begun.
-    """
+    """Episodes that are to begin together."""
 
     starts: Sequence[EpisodeStart]
-    turn: int
-    is_begun: bool
+    turn: int  # number of control steps at which they begin
+    is_begun: bool  # whether their resets were begun elsewhere
 
 
 def _placed(environment: Environment, starts: Sequence[EpisodeStart]) -> Observation:
-    """Reset env slots; one whose episode carries a state gets it, bit for bit, where that is `Restorable`."""
+    """Reset env slots; a `Restorable` environment gets the recorded start state of an episode, bit for bit."""
     env_ids = _env_ids(environment, starts)
     conditions = [start.conditions for start in starts]
     states = [start.episode.start_state for start in starts]
@@ -247,7 +204,7 @@ def _placed(environment: Environment, starts: Sequence[EpisodeStart]) -> Observa
     except KeyError as missing:
         raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
     except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
-        # Their keys are those that this environment knows, their values may be anything.
+        # The environment knows these keys, but a file's values may be anything.
         raise ArenaError(f"the recorded start does not fit this environment: {first_line(error)}") from error
 
 
@@ -263,37 +220,29 @@ def _conditions(environment: Environment, episode: Episode) -> Conditions:
     return environment.vary_conditions(drawn, episode)
 
 
-# Asks a policy and observers whose pictures they look at next, has those drawn, and shows each what it asked for.
+# Ask a policy and observers which pictures they read next, have those drawn, and show each reader its own.
 
 
 class PictureReaders:
-    """A policy and observers, as those who look at the pictures of one environment.
-
-    Before each `reset` and `step` they are asked what they will look at, and the environment draws what any of them
-    wants. The policy is shown what it announced itself: what it does must not depend on who else watches.
-
-    Args:
-        environment: What shows the pictures.
-        policy: Announces env slots.
-        observers: Announce env slots too; each is shown those that it named itself.
-        stopwatch: Counts what they look at, and the time that they take.
-    """
+    """A policy and observers that read the pictures of one environment."""
 
     def __init__(
         self, environment: Environment, policy: PolicyBase, observers: Sequence[Observer], stopwatch: Stopwatch
     ) -> None:
+        # Before each `reset` and `step` every reader announces env slots, and the environment draws their union. Each
+        # reader sees only the pictures it announced: the policy's actions must not depend on the observers.
         self._environment, self._policy, self._observers = environment, policy, observers
         self._stopwatch = stopwatch
         terms = environment.observation_spec.get(CAMERAS)
         self._num_terms = len(terms) if isinstance(terms, Mapping) else 0
         self._drawing = environment if self._num_terms and isinstance(environment, PicturesOnDemand) else None
-        self._announced = np.zeros(environment.num_envs, bool)
+        self._announced = np.zeros(environment.num_envs, bool)  # by the policy
         self._watchers = [_Watcher(each, environment.num_envs) for each in observers] if self._drawing else []
-        # Whether each reader looks at what an env slot shows that is being reset.
+        # By env slot under reset: whether each reader reads its first pictures, in the order of `_by_reader`.
         self._of_starting: dict[int, list[bool]] = {}
 
     def before_reset(self, starts: Sequence[EpisodeStart]) -> None:
-        """Have drawn what is looked at once these episodes have begun."""
+        """Announce the pictures that the first observations of these episodes need."""
         if self._drawing is not None:
             env_ids = [start.env_id for start in starts]
             for announced in self._by_reader():
@@ -303,18 +252,14 @@ class PictureReaders:
             self._count(env_ids if looked_at is None else set(looked_at) & set(env_ids))
 
     def ask(self, observation: Observation, running: torch.Tensor, num_running: int) -> PolicyAnswer:
-        """Return what the policy answers, and have drawn what is looked at after the step that it answers.
-
-        Args:
-            observation: What the last `reset` or `step` gave. The policy is shown the pictures that it announced.
-            running: Env slots that make the step. Shape: (num_envs,), bool.
-            num_running: Their number.
-        """
+        """Return the policy's answer, and announce the pictures needed after its step. running: (num_envs,), bool."""
         with self._stopwatch.measure(Phase.POLICY, self._environment):
             if self._drawing is None:
                 return ask(self._policy, self._environment, observation, running)
+            # The policy announced the env slots whose pictures it sees in the call before.
             seen = observation if self._announced.all() else _seen_by(self._policy, observation, self._announced)
             answer = ask(self._policy, self._environment, seen, running)
+            # From here on, what is announced concerns the observation after the step.
             self._announced[:] = False
             for watcher in self._watchers:
                 watcher.turn()
@@ -323,8 +268,8 @@ class PictureReaders:
             return answer
 
     def show_starts(self, starts: Sequence[EpisodeStart], observation: Observation) -> None:
-        """Show the observers which episodes began, and the observation that they begin with."""
-        # Control steps may have been made, and announced, since the resets.
+        """Show the observers the episodes that begin and their first observation."""
+        # Control steps since the resets have overwritten the announcements, so restore those of the starts.
         for start in starts if self._drawing is not None else ():
             for announced, looks in zip(self._by_reader(), self._of_starting.pop(start.env_id), strict=True):
                 announced[start.env_id] = looks
@@ -346,18 +291,18 @@ class PictureReaders:
                 watcher.observer.on_step(self._environment, watcher.shown_step(transition))
 
     def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
-        """Show the observers which episodes ended, one after the other."""
+        """Show the observers the episodes that ended, one after the other."""
         for record in records:
             with self._stopwatch.measure(Phase.RECORD, self._environment):
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
 
     def _by_reader(self) -> list[np.ndarray]:
-        """Return what the policy, and then each observer, has announced of what comes next."""
+        """Return the next announcements of the policy, then of each observer."""
         return [self._announced, *(each.after for each in self._watchers)]
 
     def _announce(self, drawing: PicturesOnDemand, starts: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        """Tell the environment what anybody wants, and return which env slots are looked at, None for all."""
+        """Have the union of all announcements drawn, and return the env slots that are read, None for all."""
         wanted = announced_pictures(self._policy, self._environment, [start.env_id for start in starts])
         _add(self._announced, wanted, self._policy)
         drawn = looked_at = wanted
@@ -376,29 +321,24 @@ class PictureReaders:
 
 
 class _Watcher:
-    """An observer, and the env slots that it has announced.
-
-    Attributes:
-        observer: The observer.
-        before: Announced of what the policy saw before the step. Shape: (num_envs,), bool.
-        after: Announced of what comes next. Shape: (num_envs,), bool.
-    """
+    """An observer and the env slots that it has announced."""
 
     def __init__(self, observer: Observer, num_envs: int) -> None:
         self.observer = observer
+        # Announced for the observation before the step, and for the next one. Shape of each: (num_envs,), bool.
         self.before, self.after = np.zeros((2, num_envs), bool)
 
     def turn(self) -> None:
-        """Begin a control step: nothing is announced of what it leads to."""
+        """Begin a control step: clear the announcements for the next observation."""
         self.before[:] = self.after
         self.after[:] = False
 
     def shown(self, observation: Observation, announced: np.ndarray) -> Observation:
-        """Return an observation as the observer is shown it."""
+        """Return the observation with only the pictures that the observer announced."""
         return observation if announced.all() else _seen_by(self.observer, observation, announced)
 
     def shown_step(self, transition: Transition) -> Transition:
-        """Return a control step as the observer is shown it."""
+        """Return the control step with only the pictures that the observer announced."""
         if self.before.all() and self.after.all():
             return transition
         step = replace(transition.step, observation=self.shown(transition.step.observation, self.after))
@@ -406,7 +346,7 @@ class _Watcher:
 
 
 def _add(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase | Observer) -> None:
-    """Mark what a reader has announced. Shape of ``announced``: (num_envs,), bool."""
+    """Mark a reader's announced env slots in `announced`, shape (num_envs,), bool; `wanted` None marks all."""
     try:
         announced[slice(None) if wanted is None else list(wanted)] = True
     except (IndexError, TypeError, ValueError) as error:
@@ -417,14 +357,14 @@ def _add(announced: np.ndarray, wanted: Sequence[int] | None, reader: PolicyBase
 
 
 def _union(some: Sequence[int] | None, others: Sequence[int] | None) -> Sequence[int] | None:
-    """Return the env slots that are in one or the other, None for all."""
+    """Return the union of two sets of env slots; None stands for all."""
     if some is None or others is None:
         return None
     return sorted({*some, *others}) if others else some
 
 
 def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced: np.ndarray) -> Observation:
-    """Return an observation with no pictures but those that a reader has announced. Shape: (num_envs,), bool."""
+    """Return the observation with only the pictures that a reader has announced. Shape of the mask: (num_envs,)."""
     name = type(reader).__name__
     pictures: Mapping[str, SomePictures] = {
         term: some_pictures(term, each).seen_by(name, announced) for term, each in observation[CAMERAS].items()
@@ -434,8 +374,8 @@ def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced:
 
 # The loop: reset, act, step, observe, end.
 #
-# Episodes are assigned to env slots before they start, and every episode that starts is finished and counted. A slot
-# whose episode ends takes the next one. To stop at the first K episodes that finish would favour short episodes.
+# Episodes are assigned to env slots before they start, and every episode that starts is finished and counted. An env
+# slot whose episode ends takes the next one. To stop at the first K episodes that finish would favour short episodes.
 
 _MOST_ENDED_STARTS = 1000
 
@@ -452,21 +392,9 @@ def rollout(
     stop_requested: Callable[[], bool] = lambda: False,
     stopwatch: Stopwatch | None = None,
 ) -> RolloutResult:
-    """Run episodes until all have finished, or for a number of control steps.
-
-    Args:
-        environment: Its env slots run the episodes.
-        policy: Gives their actions.
-        episodes: What to run, in order of start. May be endless if ``limits`` has ``max_steps``.
-        observers: Told of everything, in this order.
-        language_instruction: What the policy is told in every episode, instead of the environment's own words.
-        limits: How much it may do at most.
-        stop_requested: Asked before every step; True ends the rollout, and so does whatever it raises.
-        stopwatch: Counts where the time goes, and how long each episode takes.
-
-    Raises:
-        PolicyError: If the policy answers what the environment cannot take; `PolicyLostError` if it answers no more.
-    """
+    """Run episodes until all have finished, the limits are reached, or `stop_requested` returns True."""
+    # `episodes` may be endless if `limits` has `max_steps`. Observers are called in their order. `language_instruction`
+    # replaces the environment's own for every episode.
     loop = EpisodeLoop(environment, policy, episodes, observers, language_instruction, limits, stopwatch or Stopwatch())
     interrupted = False
     with closing(loop):
@@ -477,6 +405,7 @@ def rollout(
                 step, over = loop.settle(answer, loop.step(answer))
                 loop.observe(answer, step)
                 loop.reset(loop.end(step, over))
+        # The policy answers no more: record the episodes it leaves behind before the error ends the rollout.
         except PolicyLostError as error:
             loop.end_lost_episodes(error)
             raise
@@ -484,7 +413,7 @@ def rollout(
 
 
 class EpisodeLoop:
-    """The verbs of the loop for one environment and one policy; see `rollout` for the arguments."""
+    """The operations of the loop for one environment and one policy; see `rollout` for the arguments."""
 
     def __init__(
         self,
@@ -500,7 +429,7 @@ class EpisodeLoop:
         self._pending, self._limits, self._stopwatch = iter(episodes), limits, stopwatch
         self._measure = partial(stopwatch.measure, environment=environment)
         instruction = agreed_instruction(policy, environment, language_instruction)
-        # Where steps are counted, none of them is left out.
+        # With a limit of steps, env slots must not miss steps while they are reset.
         self._starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
         self._observation: Observation = {}
         # Env slots at rest whose last observation holds NaN or infinity.
@@ -516,14 +445,8 @@ class EpisodeLoop:
         return self.episodes.num_running > 0 and self._limits.allow_step(self.episodes.num_steps)
 
     def reset(self, env_ids: Iterable[int]) -> None:
-        """Start the next episodes in these env slots, unless there is no step left; slots without an episode rest.
-
-        An env slot that is reset elsewhere rests too, until it is its turn to begin. An episode that is solved where it
-        starts, or that cannot begin, is over at once, and its env slot starts the next.
-
-        Raises:
-            ArenaError: If steps decide how many episodes there are, and one after the other ends at its start.
-        """
+        """Start the next episodes in these env slots; slots without an episode, or under reset elsewhere, rest."""
+        # An episode that is solved at its start, or cannot begin, ends at once, and its env slot starts the next one.
         free, ended = list(env_ids), 0
         while free or self._are_due():
             starts = self._start(free)
@@ -531,11 +454,12 @@ class EpisodeLoop:
             spoiled = bad_starts(self._environment, starts, self._observation) if starts else {}
             free = self._end({**solved, **spoiled})
             ended = ended + len(free) if len(free) == len(starts) else 0
+            # Without this limit a task that always ends at its start would never reach `max_steps`.
             if ended > _MOST_ENDED_STARTS and self._limits.max_steps is not None:
                 raise ArenaError(f"{ended} episodes, one after the other, ended at their start: no step is made")
 
     def _start(self, env_ids: Sequence[int]) -> Sequence[EpisodeStart]:
-        """Begin to reset these env slots, and return the starts of the episodes whose turn it is."""
+        """Begin to reset these env slots, and return the starts of the episodes that are due."""
         environment, num_steps = self._environment, self.episodes.num_steps
         has_steps = self._limits.allow_step(num_steps)
         resets = next_starts(environment, env_ids, self._pending) if has_steps else []
@@ -543,6 +467,7 @@ class EpisodeLoop:
             self.pictures.before_reset(resets)
             with self._measure(Phase.SIMULATE):
                 self._starting.begin(resets, num_steps=num_steps)
+        # Only the episodes that are due begin now; others wait for their resets while the rest makes steps.
         if not self._are_due():
             return []
         with self._measure(Phase.SIMULATE):
@@ -559,7 +484,7 @@ class EpisodeLoop:
         return self._starting.are_due(num_steps=self.episodes.num_steps, num_running=self.episodes.num_running)
 
     def act(self) -> PolicyAnswer:
-        """Ask the policy what to do next, and at whose pictures it will look."""
+        """Ask the policy for the next action, and have the pictures that are read after it announced."""
         shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.note(answer)
@@ -569,15 +494,13 @@ class EpisodeLoop:
         return answer
 
     def step(self, answer: PolicyAnswer) -> Step:
-        """Make the control step that the policy answered, as far as it can be known before it is settled."""
+        """Make the control step of the answer. `settle` decides later whether the attempt counts."""
         with self._measure(Phase.SIMULATE):
             return self._attempt(answer.action)
 
     def settle(self, answer: PolicyAnswer, step: Step) -> tuple[Step, dict[int, Ending]]:
-        """Return a step that was made, again if the first attempt failed, and how episodes end with it, by env slot.
-
-        Only here, and only once in a step, the CPU waits for what a GPU has computed.
-        """
+        """Return the step, made again if the attempt failed, and the endings that follow from it by env slot."""
+        # Here, once in a step, the CPU waits for the GPU.
         max_length = self._environment.max_episode_length
         with self._measure(Phase.SIMULATE):
             while (over := self.episodes.over(answer, step, max_length=max_length)) is None:
@@ -585,7 +508,7 @@ class EpisodeLoop:
         return step, over
 
     def observe(self, answer: PolicyAnswer, step: Step) -> None:
-        """Show the step to the observers, with the observation that led to it."""
+        """Show the observers the step and the observation before it."""
         transition = self.episodes.transition(self._observation, answer.action, step)
         self._observation = step.observation
         self.pictures.show_step(transition)
@@ -600,6 +523,7 @@ class EpisodeLoop:
         """End episodes, and return their env slots in order."""
         if not endings:
             return []
+        # An env slot at rest keeps its last observation: the policy must not see NaN or infinity of it.
         if any(ending.outcome is Outcome.ERROR for ending in endings.values()):
             unsound = unsound_slots(self._observation)
             self._unsound |= set() if unsound is None else endings.keys() & set(unsound.nonzero().flatten().tolist())
@@ -613,7 +537,7 @@ class EpisodeLoop:
         return free
 
     def end_lost_episodes(self, error: PolicyLostError) -> None:
-        """End the episodes that have lost their policy. One that has made no step was not tried, and stays missing."""
+        """End the episodes that lost their policy. One without a step was not tried, and stays missing."""
         lost = dict.fromkeys(self.episodes.tried(), policy_lost(str(error)))
         self.pictures.show_ends(self.episodes.end(lost))
 

@@ -35,19 +35,12 @@ _POLICY = "the served policy"
 
 
 class ObservationRefusedError(PolicyError):
-    """A client's observation is not what the served policy's environment shows. The client can mend it."""
+    """A client's observation does not match the spec of the served environment. The client can correct it."""
 
 
 def checked_observation(observation: Mapping[str, Any], spec: Mapping[str, Any]) -> SlotObservation:
-    """Return an env slot's observation as tensors of the types and shapes that the environment has.
-
-    Args:
-        observation: Group, then term, then array or tensor. The group of pictures may be missing as a whole.
-        spec: Group, then term, then `ArraySpec`.
-
-    Raises:
-        ObservationRefusedError: If a term is missing, unknown, of another shape or kind, or not finite.
-    """
+    """Return one env slot's observation as tensors of the spec's dtypes, else raise `ObservationRefusedError`."""
+    # Only the group of pictures may be missing as a whole: the policy does not look at it in every step.
     due = {group: terms for group, terms in spec.items() if group != CAMERAS or group in observation}
     _refuse_other_names("groups", observation, due)
     checked: dict[str, dict[str, torch.Tensor]] = {}
@@ -61,13 +54,7 @@ def checked_observation(observation: Mapping[str, Any], spec: Mapping[str, Any])
 
 
 def batched(observations: Mapping[int, SlotObservation], spec: Mapping[str, Any], num_envs: int) -> Observation:
-    """Return the observations of some env slots as a batch of all, with zeros in the others.
-
-    Args:
-        observations: By env slot.
-        spec: Group, then term, then `ArraySpec`.
-        num_envs: Env slots of the batch.
-    """
+    """Combine the observations of some env slots into one batch of num_envs slots; the other slots hold zeros."""
     batch: Observation = {}
     for group, terms in spec.items():
         batch[group] = {
@@ -134,15 +121,10 @@ def _listed(names: list[str]) -> str:
 
 
 class ServedEnvironment(Environment):
-    """Stands for the environments of clients, in which a served policy acts. Only its attributes mean anything.
-
-    Args:
-        real: The environment whose specs it shows; it may be closed afterwards.
-        num_envs: Env slots to show.
-        shown: Terms that clients send, by group; None for all.
-    """
+    """The specs and the task description of an environment that clients simulate. It can neither reset nor step."""
 
     def __init__(self, real: Environment, *, num_envs: int, shown: Mapping[str, Collection[str]] | None = None) -> None:
+        # The real environment may be closed afterwards. `shown`: terms that clients send, by group; None for all.
         self.num_envs = num_envs
         self.device = torch.device("cpu")
         self.observation_spec = real.observation_spec if shown is None else _part_of(real.observation_spec, shown)
@@ -152,31 +134,23 @@ class ServedEnvironment(Environment):
         self.control_dt = real.control_dt
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Return nothing: whoever simulates knows what an episode starts from."""
+        """Return no conditions: the client that simulates the episode draws them."""
         del generator
         return {}
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Refuse, because nothing is simulated here.
-
-        Raises:
-            PolicyError: Always.
-        """
+        """Raise `PolicyError`: the environment is simulated elsewhere."""
         del env_ids, conditions
         raise PolicyError("a served policy cannot reset the environment, which is simulated elsewhere")
 
     def step(self, action: torch.Tensor) -> Step:
-        """Refuse, because nothing is simulated here.
-
-        Raises:
-            PolicyError: Always.
-        """
+        """Raise `PolicyError`: the environment is simulated elsewhere."""
         del action
         raise PolicyError("a served policy cannot step the environment, which is simulated elsewhere")
 
 
 def _part_of(spec: Mapping[str, Any], shown: Mapping[str, Collection[str]]) -> dict[str, Any]:
-    # In the environment's own order, which a network may rely on.
+    # Keep the environment's order of terms: a network may rely on it.
     part = {
         group: {name: term for name, term in terms.items() if name in shown.get(group, ())}
         for group, terms in spec.items()
@@ -184,44 +158,34 @@ def _part_of(spec: Mapping[str, Any], shown: Mapping[str, Collection[str]]) -> d
     return {group: terms for group, terms in part.items() if terms}
 
 
-# Choose on how many env slots a served policy is asked, so that other clients change none of a client's answers.
+# Choose the number of env slots in each call of the policy, so that no client's answers depend on other clients.
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BuiltTogether:
-    """One policy for the env slots of all clients.
-
-    Attributes:
-        policy: The policy.
-        environment: What it sees, which may have more env slots than there are clients.
-        slots_per_call: Env slots of each call, None where others follow from who asks, or make no difference.
-        others_matter: Whether an env slot's answer depends on its place and on other clients, None if nobody knows.
-    """
+    """One policy for the env slots of all clients."""
 
     policy: PolicyBase
-    environment: ServedEnvironment
+    environment: ServedEnvironment  # may have more env slots than there are clients
+    # Env slots of each call; None if the number varies with the clients that ask, or makes no difference.
     slots_per_call: int | None = None
+    # Whether an env slot's answer depends on its place and on other clients; None if unknown.
     others_matter: bool | None = None
 
 
 @torch.no_grad()
 def settled(first: BuiltTogether, build: Callable[[int], BuiltTogether]) -> BuiltTogether:
-    """Return a policy that is asked on the first size of a call on which others do not matter, if there is one.
-
-    A policy that divides its calls gets calls of that size. Any other is asked on all env slots in each call, of which
-    it remembers something, and so it gets as many.
-
-    Args:
-        first: The policy as its options say it; what is returned may be it.
-        build: Builds another one that sees an environment of so many env slots.
-    """
+    """Choose the smallest call size at which an env slot's answer is independent of the others. May return `first`."""
+    # `build` builds the policy again for an environment of the given number of env slots.
     traits = first.policy.traits
     if traits.batch_invariant:
         return BuiltTogether(policy=first.policy, environment=first.environment, others_matter=False)
     if first.policy.is_remote or not traits.reproducible:
         return first
+    # A policy that divides its calls is only given the size. Any other remembers something of each env slot of a call:
+    # it is always called with all of them, so it is built with more.
     if isinstance(first.policy, DividesCalls):
         return _with_divided_calls(first, first.policy)
     return _with_more_slots(first, build)
@@ -284,67 +248,37 @@ ChooseTerms: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Collection[s
 
 @dataclass(frozen=True, kw_only=True)
 class BegunEpisode:
-    """An episode that a client begins.
-
-    Attributes:
-        episode: Which episode.
-        instruction: What the client says that is to be done, None if it says nothing.
-    """
+    """An episode that a client begins."""
 
     episode: Episode
-    instruction: str | None
+    instruction: str | None  # as the client states it; None if it states none
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotAnswer:
-    """What a policy answers in one env slot.
+    """The policy's answer for one env slot."""
 
-    Attributes:
-        action: Shape: (action_dim,), float32.
-        planned: The action, and those that follow it whatever the env slot shows. Shape: (n, action_dim), float32.
-        looks_next: Whether it will look at the pictures of the env slot's next observation.
-    """
-
-    action: np.ndarray
+    action: np.ndarray  # shape: (action_dim,), float32
+    # The action and those that follow whatever the env slot observes. Shape: (n, action_dim), float32.
     planned: np.ndarray
-    looks_next: bool
+    looks_next: bool  # whether the policy reads the pictures of the next observation
 
 
 class HostedPolicy:
-    """A job's policy for a fixed number of env slots. It belongs to one thread.
-
-    A policy that can act in some env slots while others wait is one object; see `served_batch` for how many env slots
-    each of its calls has. Any other would move every env slot on whenever one asks. So each env slot has an object of
-    its own, which shares the network where the policy offers that.
-
-    Args:
-        job: The job.
-        num_slots: Number of env slots.
-        shown: Chooses the terms that clients send from the environment's observation spec.
-
-    Attributes:
-        job: The job.
-        num_slots: Number of env slots.
-        environment: What the policy sees: of all env slots, or of one if each has an object of its own.
-        policy: The policy, or that of the first env slot.
-        chunk_length: Actions that follow from an episode's first observation.
-        acts_together: Whether there is one policy for all env slots.
-        slots_per_call: Env slots of each call; None where others follow from who asks, or make no difference.
-        looks_first: Whether it looks at the pictures of an episode's first observation.
-        reads_instruction: Whether it reads an episode's instruction.
-        stated_instruction: The instruction that the job states, for clients that send none; None if it states none.
-
-    Raises:
-        ConfigError: If ``shown`` refuses the environment, or the policy cannot act in it.
-    """
+    """A job's policy for `num_slots` env slots of clients, used by one thread. `ConfigError` if it cannot be served."""
 
     def __init__(self, job: Job, num_slots: int, shown: ChooseTerms = lambda _: None) -> None:
+        # A policy that can act in some env slots while others wait is one object (`acts_together`); `settled` chooses
+        # its call size. Any other would advance every env slot whenever one asks. So each env slot has an object of its
+        # own, which shares the network if the policy offers that.
         self.job, self.num_slots = job, num_slots
         self.stated_instruction = job.config.language_instruction or None
         self._policies: dict[int, PolicyBase] = {}
         real = job.with_num_envs(1, policy_num_envs=1).build_environment(device=torch.device("cpu"), num_threads=1)
         try:
+            # `shown` chooses the terms that clients send; it may refuse the environment.
             terms = shown(real.observation_spec)
+            # Env slots of each call; None if the number varies with the clients that ask, or makes no difference.
             self.slots_per_call: int | None = 1
             together = self._built_together(real, terms, num_slots)
             self.policy, self.environment = together.policy, together.environment
@@ -367,7 +301,7 @@ class HostedPolicy:
 
     @property
     def observation_spec(self) -> Mapping[str, Any]:
-        """What each env slot shows: group, then term, then `ArraySpec`."""
+        """The spec of one env slot: group, then term, then `ArraySpec`."""
         return self.environment.observation_spec
 
     def start(self, env_id: int, begun: BegunEpisode) -> None:
@@ -385,11 +319,7 @@ class HostedPolicy:
 
     @torch.no_grad()
     def act(self, observations: Mapping[int, SlotObservation]) -> dict[int, SlotAnswer | Exception]:
-        """Return the answer in some env slots, or what went wrong there, by env slot.
-
-        Args:
-            observations: By env slot; each has an episode under way.
-        """
+        """Map each env slot to its answer, or to the error of its query. Each must have an episode under way."""
         if self.acts_together:
             return self._asked(self.policy, observations)
         answers: dict[int, SlotAnswer | Exception] = {}
@@ -403,7 +333,7 @@ class HostedPolicy:
             policy.close()
 
     def _try_out(self) -> None:
-        """Ask once about zeros, so that a policy that cannot be served says so before anybody connects."""
+        """Ask once with zeros, so that a policy that cannot be served fails before a client connects."""
         zeros = with_leaves(self.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
         answer: SlotAnswer | Exception
         try:
@@ -416,6 +346,7 @@ class HostedPolicy:
         if isinstance(answer, Exception):
             name = self.job.config.policy_type
             raise ConfigError(f"the policy '{name}' cannot be served: {first_line(answer)}") from answer
+        # Actions that follow from an episode's first observation.
         self.chunk_length = len(answer.planned)
         self.reads_instruction = self._started.instruction_was_read
 
@@ -466,7 +397,7 @@ class HostedPolicy:
 
 
 def _planned(policy: PolicyBase, env_id: int, action: np.ndarray) -> np.ndarray:
-    """Return an action and those that follow it for certain. Shape: (n, action_dim)."""
+    """Return the action and the planned actions that follow it. Shape: (n, action_dim)."""
     plans = plans_of(policy)
     if plans is None:
         return action[None]
@@ -479,71 +410,43 @@ def _answer(planned: np.ndarray, *, looks_next: bool) -> SlotAnswer | PolicyErro
     return SlotAnswer(action=planned[0], planned=planned, looks_next=looks_next)
 
 
-# Answer the queries of all sessions: those that wait together go to the policy in one call, on one thread.
+# Answer the queries of all sessions on one thread: the queries that wait share one call of the policy.
 
 
 class HostFullError(ArenaError):
-    """Every env slot of a served policy has a session. Whoever runs the server can give it more."""
+    """Every env slot of a served policy has a session. The server can be started with more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostStatistics:
-    """What a host has done so far.
+    """The counters of a host since it was opened."""
 
-    Attributes:
-        sessions: Sessions at this moment.
-        queries: Queries that were answered.
-        calls: Calls of the policy that answered them.
-        waited_s: How long the queries have waited for their call, added up [s].
-        busy_s: How long the calls took, added up [s].
-        open_s: How long the host is open [s].
-    """
-
-    sessions: int
-    queries: int
-    calls: int
-    waited_s: float
-    busy_s: float
+    sessions: int  # open now
+    queries: int  # answered
+    calls: int  # of the policy, to answer them
+    waited_s: float  # sum of the queries' waits for their call [s]
+    busy_s: float  # sum of the calls' durations [s]
     open_s: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Waiting:
-    """A query that waits for its call.
-
-    Attributes:
-        env_id: The env slot.
-        begun: The episode that begins with it, None if it goes on.
-        observation: What the env slot shows.
-        arrived_s: When it came, on the clock of `time.perf_counter` [s].
-        answer: Gets what the policy answers.
-    """
+    """A query that waits for its call."""
 
     env_id: int
-    begun: BegunEpisode | None
+    begun: BegunEpisode | None  # the episode that begins with the query, None if one goes on
     observation: SlotObservation
-    arrived_s: float
+    arrived_s: float  # clock: `time.perf_counter` [s]
     answer: "Future[SlotAnswer]" = field(default_factory=Future)
 
 
 class PolicyHost:
-    """Asks a policy for sessions, each of which has an env slot of its own.
-
-    One thread asks the policy. It waits a moment for the sessions whose episode is under way, so that their queries
-    share a call. Where each env slot has a policy of its own, a call is one query, and nothing waits for others. A
-    session has one query at a time, so no more than one query of each env slot ever waits.
-
-    Args:
-        policy: The policy; the host closes it.
-        max_batch: Most queries of one call.
-        max_wait_s: How long the first query of a call waits for others [s].
-
-    Attributes:
-        policy: The policy.
-        failure: Why nothing is answered any more, None where nothing went wrong.
-    """
+    """The thread that asks a policy for all sessions, each with its own env slot. It closes the policy."""
 
     def __init__(self, policy: HostedPolicy, *, max_batch: int = 64, max_wait_s: float = 0.005) -> None:
+        # A call waits `max_wait_s` for the sessions whose episode is under way, so that their queries share it. If each
+        # env slot has a policy of its own, a call is one query and waits for no other. A session has one query at a
+        # time.
         self.policy = policy
         self._max_batch, self._max_wait_s = max_batch if policy.acts_together else 1, max_wait_s
         self._changed = threading.Condition()
@@ -553,7 +456,7 @@ class PolicyHost:
         self._waiting: deque[_Waiting] = deque()
         self._ended: deque[tuple[int, bool]] = deque()
         self._is_closed = False
-        self.failure: str | None = None
+        self.failure: str | None = None  # the error that ended the thread
         self._queries, self._calls, self._waited_s, self._busy_s = 0, 0, 0.0, 0.0
         self._since_s = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="policy host", daemon=True)
@@ -561,31 +464,23 @@ class PolicyHost:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is answered any more."""
+        """Whether the host answers no more queries."""
         return self._is_closed
 
     def check_room(self) -> None:
-        """Refuse another session where every env slot has one.
-
-        Raises:
-            HostFullError: If that is so.
-        """
+        """Raise `HostFullError` if no env slot is free or the host is closed."""
         if self._is_closed or not self._free:
             num_slots = self.policy.num_slots
             raise HostFullError(f"all {num_slots} env slots of the served policy are taken; try again later")
 
     def open(self) -> "HostSession":
-        """Return a session with a free env slot.
-
-        Raises:
-            HostFullError: If there is none.
-        """
+        """Return a session in a free env slot; `HostFullError` if there is none."""
         with self._changed:
             self.check_room()
             return HostSession(self, self._free.pop(0))
 
     def statistics(self) -> HostStatistics:
-        """Return what was done so far."""
+        """Return the counters since the host was opened."""
         with self._changed:
             return HostStatistics(
                 sessions=self.policy.num_slots - len(self._free),
@@ -597,14 +492,14 @@ class PolicyHost:
             )
 
     def close(self) -> None:
-        """Answer what waits with an error, and close the policy. May be called more than once."""
+        """Fail the queries that wait, and close the policy. May be called more than once."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join()
 
     def submit(self, env_id: int, begun: BegunEpisode | None, observation: SlotObservation) -> "Future[SlotAnswer]":
-        """Let a query of an env slot wait for its call; only its session may ask, and only when it was answered."""
+        """Queue a query. Only the session of the env slot may call it, and only after its last answer."""
         waiting = _Waiting(env_id=env_id, begun=begun, observation=observation, arrived_s=time.perf_counter())
         with self._changed:
             if self._is_closed:
@@ -614,12 +509,12 @@ class PolicyHost:
         return waiting.answer
 
     def begin(self, env_id: int) -> None:
-        """Wait for the queries of an env slot from now on, whose session begins an episode."""
+        """Count the env slot among those whose queries a call waits for: its session begins an episode."""
         with self._changed:
             self._playing.add(env_id)
 
     def end(self, env_id: int, *, is_freed: bool) -> None:
-        """End the episode of an env slot, before anything else happens there; with ``is_freed`` also its session."""
+        """End the env slot's episode before its next query; with `is_freed` end its session too."""
         with self._changed:
             self._playing.discard(env_id)
             self._ended.append((env_id, is_freed))
@@ -630,6 +525,7 @@ class PolicyHost:
         try:
             while self._wait():
                 ended, batch = self._taken()
+                # Endings come first: a query in the same batch may begin the next episode of its env slot.
                 for env_id in self._begun.intersection(env_id for env_id, _ in ended):
                     self._begun.discard(env_id)
                     self.policy.end(env_id)
@@ -642,13 +538,14 @@ class PolicyHost:
         finally:
             with self._changed:
                 self._is_closed = True
+                # No session may wait for ever, so all queries without an answer fail.
                 left = [waiting for waiting in (*batch, *self._waiting) if not waiting.answer.done()]
             for waiting in left:
                 waiting.answer.set_exception(PolicyError("the policy is no longer served"))
             self.policy.close()
 
     def _wait(self) -> bool:
-        """Wait for something to do and for others to join it; return False where the host is closed."""
+        """Wait for a query or an ending, then for other queries to join the call; False if the host is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._waiting or self._ended)
             if self._waiting and not self._is_closed:
@@ -713,12 +610,7 @@ class HostSession:
         return self._is_playing
 
     def start_episode(self, episode: Episode, instruction: str | None = None) -> None:
-        """Begin an episode with the next query; one that is under way ends.
-
-        Args:
-            episode: Which episode, and so which random streams.
-            instruction: What is to be done, None for what the job or the environment says.
-        """
+        """Begin an episode with the next query, and end the current one. `instruction` None: the job's or task's."""
         self.end_episode()
         self._begun = BegunEpisode(episode=episode, instruction=instruction)
         self._is_playing = True
@@ -726,17 +618,10 @@ class HostSession:
         self.looks_next = self._host.policy.looks_first
 
     def ask(self, observation: Mapping[str, Any]) -> "Future[SlotAnswer]":
-        """Ask for the next action, and return what will hold the answer; `answered` waits for it.
-
-        Args:
-            observation: Group, then term, then array; see `checked_observation`.
-
-        Raises:
-            ObservationRefusedError: If the observation is wrong; the episode can go on with another.
-            PolicyError: If no episode is under way, or the policy is no longer served.
-        """
+        """Submit an observation, see `checked_observation`, and return the future of its answer for `answered`."""
         if not self._is_playing:
             raise PolicyError("no episode is under way in this session; begin one first")
+        # `ObservationRefusedError` leaves the episode under way: the client may send another observation.
         spec = self._host.policy.observation_spec
         checked = checked_observation(observation, spec)
         if self.looks_next and spec.get(CAMERAS) and CAMERAS not in checked:
@@ -746,11 +631,7 @@ class HostSession:
         return answer
 
     def answered(self, answer: "Future[SlotAnswer]") -> SlotAnswer:
-        """Wait for an answer and return it.
-
-        Raises:
-            PolicyError: If the policy failed. Then the episode is over.
-        """
+        """Wait for an answer and return it. An error of the policy ends the episode."""
         try:
             found = answer.result()
         except Exception:
