@@ -27,35 +27,26 @@ _LONGEST_WAIT_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """A step that was made on another thread.
-
-    Attributes:
-        step: What came of it.
-        taken_s: How long it took [s].
-        rendered_s: How much of that went into pictures [s].
-        done: When a GPU has done it.
-    """
+    """A step that was made on another thread."""
 
     step: Step
-    taken_s: float
-    rendered_s: float
-    done: torch.cuda.Event | None
+    taken_s: float  # duration [s]
+    rendered_s: float  # part of it for pictures [s]
+    done: torch.cuda.Event | None  # when the GPU has finished it
 
 
 class Stepping(ABC):
-    """Steps of an environment that nobody else uses between `begin` and `finish`.
+    """Steps of an environment that is used by no other code between `begin` and `finish`."""
 
-    Only the time that `finish` waits is counted: what happens while the policy acts costs the job nothing.
-    """
-
+    # Only the wait in `finish` is counted: time that overlaps with the policy costs the job nothing.
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether `finish` would return the step that was begun without waiting for it."""
+        """Whether `finish` would return the step without waiting."""
 
     @abstractmethod
     def begin(self, action: torch.Tensor) -> None:
-        """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
+        """Begin a step. Shape of `action`: (num_envs, action_dim)."""
 
     @abstractmethod
     def finish(self) -> Step:
@@ -67,36 +58,26 @@ class Stepping(ABC):
 
 
 def stepping_of(environment: Environment, stopwatch: Stopwatch) -> Stepping:
-    """Return what makes steps of an environment while something else is done.
-
-    Args:
-        environment: What is stepped.
-        stopwatch: Counts how long is waited.
-    """
+    """Return the `Stepping` of an environment; the stopwatch counts its waits."""
     if begins_steps(environment):
         return SteppingElsewhere(environment, stopwatch)
     return BackgroundStepping(environment, stopwatch)
 
 
 def wait_for_one(steppings: Sequence[Stepping]) -> None:
-    """Wait until one of some steps is done that were begun in environments of the same kind."""
+    """Wait until one of the steps is done; all environments must be of the same kind."""
     threads = [each.under_way for each in steppings if isinstance(each, BackgroundStepping)]
     if threads:
         wait_for_futures(threads, return_when=FIRST_COMPLETED)
         return
     elsewhere = [each for each in steppings if isinstance(each, SteppingElsewhere)]
     while not any(each.is_done for each in elsewhere):
-        # A worker that never answers is done, too, when it is late.
+        # A worker that never answers counts as done once it is late.
         wait_for_pipes([pipe for each in elsewhere for pipe in each.unanswered], _LONGEST_WAIT_S)
 
 
 class SteppingElsewhere(Stepping):
-    """Has steps made by an environment's own processes, without a thread.
-
-    Args:
-        environment: What is stepped.
-        stopwatch: Counts how long is waited.
-    """
+    """Has the environment's own processes make the steps, without a thread."""
 
     def __init__(self, environment: BeginsSteps, stopwatch: Stopwatch) -> None:
         self._environment, self._stopwatch = environment, stopwatch
@@ -104,7 +85,7 @@ class SteppingElsewhere(Stepping):
 
     @property
     def unanswered(self) -> Sequence[int]:
-        """What can be read when the step is done; see `BeginsSteps`."""
+        """File descriptors that become readable when the step is done; see `BeginsSteps`."""
         return self._environment.unanswered
 
     @property
@@ -127,18 +108,13 @@ class SteppingElsewhere(Stepping):
     def close(self) -> None:
         """Wait for a step under way: its answer must not be taken for that of another request."""
         if self._is_under_way:
-            # Whoever closes now has a reason of its own, which counts more than what becomes of this step.
+            # The caller may close because of an error, which counts more than an error of this step.
             with suppress(Exception):
                 self.finish()
 
 
 class BackgroundStepping(Stepping):
-    """Makes steps on a thread of its own, and on a GPU in a stream of its own, so that neither waits for the policy.
-
-    Args:
-        environment: What is stepped.
-        stopwatch: Counts how long is waited.
-    """
+    """Makes steps on its own thread, and in its own stream of a GPU, so that neither waits for the policy."""
 
     def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
         self._environment, self._attempt = environment, attempt_of(environment)
@@ -146,24 +122,20 @@ class BackgroundStepping(Stepping):
         self._under_way: Future[_Made] | None = None
         is_gpu = environment.device.type == "cuda"
         self._stream = torch.cuda.Stream(environment.device) if is_gpu else None
-        # Each thread has a current GPU of its own, at first the first one, which may be another rank's.
+        # Each thread has its own current GPU, by default the first one, which may be another rank's.
         begin = partial(torch.cuda.set_device, environment.device) if is_gpu else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation", initializer=begin)
 
     @property
     def under_way(self) -> Future[_Made]:
-        """The step that was begun.
-
-        Raises:
-            RuntimeError: If none was.
-        """
+        """The step that was begun; `RuntimeError` if none was."""
         if self._under_way is None:
             raise RuntimeError("no step was begun")
         return self._under_way
 
     @property
     def is_done(self) -> bool:
-        """Whether the thread has made it; see `Stepping`."""
+        """Whether the thread has made the step; see `Stepping`."""
         return self.under_way.done()
 
     def begin(self, action: torch.Tensor) -> None:
@@ -177,6 +149,7 @@ class BackgroundStepping(Stepping):
         began_s = self._stopwatch.elapsed_s()
         made = under_way.result()
         waited_s = self._stopwatch.elapsed_s() - began_s
+        # Of the wait, rendering gets the same share as of the step.
         render_share = made.rendered_s / made.taken_s if made.taken_s > 0 else 0.0
         self._stopwatch.add(Phase.RENDER, waited_s * render_share)
         self._stopwatch.add(Phase.SIMULATE, waited_s * (1.0 - render_share))
@@ -188,12 +161,12 @@ class BackgroundStepping(Stepping):
         """Wait for a step under way, and end the thread."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            # Whoever closes now has a reason of its own, which counts more than what becomes of this step.
+            # The caller may close because of an error, which counts more than an error of this step.
             with suppress(BaseException):
                 under_way.result()
         self._thread.shutdown()
 
-    # Whether gradients are recorded is settled for each thread anew.
+    # torch's gradient mode is per thread.
     @torch.no_grad()
     def _make(self, action: torch.Tensor, ready: torch.cuda.Event | None) -> _Made:
         if self._stream is None or ready is None:
@@ -214,7 +187,7 @@ class BackgroundStepping(Stepping):
 
 
 def _noted(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """Return an event that happens when a stream has done all that it was told so far."""
+    """Return an event that happens once the stream has finished everything queued so far."""
     event = torch.cuda.Event()
     stream.record_event(event)
     return event
@@ -225,19 +198,14 @@ def _noted(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvGroup:
-    """Env slots that are simulated together, and whose actions are asked for together.
-
-    Attributes:
-        environment: Its env slots run episodes.
-        policy: Gives their actions, and remembers their episodes and no others.
-    """
+    """Env slots that are simulated together and share the calls of a policy."""
 
     environment: Environment
-    policy: PolicyBase
+    policy: PolicyBase  # remembers the episodes of this group only
 
 
 def group_sizes(num_envs: int, num_groups: int) -> list[int]:
-    """Return how many of some env slots each group has: as equal as can be, the first groups one more."""
+    """Divide env slots into groups of equal size; the first groups have one more if needed."""
     size, left = divmod(num_envs, num_groups)
     return [size + (group < left) for group in range(num_groups)]
 
@@ -253,12 +221,9 @@ def pipelined_rollout(
     stop_requested: Callable[[], bool] = lambda: False,
     stopwatch: Stopwatch | None = None,
 ) -> RolloutResult:
-    """Run episodes in groups of env slots; see `rollout` for the arguments and what is raised.
-
-    The groups take turns in an order that changes nothing; see `_take_turns`. Every group may make
-    ``max_steps``; ``max_envs`` are shared among them. Policies and observers are called in the caller's thread only,
-    steps are made in others or in workers.
-    """
+    """Run episodes in groups of env slots; see `rollout` for the arguments and errors."""
+    # Every group may make `max_steps`; `max_envs` is shared among them. Policies and observers are called in the
+    # caller's thread only; steps are made in other threads or in workers.
     pending, watch = iter(episodes), stopwatch or Stopwatch()
     taking_turns: list[_GroupTurns] = []
     try:
@@ -292,18 +257,16 @@ def _num_used(groups: Sequence[EnvGroup], limits: RolloutLimits) -> list[int]:
 
 
 def _stands_alone(policy: PolicyBase) -> bool:
-    """Return whether what a policy answers depends on nothing but the episode in the env slot."""
+    """Whether the policy's answers depend only on the episode in the env slot."""
     return policy.traits.reproducible and policy.traits.batch_invariant
 
 
 def _take_turns(
     groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
 ) -> bool:
-    """Let groups take turns until nothing is left to do; return whether a stop request ended it before.
-
-    What comes out must not depend on which group is quicker. So they take turns in a fixed order, unless each policy
-    answers by the episode alone and no number of steps ends the rollout: then the group that is ready goes first.
-    """
+    """Let groups take turns until nothing is left to do. True if a stop request ended it early."""
+    # Results must not depend on the speed of a group, so the order of turns is fixed. Only if each policy answers by
+    # the episode alone, and no number of steps ends the rollout, the group that is ready goes first.
     interrupted = False
     while not interrupted and any(group.is_stepping or group.loop.may_step for group in groups):
         for group in groups if in_order else _ready(groups, stopwatch):
@@ -328,7 +291,7 @@ def _ready(groups: Sequence["_GroupTurns"], stopwatch: Stopwatch) -> Sequence["_
 
 
 class _GroupTurns:
-    """One group's turns: what the policy answers in one turn is simulated until the next."""
+    """The turns of one group: the action of one turn is simulated until the next."""
 
     def __init__(self, loop: EpisodeLoop, stepping: Stepping) -> None:
         self.loop = loop
@@ -341,13 +304,13 @@ class _GroupTurns:
         return self._answer is not None
 
     def begin_step(self) -> None:
-        """Ask the policy, and begin the step that it answers."""
+        """Ask the policy, and begin the step of its answer."""
         answer = self.loop.act()
         self.stepping.begin(answer.action)
         self._answer = answer
 
     def finish_step(self) -> Sequence[int]:
-        """Finish the step that was begun, if any; return the env slots whose episodes ended with it."""
+        """Finish the step under way, if any; return the env slots whose episodes ended with it."""
         answer, self._answer = self._answer, None
         if answer is None:
             return ()

@@ -34,39 +34,24 @@ from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, PlanEntry, Ru
 
 
 def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[Question, ...]) -> Mapping[int, tuple[int, ...]]:
-    """Return the indices of the jobs with which each compared job takes turns, itself included, by its index.
-
-    Args:
-        jobs: Every job of the run.
-        questions: What is asked of them.
-    """
+    """Map the index of each compared job to the indices of all jobs in its turns, itself included."""
     indices = {job.config.name: job.config.index for job in jobs}
     groups = (tuple(sorted(indices[name] for name in group)) for group in compared_groups(questions))
     return {index: group for group in groups for index in group}
 
 
 def home_index(index: int, turns: Mapping[int, tuple[int, ...]]) -> int:
-    """Return the index by which a job's rank goes: that of the first job with which it takes turns."""
+    """Return the job index that determines a job's rank: that of the first job in its turns."""
     return min(turns.get(index, (index,)))
 
 
 def round_size(jobs: Iterable[Job], *, num_ranks: int) -> int:
-    """Return how many episodes of each job a round has: one for every env slot of the ranks that share it.
-
-    Args:
-        jobs: The jobs that take turns.
-        num_ranks: How many ranks share them.
-    """
+    """Return the episodes of each job in a round: one for every env slot of the ranks that share it."""
     return max(job.config.num_envs for job in jobs) * num_ranks
 
 
 def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
-    """Return the episodes of a job by their round, in order; rounds without an episode are left out.
-
-    Args:
-        remaining: Episodes to run.
-        size: Episodes of a round. Round r has those with an index from r * size up to (r + 1) * size.
-    """
+    """Map each round to its episodes, in order; round r has the indices from r * size up to (r + 1) * size."""
     rounds: dict[int, EpisodeRanges] = {}
     for begin, end in remaining:
         for number in range(begin // size, (end - 1) // size + 1):
@@ -75,7 +60,7 @@ def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
     return rounds
 
 
-# Watch which jobs of a run need no further episode while an attempt is at work on it.
+# Watch which jobs of a run need no further episode during an attempt.
 
 
 def answer_watch(
@@ -86,17 +71,10 @@ def answer_watch(
     attempt: int,
     max_equal_errors: int,
 ) -> AnswerWatch:
-    """Return what knows which jobs need no further episode.
+    """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
 
-    Args:
-        output_directory: The run's directory.
-        questions: What is asked of its jobs.
-        finished: The episodes of each job that do not run again in an attempt, by its name; a job that is not here is
-            complete. An error of an earlier attempt that runs again does not count as finished.
-        attempt: Number of the attempt.
-        max_equal_errors: See `AnswerWatch`.
-    """
-
+    # `finished`: by job, the episodes that do not run again in this attempt; a job that is missing is complete. An
+    # error of an earlier attempt that runs again does not count as finished.
     def runs_again(line: CommitLine) -> bool:
         kept = finished.get(line.job_name)
         is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
@@ -146,15 +124,7 @@ def plan_run(
     run_id: str,
     contents: Mapping[str, Contents] | None = None,
 ) -> RunPlan:
-    """Return what ``run.json`` says before anything runs.
-
-    Args:
-        request: What the run is to do.
-        context: Who this process is.
-        devices: Device of each rank.
-        run_id: Names this start of the program.
-        contents: What each job that is to run evaluates, by its name.
-    """
+    """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
     return RunPlan(
         run_id=run_id,
         created_at=now(),
@@ -183,17 +153,8 @@ def plan_attempt(
     run: str,
     jobs: Sequence[AttemptEntry],
 ) -> Attempt:
-    """Return what ``attempts/attempt_<n>.json`` says before anything runs.
-
-    Args:
-        request: What the run is to do.
-        context: Who this process is.
-        devices: Device of each rank.
-        number: 1 for the first start on this run.
-        run_id: Names this start of the program.
-        run: Names the run.
-        jobs: What is left to do.
-    """
+    """Return the content of `attempts/attempt_<n>.json` before anything runs."""
+    # `run_id` names this start of the program, `run` the whole run. `number` is 1 for the first start.
     return Attempt(
         number=number,
         run_id=run_id,
@@ -213,7 +174,7 @@ def plan_attempt(
 
 
 def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlanEntry, ...]:
-    """Return the jobs as the plan holds them, each with its rank where that is settled before the start."""
+    """Return the jobs of the plan, each with its rank if that is assigned before the start."""
     is_settled = request.options.mode is Assignment.ROUND_ROBIN
     turns = jobs_taking_turns(request.jobs, request.questions)
     ranks = [home_index(job.config.index, turns) % world_size if is_settled else None for job in request.jobs]
@@ -225,16 +186,9 @@ def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Co
 def plan_differences(
     before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool] = lambda _: True
 ) -> list[Problem]:
-    """Return what speaks against going on with a run as it is asked for now, one problem per key.
-
-    A job may grow, and may have another number of env slots; whether its results allow that is known once it is built.
-    One that has recorded nothing may also have another policy.
-
-    Args:
-        before: The plan that the run has.
-        now: What is asked for now; what is left out of both is equal.
-        has_recorded: Whether a job has recorded anything, by its name.
-    """
+    """Return a problem for each key that forbids to resume a run with the options of now."""
+    # A job may grow, and may have another num_envs; whether its results allow that is known once it is built. A job
+    # that has recorded nothing may also have another policy. Values missing in both plans are equal.
     problems = [
         Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
         for name, value in now.settings.items()
@@ -253,15 +207,8 @@ def plan_differences(
 
 
 def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]) -> RunPlan:
-    """Return the plan of a run that goes on as it is asked for now; the same plan where that changes nothing.
-
-    Its hash stays that of the jobs that it began with, by which recordings are known to be its own.
-
-    Args:
-        before: The plan that the run has, from which nothing differs that `plan_differences` names.
-        now: What is asked for now.
-        has_recorded: Whether a job has recorded anything, by its name.
-    """
+    """Return the plan of a resumed run; the same object if nothing changes."""
+    # `plan_differences` must have found none. The hash stays that of the first plan, which marks the run's recordings.
     wanted = {job.name: job for job in now.jobs}
     jobs = tuple(_revised(job, wanted[job.name], has_recorded) for job in before.jobs)
     if jobs == before.jobs:
@@ -281,7 +228,7 @@ def _revised(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[str], bo
     if _NUM_EPISODES in changed:
         config = dataclasses.replace(config, num_episodes=now.config.num_episodes)
     if changed & {*_OF_POLICY, _NUM_ENVS} and not has_recorded(now.name):
-        # Nothing has come of them yet.
+        # No result depends on them yet.
         of_policy = {name: getattr(now.config, name) for name in (*_POLICY_KEYS, _NUM_ENVS)}
         config, policy_config = dataclasses.replace(config, **of_policy), now.policy_config
     if (config, policy_config) == (before.config, before.policy_config):
@@ -305,14 +252,14 @@ def _job_differences(before: PlanEntry, now: PlanEntry, has_recorded: Callable[[
 
 
 def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
-    """Return what differs between two entries of a job, before and now, by key; what decides no result is left out."""
+    """Map each key that differs between two entries of a job to both values; keys without effect are left out."""
     old, new = ({**dataclasses.asdict(job.config), "policy options": job.policy_config} for job in (before, now))
-    # The server decides no result; its device does, as that of any network.
+    # The server has no effect on results, but its device has, as that of any network.
     old["policy_server.device"], new["policy_server.device"] = (
         each.config.policy_server and each.config.policy_server.device for each in (before, now)
     )
     if now.latency is not None:
-        # What was measured when the run began stands, whatever would be measured now.
+        # The latency measured when the run began stays, whatever would be measured now.
         old["latency in steps"], new["latency in steps"] = before.latency, now.latency
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
     for each in (old, new):
@@ -326,7 +273,7 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it comes back from a file, so that a tuple equals a list."""
+    """Return a value as it is read back from a file, so that a tuple equals a list."""
     return json.loads(json_line(value))
 
 
@@ -359,19 +306,14 @@ def _conditions_checksum(job: Job) -> int | None:
 
 
 def show_variations(jobs: Sequence[Job]) -> int:
-    """Show what may vary in each job, on rank 0 alone, and return the exit code."""
+    """Show the variations of each job, on rank 0 only, and return the exit code."""
     if speaks_for_all():
         show_results(lambda console: print_variations(jobs, console))
     return 0
 
 
 def print_variations(jobs: Sequence[Job], console: Console) -> None:
-    """Show the catalogue of every job; what a job has turned on is marked, with the job's own range.
-
-    Args:
-        jobs: The jobs.
-        console: Where to show it.
-    """
+    """Print the variations of every job; those that the job turns on are marked, with the job's range."""
     for job in jobs:
         listed = listed_variations(job)
         console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
@@ -382,7 +324,7 @@ def print_variations(jobs: Sequence[Job], console: Console) -> None:
 
 
 def listed_variations(job: Job) -> tuple[Variation, ...]:
-    """Return everything that may vary in a job's environment, with the job's own ranges where it gives some."""
+    """Return all variations of a job's environment, with the job's own ranges."""
     if not isinstance(job.builder, VariableEnvironmentBuilder):
         return ()
     own = {variation.key: variation for variation in job.variations}
@@ -390,7 +332,7 @@ def listed_variations(job: Job) -> tuple[Variation, ...]:
 
 
 def described(sampler: Sampler) -> str:
-    """Return a sampler in a few words: ``0.05 to 0.2``, ``one of 1, 2``."""
+    """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
     low, high = _shown_values(sampler.low), _shown_values(sampler.high)
     if sampler.type is SamplerType.UNIFORM:
         return low if low == high else f"{low} to {high}"

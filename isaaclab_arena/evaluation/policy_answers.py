@@ -21,7 +21,7 @@ from isaaclab_arena.nested import with_leaves
 
 
 class Phase(StrEnum):
-    """What a job's wall time is spent on; the rest of it is idle."""
+    """A phase of a job's wall time; the rest of the time is idle."""
 
     BUILD = "build"
     SIMULATE = "simulate"
@@ -31,47 +31,40 @@ class Phase(StrEnum):
 
 
 class Stopwatch:
-    """Adds up the seconds of each phase.
-
-    Attributes:
-        pictures_looked_at: Pictures at which a policy or an observer said that it would look.
-    """
+    """Adds up the seconds of each phase."""
 
     def __init__(self) -> None:
+        # Pictures that a policy or an observer announced to read.
         self.pictures_looked_at = 0
         self._seconds = dict.fromkeys(Phase, 0.0)
         self._started = time.perf_counter()
         self._rests_since: float | None = None
 
     def measure(self, phase: Phase, environment: Environment | None = None) -> "_Block":
-        """Count the time inside the ``with`` block towards a phase. Blocks must not be nested.
-
-        Args:
-            phase: The phase.
-            environment: What it renders within the block counts as `Phase.RENDER` instead.
-        """
+        """Count the time inside the `with` block towards a phase. Blocks must not be nested."""
+        # The rendering of `environment` within the block counts as `Phase.RENDER` instead.
         return _Block(self, phase, environment)
 
     def add(self, phase: Phase, seconds: float) -> None:
-        """Count seconds towards a phase that were measured elsewhere."""
+        """Add seconds to a phase that were measured elsewhere."""
         self._seconds[phase] += seconds
 
     def seconds(self, phase: Phase) -> float:
-        """Return the seconds counted towards ``phase``."""
+        """Return the seconds counted towards `phase`."""
         return self._seconds[phase]
 
     def rest(self) -> None:
-        """Stand still until `go_on`, because others have their turn."""
+        """Stop until `go_on`, because another job has its turn."""
         self._rests_since = time.perf_counter()
 
     def go_on(self) -> None:
-        """Run again, as if no time had passed."""
+        """Continue as if no time had passed."""
         if self._rests_since is not None:
             self._started += time.perf_counter() - self._rests_since
             self._rests_since = None
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the stopwatch was made in which it did not rest."""
+        """Return the seconds since the stopwatch was made, without its rests."""
         return (self._rests_since or time.perf_counter()) - self._started
 
     def idle_s(self) -> float:
@@ -80,15 +73,10 @@ class Stopwatch:
 
 
 class _Block:
-    """A ``with`` block whose time is counted. A step has several, and a generator for each takes three times as long.
-
-    Args:
-        stopwatch: What counts.
-        phase: See `Stopwatch.measure`.
-        environment: The same.
-    """
+    """A `with` block whose time is counted; see `Stopwatch.measure`."""
 
     def __init__(self, stopwatch: Stopwatch, phase: Phase, environment: Environment | None) -> None:
+        # A class, because a step has several blocks and a generator for each would take three times as long.
         self._stopwatch, self._phase, self._environment = stopwatch, phase, environment
 
     def __enter__(self) -> None:
@@ -106,33 +94,21 @@ class _Block:
         self._stopwatch.add(self._phase, taken_s)
 
 
-# Asks a policy: it is shown a copy of the observation, and what it answers is checked.
+# Ask a policy: it sees a copy of the observation, and its answer is checked.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyAnswer:
-    """What a policy answered to one observation.
+    """The policy's answer to one observation."""
 
-    Attributes:
-        action: What it does. Shape: (num_envs, action_dim), float32, on the environment's device.
-        finished: Env slots in which it has nothing more to do, None for none. Shape: (num_envs,), bool.
-        unusable: Running env slots whose action holds NaN or infinity, None where it is known that there are none.
-            Shape: (num_envs,), bool.
-    """
-
-    action: torch.Tensor
+    action: torch.Tensor  # (num_envs, action_dim), float32, on the environment's device
+    # Env slots in which the policy has nothing more to do, None for none. Shape: (num_envs,), bool.
     finished: torch.Tensor | None
+    # Running env slots whose action holds NaN or infinity, None if known to be empty. Shape: (num_envs,), bool.
     unusable: torch.Tensor | None
 
     def refuse(self, unusable: np.ndarray) -> None:
-        """Raise what is to be said of env slots that are ``unusable``, if there are any.
-
-        Args:
-            unusable: Shape: (num_envs,), bool.
-
-        Raises:
-            PolicyError: With the first of them, and its action.
-        """
+        """Raise `PolicyError` for the first env slot in the mask, if any. Shape: (num_envs,), bool."""
         if unusable.any():
             env_id = int(np.flatnonzero(unusable)[0])
             raise PolicyError(
@@ -141,26 +117,16 @@ class PolicyAnswer:
 
 
 def ask(policy: PolicyBase, environment: Environment, observation: Observation, running: torch.Tensor) -> PolicyAnswer:
-    """Show a policy an observation and return its checked answer.
-
-    Args:
-        policy: What is asked. It gets tensors of its own: what it does to them must not reach a recording.
-        environment: Gives the shape of an action.
-        observation: The observation of all env slots.
-        running: Env slots whose values matter. Shape: (num_envs,), bool.
-
-    Raises:
-        PolicyError: If the action has the wrong shape or, on the CPU, holds NaN or infinity. Of an action on a GPU
-            `RunningEpisodes.over` tells, as the CPU waits for the GPU then in any case.
-        PolicyLostError: If the policy answers no more.
-    """
+    """Return the policy's checked answer; `PolicyError` if it is invalid, `PolicyLostError` if the policy is lost."""
     try:
+        # The policy gets a copy: its changes of the tensors must not reach a recording.
         answer = policy.get_action(environment, copied(observation))
     except KeyError as error:
         refuse_unknown_entry(error, observation)
         raise
     action = checked_action(answer, environment)
     finished = checked_finished(policy.finished(), environment)
+    # On a GPU the check would wait; `RunningEpisodes.over` reads this mask with the others and raises there.
     if action.is_cpu:
         # NumPy takes a third of the time here, and this is done in every step.
         sound = np.isfinite(action.numpy())
@@ -175,18 +141,11 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
 
 
 def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:
-    """Raise what a policy looked for and what an observation holds, if it may have looked there.
-
-    Args:
-        error: What it raised.
-        observation: What it was shown.
-
-    Raises:
-        PolicyError: If the code that failed holds the observation, or wants pictures, and there is no such key.
-    """
+    """Raise `PolicyError` if a `KeyError` shows that the policy looked for a missing observation."""
     key, trace = error.args[0] if error.args else None, error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
+    # The key was looked up in the observation only if the frame that failed holds it; pictures are the exception.
     held = trace.tb_frame.f_locals.values() if trace is not None else ()
     holds = any(isinstance(each, Mapping) and each.keys() == observation.keys() for each in held)
     if not isinstance(key, str) or key in observation or not (holds or key == CAMERAS):
@@ -199,31 +158,15 @@ def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:
 
 
 def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str | None) -> str | None:
-    """Return what the policy is told in every episode, None if the environment says it for each.
-
-    Args:
-        policy: It may insist on an instruction of its own.
-        environment: Describes the task.
-        asked: The job's instruction, None where it has none.
-
-    Raises:
-        PolicyError: If the policy will follow something that is no text.
-    """
+    """Return the instruction of every episode, None if the environment states one for each."""
+    # The policy may insist on an instruction of its own; `PolicyError` if that is no text.
     told = asked or environment.task_description
     answer = checked_instruction(policy.set_task_description(told), told)
     return asked if answer == told else answer
 
 
 def checked_action(action: object, environment: Environment) -> torch.Tensor:
-    """Return a policy's action as the environment takes it: float32, on its device, in a tensor of its own.
-
-    Args:
-        action: What the policy returned.
-        environment: Gives the shape that is due.
-
-    Raises:
-        PolicyError: If it is neither a tensor nor an array of numbers, is complex or has the wrong shape.
-    """
+    """Return the action as a float32 copy on the environment's device, else raise `PolicyError`."""
     action = action_tensor(action)
     expected = (environment.num_envs, *environment.action_spec.shape)
     if tuple(action.shape) != expected:
@@ -236,13 +179,9 @@ def checked_action(action: object, environment: Environment) -> torch.Tensor:
 
 
 def action_tensor(action: object) -> torch.Tensor:
-    """Return what `PolicyBase.get_action` returned as a tensor, whatever its shape.
-
-    Raises:
-        PolicyError: If it is neither a tensor nor an array of real numbers.
-    """
+    """Return an answer of `get_action` as a tensor of any shape; `PolicyError` if it holds no real numbers."""
     if isinstance(action, np.ndarray) and action.dtype.kind in "fiub":
-        # In an order and a size that torch can take, whatever view of whatever array it is.
+        # The copy has a memory layout and a dtype that torch accepts, whatever view the array is.
         return torch.from_numpy(action.astype(np.float32, order="C"))
     if isinstance(action, torch.Tensor):
         return action
@@ -251,11 +190,7 @@ def action_tensor(action: object) -> torch.Tensor:
 
 
 def checked_finished(finished: object, environment: Environment) -> torch.Tensor | None:
-    """Return what `PolicyBase.finished` returned, if it is what it should be: None, or shape (num_envs,), bool.
-
-    Raises:
-        PolicyError: If it is anything else.
-    """
+    """Return the answer of `finished`: None or shape (num_envs,), bool; else raise `PolicyError`."""
     if finished is None:
         return None
     if not isinstance(finished, torch.Tensor) or finished.dtype != torch.bool:
@@ -267,23 +202,19 @@ def checked_finished(finished: object, environment: Environment) -> torch.Tensor
 
 
 def checked_instruction(answer: object, instruction: str) -> str:
-    """Return the instruction that a policy says it follows, the given one where it says nothing.
-
-    Raises:
-        PolicyError: If `PolicyBase.set_task_description` returned neither text nor None.
-    """
+    """Return the instruction that the policy follows, by default `instruction`; `PolicyError` if not text."""
     if answer is not None and not isinstance(answer, str):
         raise PolicyError(f"set_task_description must return text or None, got {type(answer).__name__}")
     return answer or instruction
 
 
 def with_policy_metrics(policy: PolicyBase, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
-    """Return records of episodes with what the policy measured of each, while it still knows them."""
+    """Add the policy's metrics of each episode to the records, before the policy forgets them."""
     if not isinstance(policy, MeasuresEpisodes):
         return list(records)
     return [replace(record, metrics={**record.metrics, **policy.episode_metrics(record.env_id)}) for record in records]
 
 
 def copied(observation: Observation) -> Observation:
-    """Return an observation in dicts and tensors of its own."""
+    """Return the observation in new dicts and tensors."""
     return with_leaves(observation, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)

@@ -37,18 +37,12 @@ _SAME_REQUEST_S = 0.5
 
 
 class Interruption:
-    """Whether this process was told to stop. The loop checks it before every step.
-
-    Args:
-        insist: Acts on a second signal. By default it ends the process at once.
-
-    Attributes:
-        signal_number: The signal that was received, None if none was.
-    """
+    """The stop request of this process, which the loop checks before every step."""
 
     def __init__(self, insist: Callable[[int, FrameType | None], None] | None = None) -> None:
-        self.signal_number: int | None = None
+        self.signal_number: int | None = None  # the first signal received
         self._since = 0.0
+        # Called with a second signal; the default ends the process at once.
         self._insist = insist or _leave
 
     def stop_requested(self) -> bool:
@@ -57,18 +51,13 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of an interrupted process, otherwise 0.
-
-        That is 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP and, on Linux, 138 for SIGUSR1.
-        """
+        """128 + the signal's number if interrupted (130 for SIGINT, 143 for SIGTERM), else 0."""
         return 0 if self.signal_number is None else 128 + self.signal_number
 
     def receive(self, signal_number: int, frame: FrameType | None = None) -> None:
-        """Record a signal; a second one, the same or another, ends the process immediately, or does what was asked for.
-
-        Schedulers and launchers often send the same signal to a process twice, directly and through its parent.
-        Signals within half a second of the first count as the same request.
-        """
+        """Record a signal; a second one ends the process at once, or calls `insist`."""
+        # Schedulers and launchers often send a signal twice, directly and through the parent: within half a second of
+        # the first, a signal counts as the same request.
         now = time.monotonic()
         if self.signal_number is None:
             self.signal_number = signal_number
@@ -79,25 +68,17 @@ class Interruption:
 
 @contextmanager
 def watch_for_interruption() -> Iterator[Interruption]:
-    """Listen for SIGINT, SIGTERM, SIGHUP and SIGUSR1 for the length of a ``with`` block, in the main thread only.
-
-    Enter it after the ranks have agreed on the plan. Before that no loop checks for a stop, so a signal should end the
-    process. Clusters send SIGUSR1 some time before they end a job.
-
-    Yields:
-        The object that the loop checks. The earlier handlers are restored at the end.
-
-    Raises:
-        ValueError: If called outside the main thread, where Python delivers no signals.
-    """
+    """Listen for SIGINT, SIGTERM, SIGHUP and SIGUSR1 within a `with` block, in the main thread only."""
+    # Enter it after the ranks have agreed on the plan: before that no loop checks for a stop, so a signal should end
+    # the process. Clusters send SIGUSR1 some time before they end a job.
     with _listening(Interruption()) as interruption:
         yield interruption
 
 
 @contextmanager
 def _listening(interruption: Interruption) -> Iterator[Interruption]:
-    # An ignored signal stays ignored, because nohup relies on this to let a run outlive its terminal.
-    # What was not set from Python (None) cannot be restored by it.
+    # An ignored signal stays ignored: nohup relies on it to let a run outlive its terminal.
+    # Python cannot restore a handler that was set outside of it (None).
     heard = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     previous = {number: signal.signal(number, interruption.receive) for number in heard}
     try:
@@ -109,15 +90,13 @@ def _listening(interruption: Interruption) -> Iterator[Interruption]:
 
 @contextmanager
 def watch_as_guest() -> Iterator[Interruption]:
-    """Listen as `watch_for_interruption` does, in somebody else's program.
-
-    A second signal does what it did before. Outside the main thread nothing is listened for.
-    """
+    """Listen as `watch_for_interruption` does, within another program; outside the main thread do not listen."""
     if threading.current_thread() is not threading.main_thread():
         yield Interruption()
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
+    # A second signal calls the handler of the program.
     def insist(signal_number: int, frame: FrameType | None) -> None:
         handler = before[signal.Signals(signal_number)]
         if callable(handler):
@@ -139,10 +118,8 @@ def _leave(signal_number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Let signals that come during a ``with`` block act at its end; for what must not be left half done.
-
-    Only the main thread hears signals, so elsewhere nothing is held back.
-    """
+    """Delay signals until the end of a `with` block that must not be interrupted halfway."""
+    # Python delivers signals to the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -159,8 +136,8 @@ def signals_held_back() -> Iterator[None]:
 
 # End a process that hangs.
 #
-# No signal handler and no Python thread runs while native code holds the interpreter. Therefore `faulthandler` ends
-# the process; it waits outside of the interpreter.
+# No signal handler and no Python thread runs while native code holds the interpreter. Therefore `faulthandler` ends the
+# process; it waits outside of the interpreter.
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
@@ -170,28 +147,18 @@ _EPISODE_MARGIN_S = 60.0
 
 
 def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) -> float:
-    """Return how long a job may go without a finished control step [s], 0 for no limit.
-
-    Args:
-        step_timeout_s: What the command line allows [s]; 0 turns the watchdog off.
-        episode_timeout_s: How long an episode of the job may take [s]; it is checked only between two steps.
-    """
+    """Return the longest time without a finished control step [s], 0 for no limit."""
+    # A limit of 0 turns the watchdog off. The time limit of an episode is checked only between two steps.
     if step_timeout_s == 0 or episode_timeout_s is None:
         return step_timeout_s
     return episode_timeout_s + _EPISODE_MARGIN_S
 
 
 class Watchdog:
-    """Ends the process, with exit code 1, when a job makes no progress for too long.
-
-    Before that it writes the job's name and the stack of each Python thread into a file. There is one watchdog in a
-    process.
-
-    Args:
-        path: That file; existing content is kept.
-    """
+    """Ends the process with exit code 1 if a job makes no progress for too long; one in a process."""
 
     def __init__(self, path: Path) -> None:
+        # Before the end, the job's name and all Python stacks are appended to this file.
         self._path = path
         self._silence_s = 0.0
         self._file: BinaryIO | None = None
@@ -203,19 +170,11 @@ class Watchdog:
 
     @contextmanager
     def watch(self, job: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
-        """Watch a job for the length of a ``with`` block, in which `step_finished` is called.
-
-        Args:
-            job: Its name, for the file.
-            silence_s: How long it may go without a finished step [s], 0 for no limit.
-            missing: What it has failed to do in that time, for the file.
-
-        Raises:
-            StorageError: If the file cannot be written.
-        """
+        """Watch a job within a `with` block, which calls `step_finished`. `silence_s` 0 is no limit [s]."""
         if silence_s <= 0:
             yield
             return
+        # `missing` says in the file what the job failed to do in that time.
         complaint = f"job '{job}' {missing} {silence_s:g} s"
         with self._last_words(f"{complaint}:") as file:
             self._file, self._silence_s = file, silence_s
@@ -231,22 +190,22 @@ class Watchdog:
                 self._file = self._complaint = None
 
     def step_finished(self) -> None:
-        """Say that the job goes on."""
+        """Record that the job goes on."""
         if self._file is None:
             return
         self._step_s = time.monotonic()
-        # Arming takes as long as a small network's inference, so it is not done at every step.
+        # Arming takes as long as the inference of a small network, so it is not done at every step.
         if self._step_s - self._armed_s >= _INTERVAL_S:
             self._arm(self._file)
 
     def _arm(self, file: BinaryIO) -> None:
         self._armed_s = time.monotonic()
-        # The timer may be up to one interval old, and no step may be ended too early.
+        # The timer may be up to one interval old, and must not end a step too early.
         faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=file.fileno())
 
     @contextmanager
     def _last_words(self, first_line: str) -> Iterator[BinaryIO]:
-        """Write the job's name into the file in advance, because later may be too late; remove it if all went well."""
+        """Write the job's name into the file in advance, as later may be too late; remove it on a normal end."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = self._path.open("ab", buffering=0)
@@ -264,17 +223,15 @@ class Watchdog:
                     self._path.unlink()
 
     def _begin_to_announce(self) -> None:
-        """Have a thread look at the time, which goes on to do so for the watches that follow at once.
-
-        One for each watch would take more CPU time than all else that a watch does.
-        """
+        """Start the thread that checks the time, unless it still runs from an earlier watch."""
+        # A thread for each watch would cost more CPU time than the rest of the watch.
         with self._announcing:
             if not self._is_announcing:
                 self._is_announcing = True
                 threading.Thread(target=self._announce, daemon=True).start()
 
     def _announce(self) -> None:
-        """Log that the process is about to be ended, if Python can still run; until nothing is watched any more."""
+        """Log that the process is about to end, if Python can still run; return once no watch is active."""
         idle_s, told = 0.0, None
         while True:
             time.sleep(_LOOK_S)
@@ -292,11 +249,11 @@ class Watchdog:
                     return
 
 
-# Leave what the whole process shares as it was: for the program that calls this package, and around every job.
+# Restore the process-wide settings: for the program that calls this package, and around every job.
 #
 # A policy that sets torch's default type sets it for every job after its own. So each job ends with the settings that
-# it began with, and a line names what was changed and by whom. Policies and environments outlive their job if the
-# next one asks for the same, so what their code has set is set again for as long as they are in use.
+# it began with, and a line names each change and its origin. Policies and environments outlive their job if the next
+# one asks for the same, so their settings are applied again while they are in use.
 
 _OWN_LOGGER = "isaaclab_arena"
 _STREAMS = ("the standard input", "the standard output", "the standard error")
@@ -304,28 +261,22 @@ _STREAMS = ("the standard input", "the standard output", "the standard error")
 
 @dataclass(frozen=True, kw_only=True)
 class _Shared:
-    """One thing that belongs to the whole process.
+    """One setting of the whole process."""
 
-    Attributes:
-        name: What it is, in words.
-        read: Returns its value; None where there is none to put back.
-        write: Gives it a value that ``read`` has returned.
-        repeat: Changes it once more as it was changed from one value to another; by default that writes the other.
-        describe: Returns what changed, in words, given both values.
-        is_runners: Whether it belongs to the program that runs jobs, and is put back before the job goes on.
-        stays_on_import: Whether libraries that a module imports may need what was changed for as long as they live.
-    """
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
+    name: str  # in words
+    read: Callable[[], Any]  # None: nothing to put back
+    write: Callable[[Any], object]  # takes a value that `read` returned
+    # Repeats a change, given both values; by default it writes the second value.
     repeat: Callable[[Any, Any], object] | None = None
+    # Describes a change in words, given both values.
     describe: Callable[[Any, Any], str] = lambda before, after: f"{before} to {after}"
+    # Whether it belongs to the program that runs jobs, and is put back before the job goes on.
     is_runners: bool = False
+    # Whether imported libraries may need the change for as long as they live.
     stays_on_import: bool = False
 
     def change(self, before: Any, after: Any) -> str:
-        """Return in words what has changed, with the values where these are short."""
+        """Describe a change in words, with both values if these are short."""
         values = "" if self.is_runners else self.describe(before, after)
         return f"{self.name} ({values})" if 0 < len(values) <= _LONGEST_VALUES else self.name
 
@@ -341,7 +292,7 @@ _SHARED_SIGNALS = (
 
 
 def _readable(read: Callable[[], Any]) -> Any:
-    """Return a precision, "mixed" where torch refuses to say it because both of its interfaces were used."""
+    """Read a precision; "mixed" if torch refuses because both of its interfaces were used."""
     try:
         return read()
     except RuntimeError:
@@ -365,7 +316,7 @@ def _write_attention(value: tuple[bool, ...]) -> None:
 
 
 def _umask() -> int:
-    # To ask the system for it means to set it for a moment, in which other threads may make files.
+    # `os.umask` reads the mask by setting it, and other threads may make files in that moment.
     with Path("/proc/self/status").open("rb", buffering=0) as status:
         found = re.search(rb"^Umask:\s*([0-7]+)", status.read(4096), re.MULTILINE)
     if found is None:
@@ -374,7 +325,7 @@ def _umask() -> int:
 
 
 def _variables() -> dict[bytes, bytes]:
-    # torch writes down where it keeps compiled code when its compiler loads, and no result depends on it.
+    # torch sets these when its compiler loads, and no result depends on them.
     return {name: value for name, value in os.environb.items() if name not in _CACHES}
 
 
@@ -403,10 +354,10 @@ def _handlers() -> dict[int, Any]:
 
 
 def _write_handlers(value: Mapping[int, Any]) -> None:
-    # Only the main thread may set them; where this is another one, nothing else that runs in it could.
+    # Only the main thread may set handlers, so code in another thread cannot have changed them.
     if threading.current_thread() is threading.main_thread():
         for number, handler in value.items():
-            # What was not set from Python (None) cannot be restored by it.
+            # Python cannot restore a handler that was set outside of it (None).
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
 
@@ -436,7 +387,7 @@ def _write_logging(value: tuple[Any, ...]) -> None:
 
 
 def _python_streams() -> tuple[Any, ...]:
-    # While progress is displayed, its own streams stand before two of them.
+    # The progress display replaces two streams by its own while it is shown.
     return tuple(getattr(each, "rich_proxied_file", each) for each in (sys.stdin, sys.stdout, sys.stderr))
 
 
@@ -445,7 +396,7 @@ def _write_python_streams(value: tuple[Any, ...]) -> None:
 
 
 def _errors_for_warnings() -> list[Any]:
-    # Other filters decide what is shown, and libraries add some when they are imported.
+    # Other filters only decide which warnings are shown, and libraries add some when they are imported.
     return [each for each in warnings.filters if each[0] == "error"]
 
 
@@ -465,13 +416,13 @@ def _write_print_options(value: tuple[dict[str, Any], dict[str, Any]]) -> None:
 
 
 _SHARED = (
-    # First, because everything else may need the depth.
+    # First, because everything else may need the recursion depth.
     _Shared(name="Python's recursion limit", read=sys.getrecursionlimit, write=sys.setrecursionlimit),
     _Shared(name="torch's default type", read=torch.get_default_dtype, write=torch.set_default_dtype),
     _Shared(
         name="torch's default device",
         read=lambda: torch.empty(0).device,
-        # The CPU as a device of one's own would cost a little in every call of torch.
+        # Setting the CPU explicitly would slow down every call of torch a little.
         write=lambda device: torch.set_default_device(None if device.type == "cpu" else device),
     ),
     _Shared(
@@ -591,11 +542,8 @@ _ENCLOSING: ContextVar[_Values | None] = ContextVar("what the block around this 
 
 @contextmanager
 def put_back(by: str | None = None) -> Iterator[None]:
-    """Put back at the end of a ``with`` block what the process shares, but for random numbers.
-
-    Args:
-        by: Whose code runs in it, in words, to name what it has set; None where `Settings.of` does.
-    """
+    """Put back all process-wide settings at the end of a `with` block, except for random generators."""
+    # `by` names the owner of the code in the log; None if `Settings.of` does.
     before = _look()
     try:
         yield
@@ -609,7 +557,7 @@ def put_back(by: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def generators_put_back() -> Iterator[None]:
-    """Put back at the end of a ``with`` block the state of all global generators of random numbers."""
+    """Put back the state of all global random generators at the end of a `with` block."""
     has_cuda = torch.cuda.is_initialized()
     python, arrays = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(range(torch.cuda.device_count()) if has_cuda else ()):
@@ -622,16 +570,14 @@ def generators_put_back() -> Iterator[None]:
 
 @contextmanager
 def left_alone() -> Iterator[None]:
-    """Run a ``with`` block inside somebody else's program as in one of its own, and put back what it changes.
-
-    What the program has set for its own tensors does not reach the block: it uses float32, the CPU and no gradients.
-    """
+    """Run a `with` block with default settings inside another program, and put back its changes."""
+    # The program's own settings do not reach the block: it uses float32, the CPU and no gradients.
     with ExitStack() as stack:
         stack.enter_context(generators_put_back())
         stack.enter_context(put_back())
         stack.enter_context(torch.no_grad())
         if torch.get_default_device().type != "cpu":
-            # Costs a little in every call of torch, so only where it is needed.
+            # It slows down every call of torch a little, so set it only if needed.
             stack.enter_context(torch.device("cpu"))
         torch.set_default_dtype(torch.float32)
         _hear_everything()
@@ -639,28 +585,21 @@ def left_alone() -> Iterator[None]:
 
 
 class Settings:
-    """What the code of the policies and environments of a run sets for the whole process, which lasts as they do."""
+    """The process-wide settings of a run's policies and environments, which last as long as these do."""
 
     def __init__(self) -> None:
         self._set_by: defaultdict[str, _Set] = defaultdict(dict)
         self._told: set[tuple[str, str]] = set()
 
     def has_any(self, key: str) -> bool:
-        """Return whether code that `of` ran under a key has set something that lasts."""
+        """Whether code that `of` ran under this key has set something that lasts."""
         return bool(self._set_by.get(key))
 
     @contextmanager
     def of(self, by: str, key: str) -> Iterator[None]:
-        """Run code of a policy or an environment in a ``with`` block, and name what it sets for the whole process.
-
-        What it has set before is set again first. `put_back` around the job undoes all of it. What belongs to the
-        program that runs jobs, such as its log, is put back at the end of the block already. A block in another one is
-        one of other code.
-
-        Args:
-            by: Whose code it is, in words; see `Imports.settle`.
-            key: Equal for objects that may be used in place of each other.
-        """
+        """Run a policy's or environment's code in a `with` block, and log its changes of the process."""
+        # Apply its earlier changes first. `by`: owner of the code in words, see `Imports.settle`. `key`: equal for
+        # objects that are interchangeable.
         for known in (_imported_by(by), self._set_by.get(key, {})):
             _set_again(known)
         before = _look()
@@ -674,13 +613,15 @@ class Settings:
             _ENCLOSING.reset(token)
             changes = _changes(before)
             for each, value, now in changes:
+                # The runner's own settings, such as its log, are put back at once; `put_back` around the job undoes the
+                # others.
                 if each.is_runners:
                     _attempt(each.write, value)
                 else:
                     first, _ = self._set_by[key].get(each.name, (value, now))
                     self._set_by[key][each.name] = first, now
                     if enclosing is not None:
-                        # The code around this is not to blame.
+                        # Do not blame the enclosing block's code for this change.
                         enclosing[each.name] = now
             new = [each.change(value, now) for each, value, now in changes] + streams
             _tell(by, [change for change in new if (by, change) not in self._told])
@@ -688,17 +629,13 @@ class Settings:
 
 
 class Imports:
-    """Puts back what modules set for the whole process while they are imported, until jobs use them."""
+    """Puts back the process-wide changes of imported modules, until jobs use them."""
 
     def __init__(self) -> None:
         self._before, self._modules = _look(), set(sys.modules)
 
     def settle(self, by: str) -> None:
-        """Put it back after modules may have been imported, and name it; `Settings.of` sets it again for this ``by``.
-
-        Args:
-            by: Whose modules, in words.
-        """
+        """Put back the changes of modules that were imported; `Settings.of` with the same `by` applies them again."""
         if len(sys.modules) == len(self._modules):
             return
         changes = [change for change in _changes(self._before) if not change[0].stays_on_import]
@@ -713,7 +650,7 @@ class Imports:
 
 
 def _imported_by(by: str) -> _Set:
-    """Return what modules have set while they were imported, unless one was imported once more since."""
+    """Return the changes made by the imports of an owner; none if a module was imported again since."""
     specs, found = _SET_BY_IMPORT.get(by, ({}, {}))
     return found if all(_spec(name) is spec for name, spec in specs.items()) else {}
 
@@ -734,9 +671,9 @@ def _look() -> _Values:
 
 
 def _changes(before: _Values) -> _Changes:
-    """Return what differs from what it was, with both values; what could not be read is taken to be the same."""
+    """Return the settings that differ, with both values; an unreadable value counts as unchanged."""
     limit = sys.getrecursionlimit()
-    # All that follows may need the depth.
+    # The calls below may need the recursion depth.
     sys.setrecursionlimit(max(limit, before[_LIMIT.name]))
     after = {**_look(), _LIMIT.name: limit}
     sys.setrecursionlimit(limit)
@@ -745,7 +682,7 @@ def _changes(before: _Values) -> _Changes:
 
 
 def _attempt(act: Callable[..., Any], *values: Any) -> Any:
-    """Read or write a value; a working directory may be gone, and a processor out of reach."""
+    """Read or write a value; None on an error, such as a working directory that is gone."""
     try:
         return act(*values)
     except (OSError, ValueError, RuntimeError) as error:
@@ -760,7 +697,7 @@ def _tell(by: str, changes: Sequence[str]) -> None:
 
 @contextmanager
 def _streams_put_back(changed: list[str]) -> Iterator[None]:
-    """Put back the standard streams at the end of a ``with`` block, and add the names of those that were changed."""
+    """Put back the standard streams at the end of a `with` block, and append the names of changed ones."""
     copies: dict[int, int] = {}
     for number in range(len(_STREAMS)):
         with contextlib.suppress(OSError):
@@ -783,7 +720,7 @@ def _is_same_file(descriptor: int, other: int) -> bool:
 
 
 def _hear_everything() -> None:
-    """Let the files of a run have all lines, and those who heard this package before hear what they heard."""
+    """Log every line to the run's files, while earlier handlers get the lines that they got before."""
     logger = logging.getLogger(_OWN_LOGGER)
     logger.handlers = [_AsBefore(logger.getEffectiveLevel(), [*logger.handlers], propagates=logger.propagate)]
     logger.setLevel(logging.DEBUG)
@@ -791,7 +728,7 @@ def _hear_everything() -> None:
 
 
 class _AsBefore(logging.Handler):
-    """Hands lines to those who would have heard them."""
+    """Passes lines to the handlers that would have received them before."""
 
     def __init__(self, level: int, handlers: Sequence[logging.Handler], *, propagates: bool) -> None:
         super().__init__(level)

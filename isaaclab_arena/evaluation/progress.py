@@ -27,11 +27,7 @@ _FATE_STYLES = {RankFate.WORKING: "", RankFate.FINISHED: "green", RankFate.INTER
 
 
 class ProgressObserver(Observer):
-    """Counts a job's steps and episodes into the status of its rank. Only counts: it never waits for the disk.
-
-    Args:
-        publisher: Publishes this rank's status.
-    """
+    """Counts a job's steps and episodes into the status of its rank; it never waits for the disk."""
 
     sees_pictures = False
 
@@ -39,26 +35,18 @@ class ProgressObserver(Observer):
         self._publisher = publisher
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Count one step of every running env slot."""
+        """Add one step for each running env slot."""
         del environment
         self._publisher.count_env_steps(transition.num_running)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Count the episode."""
+        """Count the episode, its success and its error."""
         del environment
         self._publisher.count_episode(success=record.success, error=record.outcome is Outcome.ERROR)
 
 
 class ProgressDisplay:
-    """Shows how all ranks get on until it is closed: a live table on a terminal, otherwise a line now and then.
-
-    It looks from a thread of its own, so the rank's loop never waits for it. A context manager.
-
-    Args:
-        look: Returns one report per rank, for example `RankWatch.look`.
-        console: Where the table goes; stderr where None.
-        line_interval_s: Time between two lines where there is no terminal [s].
-    """
+    """Shows the progress of all ranks until closed: a live table on a terminal, else a line at intervals."""
 
     def __init__(
         self,
@@ -67,9 +55,10 @@ class ProgressDisplay:
         console: Console | None = None,
         line_interval_s: float = _LINE_INTERVAL_S,
     ) -> None:
+        # `look` is called in a thread of its own, so that the rank's loop never waits for it.
         self._look = look
         self._console = console or Console(stderr=True)
-        self._line_interval_s = line_interval_s
+        self._line_interval_s = line_interval_s  # between two lines without a terminal [s]
         self._started_at = time.monotonic()
         self._closing = threading.Event()
         show = self._show_table if self._console.is_interactive else self._log_lines
@@ -84,7 +73,7 @@ class ProgressDisplay:
         self.close()
 
     def close(self) -> None:
-        """Look once more and stop; a live display leaves nothing behind. May be called more than once."""
+        """Show the final state and stop; a live table is removed. May be called more than once."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -93,7 +82,7 @@ class ProgressDisplay:
         return time.monotonic() - self._started_at
 
     def _show_table(self) -> None:
-        # The table of results takes its place.
+        # Transient: the table of results takes its place.
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             handlers = _redirect_log_lines()
             try:
@@ -113,12 +102,7 @@ class ProgressDisplay:
 
 
 def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> RenderableType:
-    """Return the live display: a bar for the whole run, and a table with one row per rank.
-
-    Args:
-        reports: One per rank.
-        elapsed_s: Time since the run began [s].
-    """
+    """Return the live display: a bar for the whole run, and a table with one row for each rank."""
     table = Table(box=None, pad_edge=False, expand=True)
     table.add_column("rank", justify="right")
     table.add_column("jobs", justify="right")
@@ -135,7 +119,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
         ProgressBar(total=1.0, completed=fraction), Text(", ".join([_share(reports), *_times(reports, elapsed_s)]))
     )
     counts = Text(", ".join([*_counts(reports), *_preparing(reports)]), no_wrap=True, overflow="ellipsis")
-    # The whole comes first, because a terminal that is too small cuts off what comes last.
+    # The bar comes first, because a terminal that is too small cuts off the end.
     return Group(bar, counts, table)
 
 
@@ -148,7 +132,7 @@ def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
 
 
 def fraction_done(reports: Sequence[RankReport]) -> float:
-    """Return how much of the work is done, 0 to 1: by episodes where they are known beforehand, else by jobs."""
+    """Return the fraction of work done, 0 to 1: by episodes if their number is known, else by jobs."""
     statuses = _statuses(reports)
     episodes_total = sum(status.episodes_total for status in statuses)
     jobs_total = sum(status.jobs_total for status in statuses)
@@ -158,15 +142,9 @@ def fraction_done(reports: Sequence[RankReport]) -> float:
 
 
 def time_left_s(reports: Sequence[RankReport], elapsed_s: float) -> float | None:
-    """Return how long the run will still take [s], None as long as nothing says.
-
-    Jobs differ in speed by a hundred times, so a rank's current job counts at its own pace, known from its first
-    finished episode on, and what comes after it at the pace of the run so far.
-
-    Args:
-        reports: One per rank.
-        elapsed_s: Time since the run began [s].
-    """
+    """Return the estimated time left [s], None as long as it is unknown. `elapsed_s`: since the run began [s]."""
+    # Jobs differ in speed by a factor of a hundred. So the current job of a rank counts at its own pace, known from its
+    # first finished episode on, and later jobs count at the pace of the run so far.
     fraction = fraction_done(reports)
     if not 0.0 < fraction < 1.0:
         return None
@@ -218,7 +196,7 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
 
 
 def _share(reports: Sequence[RankReport]) -> str:
-    """Return how much is done; never all as long as a rank has a job, though all of its episodes may be."""
+    """Return the fraction done as text; below 100 % as long as a rank has a job, even if all episodes are done."""
     working = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
     has_job = any(status.current_job or status.long_work for status in working)
     return f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
@@ -228,7 +206,7 @@ def _counts(reports: Sequence[RankReport]) -> list[str]:
     statuses = _statuses(reports)
     jobs_total = sum(status.jobs_total for status in statuses)
     return [
-        # Where ranks share jobs, each counts its part of one, and the sum would say nothing.
+        # If ranks share jobs, jobs_total is 0: each rank has a part of one, and their sum has no meaning.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
         "success "
@@ -243,13 +221,13 @@ def _times(reports: Sequence[RankReport], elapsed_s: float) -> list[str]:
 
 
 def _preparing(reports: Sequence[RankReport]) -> list[str]:
-    """Return what keeps the first rank that makes no steps yet from making them."""
+    """Return the preparation of the first rank that makes no steps yet."""
     statuses = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
     return [f"{plain_text(each.current_job)}: {each.preparing}" for each in statuses if each.preparing][:1]
 
 
 def _doings(alive: Sequence[RankStatus]) -> Iterator[str]:
-    """Yield how fast ranks make steps, and what those that make none do instead; nothing of steps if all do."""
+    """Yield the rate of steps, unless all ranks are busy otherwise, and the other long work of ranks."""
     busy: defaultdict[str, list[RankStatus]] = defaultdict(list)
     stepping = []
     for status in alive:
@@ -287,7 +265,7 @@ def _clock(duration_s: float) -> str:
 
 
 def _redirect_log_lines() -> list[tuple[logging.StreamHandler, object]]:
-    """Send console log lines through the live display, which would otherwise be torn by them."""
+    """Send console log lines through the live display, which they would otherwise tear."""
     redirected = []
     for handler in logging.getLogger("isaaclab_arena").handlers:
         if type(handler) is logging.StreamHandler:

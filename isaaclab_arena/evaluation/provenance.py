@@ -20,7 +20,7 @@ import torch
 
 from isaaclab_arena.storage.contents import Node, Provenance
 
-# Record what this process's results come from: versions, revision, node.
+# Record the origin of this process's results: versions, revision, node.
 
 DISTRIBUTION = "isaaclab-arena-mujoco"
 _PACKAGES = (
@@ -39,11 +39,7 @@ _GIT_TIMEOUT_S = 5.0
 
 
 def versions(more: Sequence[str] = ()) -> dict[str, str]:
-    """Return the version of Python and of each package that can influence a result; absent ones are left out.
-
-    Args:
-        more: Further packages.
-    """
+    """Return the versions of Python and of each installed package that can affect results, `more` included."""
     found = {"python": platform.python_version()}
     for package in (*_PACKAGES, *more):
         version = _version_of(package)
@@ -54,7 +50,7 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
 
 @cache
 def _version_of(package: str) -> str | None:
-    """Return a package's version, None for a package that is absent; it reads a long file each time."""
+    """Return a package's version, None if it is absent. Cached: each look reads a long file."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -63,24 +59,15 @@ def _version_of(package: str) -> str | None:
 
 @cache
 def package_content(package: str) -> str | None:
-    """Return version, revision and a hash of the files of the package that provides an import name.
-
-    The hash is of the hashes that were written down when it was installed, so a package that was built anew under the
-    same version is told from the one before.
-
-    Args:
-        package: Name of the topmost module.
-
-    Returns:
-        None where no installed package provides it.
-    """
+    """Return version, revision and file hash of the package behind an import name; None if there is none."""
+    # The hash covers the file hashes in the package's record, so a rebuild under the same version is another content.
     providers = _packages_by_import_name().get(package)
     return None if not providers else "; ".join(map(_content_of_distribution, sorted(set(providers))))
 
 
 @cache
 def _packages_by_import_name() -> dict[str, list[str]]:
-    # It reads the metadata of everything that is installed, which takes a moment.
+    # Cached, because it reads the metadata of all installed packages.
     return dict(metadata.packages_distributions())
 
 
@@ -97,7 +84,7 @@ def _content_of_distribution(name: str) -> str:
     files = sorted(
         f"{file.as_posix()} {file.hash.value}"
         for file in found.files or ()
-        # What the installer adds differs from one directory to the next.
+        # The installer's own files differ from one directory to the next.
         if file.hash is not None and ".." not in file.parts and not file.parts[0].endswith(".dist-info")
     )
     if files:
@@ -106,10 +93,7 @@ def _content_of_distribution(name: str) -> str:
 
 
 def git_revision(directory: Path) -> str | None:
-    """Return the commit of the checkout that holds ``directory``, with ``-dirty`` where files were changed.
-
-    None outside a checkout, or where git is not installed.
-    """
+    """Return the commit of the checkout of `directory`, with `-dirty` after changes; None without checkout or git."""
     command = ["git", "-C", str(directory), "describe", "--always", "--abbrev=40", "--dirty", "--match="]
     try:
         answer = subprocess.run(  # noqa: S603  a fixed command
@@ -121,7 +105,7 @@ def git_revision(directory: Path) -> str | None:
 
 
 def node() -> Node:
-    """Return where this process runs."""
+    """Return the machine of this process."""
     return Node(
         host=socket.gethostname(),
         cpu=_cpu_model(),
@@ -139,43 +123,39 @@ def _cpu_model() -> str:
     return models[0] if models else platform.machine()
 
 
-# Record what the results of a rank depend on: versions, node, device.
+# Record the facts that a rank's results depend on: versions, node, device.
 
 
 def provenance_on(device: torch.device) -> Provenance:
-    """Return what results of this process depend on.
-
-    Args:
-        device: Where the rank simulates.
-    """
+    """Return the provenance of this process's results on a simulation device."""
     return Provenance.of(versions(), node(), device=_kind_of_device(device))
 
 
 def _kind_of_device(device: torch.device) -> str:
-    """Return ``cpu``, or ``cuda`` with the GPU's name; which of several equal GPUs it is decides nothing."""
+    """Return `cpu`, or `cuda` with the GPU's name; equal GPUs are interchangeable."""
     return "cpu" if device.type == "cpu" else f"{device.type} ({torch.cuda.get_device_name(device)})"
 
 
 # Find the source files that determine a class: its module, those of its bases, and their local imports.
 #
-# Imports are read out of the text, also those inside functions; nothing is imported to find out, so the answer is the
-# same whatever else a process has loaded.
+# Imports are read from the source text, also those inside functions. Nothing is imported to find them, so the answer
+# does not depend on the modules that a process has loaded.
 
 _OWN = frozenset({"isaaclab_arena", "isaaclab_arena_gr00t"})
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
-# Python 3.11 counts the depth of all syntax trees in one place, so threads that parse at once fail now and then.
+# Python 3.11 counts the depth of all syntax trees in one place, so concurrent parsing fails now and then.
 _PARSER = threading.Lock()
 
 
 def modules_of_class(found: type) -> list[str]:
-    """Return the modules of a class and of its bases that are neither this package's nor Python's, each once."""
+    """Return the modules of a class and its bases that are neither this package's nor Python's, each once."""
     names = dict.fromkeys(base.__module__ for base in found.__mro__)
     return [name for name in names if _top(name) not in _OWN and _file(name) is not None]
 
 
 def modules_of_object(found: object) -> list[str]:
-    """Return the modules of an object's class, and of the classes and functions that it is made of."""
+    """Return the modules of an object's class, and of the classes and functions in its attributes."""
     names = dict.fromkeys(modules_of_class(type(found)))
     for value in vars(found).values() if hasattr(found, "__dict__") else ():
         if isinstance(value, type):
@@ -188,17 +168,13 @@ def modules_of_object(found: object) -> list[str]:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module that is imported belongs to an installed package, and not to somebody's own files."""
+    """Whether an imported module belongs to an installed package, not to the user's own files."""
     file = _file(module)
     return file is not None and not _INSTALLED.isdisjoint(file.parts)
 
 
 def source_files(modules: Iterable[str]) -> dict[str, Path]:
-    """Return the source of modules and of all that they import from the same directory on, by dotted name.
-
-    Args:
-        modules: Names of modules that are imported and not installed.
-    """
+    """Return the source files of modules and of their local imports, recursively, by dotted name."""
     found: dict[str, Path] = {}
     waiting = [(name, file) for name in modules if (file := _file(name)) is not None]
     while waiting:
@@ -212,7 +188,7 @@ def source_files(modules: Iterable[str]) -> dict[str, Path]:
 
 
 def _file(module: str) -> Path | None:
-    """Return the Python file of a module that is imported, None where it has none or it is Python's own."""
+    """Return the Python file of an imported module, None if it has none or is Python's own."""
     loaded: ModuleType | None = sys.modules.get(module)
     name = getattr(loaded, "__file__", None)
     if not isinstance(name, str) or not name.endswith(".py"):
@@ -242,12 +218,12 @@ def _beside(root: Path, module: str) -> Path | None:
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
-    """Yield every dotted name that a file may import, and the packages above it, whose code runs first."""
+    """Yield every dotted name that a file may import, and its parent packages, whose code runs first."""
     try:
         with _PARSER:
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, OSError):
-        # Whatever it is, its own content counts.
+        # A file that cannot be parsed has no imports, but its content still counts.
         return
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):

@@ -46,27 +46,19 @@ _START = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The first thing in which an episode differs from its recording.
+    """The first field in which an episode differs from its recording."""
 
-    Attributes:
-        field: Path of the array, such as ``states/rigid_object/cube/root_pose``, or name of the attribute.
-        step: Control step, from 0; None for what the episode starts from and for how it ended.
-        at_start: Whether it is something that the episode starts from.
-        recorded: What the recording holds, in words.
-        found: What there is now, in words.
-        max_abs: Largest absolute difference of two numbers of the field at that step; None where there are no two
-            numbers to compare.
-    """
-
+    # Path of the array, such as `states/rigid_object/cube/root_pose`, or name of the attribute.
     field: str
-    recorded: str
-    found: str
-    step: int | None = None
-    at_start: bool = False
+    recorded: str  # value in the recording, in words
+    found: str  # value now, in words
+    step: int | None = None  # control step from 0; None at the start and for the result
+    at_start: bool = False  # whether it is part of the start state
+    # Largest absolute difference of the field's numbers at that step; None if they cannot be compared.
     max_abs: float | None = None
 
     def __str__(self) -> str:
-        """Return where, what and by how much."""
+        """Describe the place, the field and the size of the difference."""
         where = (
             "at the start" if self.at_start else "at the end" if self.step is None else f"at control step {self.step}"
         )
@@ -76,16 +68,9 @@ class Difference:
 
 
 def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Difference | None:
-    """Return the first difference between a recorded episode and the same one, run again; None if there is none.
-
-    Everything that the recording holds is compared, bit for bit: what the episode starts from, then each control step
-    in the order in which it happens (observation, action, state, reward), then its length and how it ended. What only
-    the new episode holds is passed over.
-
-    Args:
-        recorded: The recording.
-        found: The same episode, run again.
-    """
+    """Return the first difference between a recording and its repetition, bit for bit; None if there is none."""
+    # The order is that of an episode: start state, then observation, action, state and reward of each step, then the
+    # length and the result. Fields that only the repetition has are ignored.
     return (
         _first_of_arrays(recorded.arrays, found.arrays)
         or _length_difference(recorded.arrays, found.arrays)
@@ -94,15 +79,7 @@ def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Diffe
 
 
 def largest_pose_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> float | None:
-    """Return how far positions and angles of an episode are apart at most [m, rad], over its control steps.
-
-    Args:
-        recorded: The recording.
-        found: The same episode, run again.
-
-    Returns:
-        None where the recording has no poses, or the episode is of another length or has other poses.
-    """
+    """Return the largest distance of positions and angles [m, rad]; None if poses cannot be compared."""
     names = [name for name in recorded.arrays if name.startswith(f"{layout.STATES}/") and name.endswith(_POSES)]
     distances = []
     for name in names:
@@ -117,12 +94,7 @@ def largest_pose_difference(recorded: RecordedEpisode, found: RecordedEpisode) -
 def result_difference(
     recorded: Mapping[str, AttributeValue | None], found: Mapping[str, AttributeValue | None]
 ) -> Difference | None:
-    """Return the first attribute in which two episodes ended differently; see `RESULT_ATTRIBUTES`.
-
-    Args:
-        recorded: Attributes of the recording; absent ones count as None.
-        found: Attributes of the same episode, run again.
-    """
+    """Return the first of `RESULT_ATTRIBUTES` that differs; an absent attribute counts as None."""
     for name in RESULT_ATTRIBUTES:
         before, now = _plain(name, recorded.get(name)), _plain(name, found.get(name))
         if not _same(before, now):
@@ -131,13 +103,13 @@ def result_difference(
 
 
 def compared_fields(episode: RecordedEpisode) -> tuple[str, ...]:
-    """Return what of a recording can be compared, in the order of an episode: ``states``, ``obs`` and so on."""
+    """Return the groups of a recording that can be compared, in the order of an episode: `states`, `obs` etc."""
     groups = {name.partition("/")[0] for name in episode.arrays} - {layout.DONES}
     return tuple(sorted(groups, key=lambda group: (_rank(group), group)))
 
 
 def _first_of_arrays(recorded: Arrays, found: Arrays) -> Difference | None:
-    # The earliest step decides; within it, what happens first. So the cause is named and not what follows from it.
+    # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
     earliest: tuple[tuple[int, int, str], Difference] | None = None
     for name in sorted(recorded):
         if name == layout.DONES:
@@ -170,7 +142,7 @@ def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None)
 
 
 def _of_kind(name: str, recorded: str, found: str, *, at_start: bool) -> Difference:
-    """Return a difference that is there from the first step on."""
+    """Return a difference that exists from the first step on."""
     return Difference(field=name, recorded=recorded, found=found, step=None if at_start else 0, at_start=at_start)
 
 
@@ -188,7 +160,7 @@ def _difference_of_values(
 
 
 def _first_unequal_step(recorded: np.ndarray, found: np.ndarray) -> int | None:
-    """Return the first control step that is not the same, to the last bit, among those that both have."""
+    """Return the first control step of both arrays that is not equal to the last bit."""
     length = min(len(recorded), len(found))
     before, now = (_bytes_of_steps(array[:length]) for array in (recorded, found))
     unequal = (before != now).any(axis=1)
@@ -207,7 +179,7 @@ def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None
     before, now = (np.atleast_1d(values).astype(np.float64) for values in (recorded, found))
     with np.errstate(invalid="ignore"):
         distance = np.abs(before - now)
-    # Where one of the two is NaN or infinite and the other is not, no number says how far apart they are.
+    # If only one of two numbers is NaN or infinite, their distance is undefined.
     distance[np.isnan(before) & np.isnan(now) | (before == now)] = 0.0
     return None if np.isnan(distance).any() else float(distance.max(initial=0.0))
 
@@ -220,7 +192,7 @@ def _length_difference(recorded: Arrays, found: Arrays) -> Difference | None:
 
 
 def _rank(group: str) -> int:
-    """Return when something happens within a control step."""
+    """Return the position of a group within a control step."""
     if group == layout.INITIAL_STATE:
         return 0
     known = {layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
@@ -245,24 +217,18 @@ def _numbers(array: np.ndarray) -> str:
     return np.array2string(array.reshape(-1), precision=6, threshold=8, edgeitems=4)
 
 
-# Runs recorded episodes through the loop: each starts from its recorded state, and its actions are the policy.
+# Run recorded episodes through the loop: each starts from its recorded state, and a policy plays its actions.
 
 _SIMULATOR_PREFIX = f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A recorded episode that was simulated again.
-
-    Attributes:
-        recorded: The recording.
-        found: What came of it now: the same arrays, and the attributes that say how it ended.
-        from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
-    """
+    """A recorded episode that was simulated again."""
 
     recorded: RecordedEpisode
-    found: RecordedEpisode
-    from_exact_state: bool
+    found: RecordedEpisode  # the same arrays now, and the attributes of the result
+    from_exact_state: bool  # from the simulator's recorded state, not from the conditions
 
 
 def replay_in(
@@ -271,25 +237,15 @@ def replay_in(
     tell: Callable[[Replay], None],
     observers: Sequence[Observer] = (),
 ) -> None:
-    """Simulate recorded episodes again.
-
-    An episode ends when the environment ends it, or with its last recorded action.
-
-    Args:
-        environment: Built as the recordings say; its env slots run the episodes.
-        recordings: The recordings, all with the same observations.
-        tell: Called with each replay as it ends.
-        observers: Who else looks on; each is told of an end after ``tell``.
-
-    Raises:
-        ArenaError: If the actions or the conditions of a recording do not fit the environment.
-    """
+    """Simulate recorded episodes again, each until the environment ends it or its actions end."""
+    # The environment must be built as the recordings say, and these must have the same observations. `ArenaError` if a
+    # recording does not fit. `tell` gets each replay before the observers learn of its end.
     started: dict[int, RecordedEpisode] = {}
     recordings = iter(recordings)
     first = next(recordings, None)
     if first is None:
         return
-    # Nobody reads the instruction, and recorded conditions may not tell it.
+    # The policy does not read the instruction, and recorded conditions may lack it.
     rollout(
         environment,
         RecordedActions(started),
@@ -300,7 +256,7 @@ def replay_in(
 
 
 def recorded_observations(episode: RecordedEpisode) -> RecordedObservations:
-    """Return which observations a recording holds."""
+    """Return the kind of observations that a recording holds."""
     groups = {name.partition("/")[0] for name in episode.arrays}
     if any(group == layout.CAMERA_OBSERVATIONS or group.startswith(f"{layout.OBSERVATIONS}_") for group in groups):
         return RecordedObservations.ALL
@@ -308,16 +264,13 @@ def recorded_observations(episode: RecordedEpisode) -> RecordedObservations:
 
 
 class RecordedActions(PolicyBase[None]):
-    """Plays the actions of recordings. An episode is finished with its last action.
-
-    Args:
-        recordings: The recordings of the episodes that start, by index.
-    """
+    """Plays the actions of recordings. An episode is finished with its last action."""
 
     traits = PolicyTraits(batch_invariant=True, sees_pictures=False)
 
     def __init__(self, recordings: Mapping[int, RecordedEpisode]) -> None:
         super().__init__()
+        # By episode index, of the episodes that have started.
         self._recordings = recordings
         self._left: dict[int, list[torch.Tensor]] = {}
         self._finished = torch.zeros(0, dtype=torch.bool)
@@ -329,7 +282,7 @@ class RecordedActions(PolicyBase[None]):
             self._left[start.env_id] = list(torch.as_tensor(actions.astype(np.float32), device=env.device))[::-1]
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next action of each episode, zeros where none is under way. Shape: (num_envs, action_dim)."""
+        """Return the next recorded actions, zeros in idle env slots. Shape: (num_envs, action_dim)."""
         del observation
         action = torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
         for env_id, left in self._left.items():
@@ -339,18 +292,18 @@ class RecordedActions(PolicyBase[None]):
         return action
 
     def finished(self) -> torch.Tensor:
-        """Return the env slots whose last action was played. Shape: (num_envs,), bool."""
+        """Return the mask of env slots whose last action was played. Shape: (num_envs,), bool."""
         return self._finished
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Let go of the actions of episodes that have ended."""
+        """Drop the actions of episodes that have ended."""
         del env
         for env_id in env_ids:
             del self._left[env_id]
 
 
 class _ReplayObserver(Observer):
-    """Keeps the arrays of each episode, and tells of it when it ends."""
+    """Collects the arrays of each episode, and passes its replay on at its end."""
 
     def __init__(
         self,
@@ -389,7 +342,7 @@ class _ReplayObserver(Observer):
 def _episodes(
     environment: Environment, recordings: Iterable[RecordedEpisode], started: dict[int, RecordedEpisode]
 ) -> Iterator[Episode]:
-    """Yield the episodes of recordings, each when it starts, and put its recording into ``started``."""
+    """Yield each recording's episode when it starts, and put the recording into `started`."""
     for recording in recordings:
         _check_actions(recording, environment)
         started[recording.episode_index] = recording
@@ -414,7 +367,7 @@ def _check_actions(recording: RecordedEpisode, environment: Environment) -> None
 
 
 def _simulator_state(recording: RecordedEpisode, environment: Environment) -> Mapping[str, np.ndarray]:
-    """Return the recorded state of the simulator, empty if there is none that this environment takes back."""
+    """Return the simulator's recorded state, empty if this environment cannot restore it."""
     recorded = {
         name.removeprefix(_SIMULATOR_PREFIX): array
         for name, array in recording.arrays.items()
@@ -426,7 +379,7 @@ def _simulator_state(recording: RecordedEpisode, environment: Environment) -> Ma
 
 
 def _result(recorded: RecordedEpisode, record: EpisodeRecord) -> Mapping[str, AttributeValue]:
-    """Return the attributes that say how an episode ended this time."""
+    """Return the attributes of this repetition's result."""
     values: dict[str, AttributeValue | None] = {
         "outcome": None if record.outcome is None else str(record.outcome),
         "success": record.success,
@@ -435,44 +388,32 @@ def _result(recorded: RecordedEpisode, record: EpisodeRecord) -> Mapping[str, At
     }
     was_broken_off = recorded.attributes.get("termination") in BROKEN_OFF
     if was_broken_off and record.termination == POLICY_FINISHED:
-        # What took too long or was abandoned then need not be now, so only its steps can be compared.
+        # The recorded episode was cut by its wall time or an error, so only its steps can be compared.
         values = {name: recorded.attributes.get(name) for name in values}
     values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}
     return {name: value for name, value in values.items() if value is not None}
 
 
-# Recordings simulated again and compared with themselves: which episodes come out the same, to the last bit.
+# Recordings simulated again and compared with themselves: which episodes are equal to the last bit.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedEpisode:
-    """What came of replaying one episode.
-
-    Attributes:
-        episode_index: Which episode.
-        num_steps: Control steps that were recorded.
-        difference: The first thing that differs, None if nothing does.
-        pose_difference: How far recorded positions and angles are apart at most [m, rad]; None where that is unknown.
-        is_damaged: Whether the recording's arrays are not what was written; then it was not replayed.
-        from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
-        compared: What was compared: ``states``, ``rewards``, ``obs`` and so on.
-        other_provenance: What was other when it was recorded: versions, processor, model.
-        contents: What its environment was made of that is another now: a robot's files, a class, a package.
-    """
+    """The result of the replay of one episode."""
 
     episode_index: int
-    num_steps: int
-    difference: Difference | None = None
-    pose_difference: float | None = None
-    is_damaged: bool = False
-    from_exact_state: bool = False
-    compared: tuple[str, ...] = ()
-    other_provenance: tuple[str, ...] = ()
-    contents: tuple[str, ...] = ()
+    num_steps: int  # recorded control steps
+    difference: Difference | None = None  # the first one, if any
+    pose_difference: float | None = None  # largest distance of poses [m, rad], if known
+    is_damaged: bool = False  # arrays do not match their checksum; not replayed
+    from_exact_state: bool = False  # from the simulator's recorded state, not from the conditions
+    compared: tuple[str, ...] = ()  # groups: `states`, `rewards`, `obs` etc.
+    other_provenance: tuple[str, ...] = ()  # versions, processor and other facts that have changed
+    contents: tuple[str, ...] = ()  # files, classes or packages of the environment that have changed
 
     @property
     def is_bitwise(self) -> bool:
-        """Whether every bit that was recorded came out again."""
+        """Whether the replay is equal to the recording to the last bit."""
         return self.difference is None and not self.is_damaged
 
 
@@ -499,19 +440,9 @@ def replay(
     tell: Callable[[ReplayedEpisode], None],
     observers: Sequence[Observer] = (),
 ) -> None:
-    """Simulate recorded episodes again, without their policy.
-
-    Args:
-        files: Which file holds each episode, by index.
-        settings: How.
-        tell: Called with each episode as it ends.
-        observers: Who else looks on; each is told of an end after ``tell``.
-
-    Raises:
-        ConfigError: If a recording cannot be read or does not say what its environment was, or there is no such
-            environment.
-        ArenaError: If a recording does not fit its environment.
-    """
+    """Simulate recorded episodes again, without their policy. `files`: the file of each episode, by index."""
+    # `ConfigError` if a recording cannot be read or names no known environment; `ArenaError` if it does not fit it.
+    # `tell` gets each episode before the observers learn of its end.
     told: dict[Path, Mapping[str, Any]] = {}
     for file in dict.fromkeys(files.values()):
         with _mistakes_of(file):
@@ -559,7 +490,7 @@ def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job
 
 
 def _intact(files: Mapping[int, Path], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
-    """Yield the recordings whose arrays are what was written, and put the others into ``damaged``."""
+    """Yield the recordings whose arrays match their checksum, and put the others into `damaged`."""
     for index, file in files.items():
         episode = _read(file, index)
         if checksum(episode.arrays) == episode.attributes.get("checksum"):
@@ -577,7 +508,7 @@ def _read(file: Path, index: int) -> RecordedEpisode:
 
 @contextmanager
 def _mistakes_of(file: Path) -> Iterator[None]:
-    """Turn what is wrong with a recording that somebody named into a `ConfigError` that names it too."""
+    """Turn a `StorageError` of a recording that the user named into a `ConfigError` that names the file."""
     try:
         yield
     except StorageError as error:
@@ -588,7 +519,7 @@ def _mistakes_of(file: Path) -> Iterator[None]:
 def _judged(replayed: Replay, now: Provenance, contents: Mapping[str, str]) -> ReplayedEpisode:
     recorded = replayed.recorded
     known = recorded.contents
-    # A policy plays no part here, and conditions come with the recording.
+    # A replay has no policy, and its conditions come from the recording.
     before = {} if known is None else {**known.environment, SAVED_CONDITIONS: UNKNOWN}
     was = Provenance(facts={name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL})
     return ReplayedEpisode(

@@ -16,20 +16,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = True) -> tuple[JobConfig, ...]:
-    """Return the jobs of a job: itself, unchanged, and one per axis and level; with several axes also all together.
-
-    The first is called ``<job>-benign`` and has level 0, the others ``<job>-<axis>-<level>``. All have the labels
-    ``robustness`` (the name of the job), ``axis`` and ``level``.
-
-    Args:
-        job: What the job file says.
-        asked: The axes and the levels.
-        may_import: Whether the job may name code that is not registered.
-
-    Raises:
-        ConfigError: If the environment cannot vary, an axis is unknown or none of this job's, a level is beyond what
-            is physically possible, or the job starts from saved conditions.
-    """
+    """Return the arms of a job: itself unchanged, one for each axis and level, and all axes together."""
+    # Names: `<job>-benign` with level 0, then `<job>-<axis>-<level>`. All have the labels `robustness` (the job's
+    # name), `axis` and `level`. `ConfigError` if an axis or a level is not possible in this job.
     if job.conditions is not None:
         message = "changes the episodes, and 'conditions' says what they start from; leave out one of them"
         raise ConfigError(Problem(message, key=KEY))
@@ -56,7 +45,7 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
 
 
 def _catalogue(job: JobConfig, *, may_import: bool) -> tuple[tuple[Variation, ...], frozenset[str]]:
-    """Return what may vary in a job's environment, and the keys of what the job varies itself."""
+    """Return the variations of a job's environment, and the keys that the job varies itself."""
     [resolved] = resolve_jobs([job], may_import=may_import)
     if not isinstance(resolved.builder, VariableEnvironmentBuilder):
         message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
@@ -66,11 +55,7 @@ def _catalogue(job: JobConfig, *, may_import: bool) -> tuple[tuple[Variation, ..
 
 
 def _axes(job: JobConfig, asked: Robustness, catalogue: Sequence[Variation], varied: frozenset[str]) -> tuple[str, ...]:
-    """Return the names of the axes, in the order of `AXES`.
-
-    Raises:
-        ConfigError: If one that is asked for by name is unknown or cannot be had.
-    """
+    """Return the names of the axes, in the order of `AXES`; `ConfigError` if a named one is not possible."""
     reasons = {name: _why_not(axis, job, catalogue, varied) for name, axis in AXES.items()}
     available = tuple(name for name, reason in reasons.items() if reason is None)
     if asked.axes is None:
@@ -90,7 +75,7 @@ def _axes(job: JobConfig, asked: Robustness, catalogue: Sequence[Variation], var
 
 
 def _why_not(axis: Axis, job: JobConfig, catalogue: Sequence[Variation], varied: frozenset[str]) -> str | None:
-    """Return why a job cannot have an axis, None where it can."""
+    """Return the reason why a job cannot have an axis, None if it can."""
     own = [variation.key for variation in axis.variations(catalogue)]
     if not own and axis.name == LANGUAGE:
         return f"'{job.environment}' has no paraphrases; TaskSpec.paraphrases of a task lists them"

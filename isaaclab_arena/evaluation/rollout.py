@@ -52,7 +52,7 @@ from isaaclab_arena.interfaces.recordable import Restorable
 
 
 def attempt_of(environment: Environment) -> Callable[[torch.Tensor], Step]:
-    """Return the callable that makes a control step; a step with `made` False has to be made again."""
+    """Return the callable that makes a control step; `Step.made` marks an attempt that made none."""
     # A derived class or a wrapper with a `step` of its own would be bypassed by `TriesSteps.try_step`.
     if isinstance(environment, TriesSteps) and _is_its_own(environment, "try_step", "step"):
         return environment.try_step

@@ -64,20 +64,14 @@ _SCRIPT = "isaaclab-arena"
 
 
 def how_to_go_on(request: RunRequest, context: DistributedContext, output_directory: Path) -> str:
-    """Return one line for a person: the exact command that goes on with a run, or which option does.
-
-    Call it before any policy may have changed the working directory, in which the command was typed.
-
-    Args:
-        request: What the run was to do.
-        context: Who this process is.
-        output_directory: The run's directory.
-    """
+    """Return one line for the user: the command that resumes the run, or the option to add to the last command."""
+    # Must run before a policy can change the working directory, in which the command was typed.
     directory = _shown(output_directory, Path.cwd())
     if not request.command_line:
         return f"go on with --resume {shlex.quote(directory)}"
     program, *arguments = request.command_line
     parent = command_of_parent() if is_a_rank() else None
+    # Prefer the command that the user typed. If it is unknown, try one that needs the directory only.
     typed = typed_command(arguments, own=sys.orig_argv, parent=parent)
     command = (
         command_by_directory(parent or sys.orig_argv, directory)
@@ -86,38 +80,28 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, output_direct
     )
     if command is None and is_a_rank():
         return f"go on with the same command and --resume {shlex.quote(directory)}"
+    # The typed command is unknown: run the module with the arguments of this process.
     command = command or resuming_command(["python", "-m", program, *arguments], directory)
     several = context.world_size > context.local_world_size
     return f"go on with{', on each machine its own line like' if several else ''}: {shlex.join(command)}"
 
 
 def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Sequence[str] | None) -> list[str] | None:
-    """Return the whole command line that somebody has typed, None if nobody knows.
-
-    Args:
-        arguments: What this process was given after the program's name.
-        own: The command line of this process.
-        parent: That of the process that started this one as a rank, None for a process that is none.
-    """
+    """Return the whole command line that the user typed, None if this process cannot know it."""
+    # `parent` is the command line of the launcher. `arguments` must end it, or the launcher got other arguments.
     if parent is None:
         found = list(own)
         is_it = found[-len(arguments) :] == list(arguments)
     else:
         found = list(parent)
-        # A launcher of ours keeps its own options from the ranks; torchrun's stand before the program's name.
+        # Our launcher does not pass its own options on to the ranks; torchrun's precede the program's name.
         is_it = without_launch_options(found)[-len(arguments) :] == list(arguments)
     return _without_interpreter(found) if is_it else None
 
 
 def command_by_directory(typed: Sequence[str], directory: str) -> list[str] | None:
-    """Return the command that needs no more than a run's directory, None if another program was typed.
-
-    ``isaaclab-arena quickstart`` and ``isaaclab-arena resume`` give the runner a command line that nobody has typed.
-
-    Args:
-        typed: The command line of the process that began the run.
-        directory: The run's directory.
-    """
+    """Return the `isaaclab-arena resume` command of a run, None if another program was typed."""
+    # The user never typed the runner's arguments: `isaaclab-arena quickstart` and `resume` build them.
     program, *words = _without_interpreter(list(typed))
     if program != _SCRIPT:
         return None
@@ -126,12 +110,7 @@ def command_by_directory(typed: Sequence[str], directory: str) -> list[str] | No
 
 
 def resuming_command(command: Sequence[str], directory: str) -> list[str]:
-    """Return a command with ``--resume DIRECTORY`` at its end, in place of any ``--resume`` that it has.
-
-    Args:
-        command: A whole command line.
-        directory: The run's directory, from where the command is typed.
-    """
+    """Return the command line with `--resume DIRECTORY` at its end, in place of any `--resume` that it has."""
     kept: list[str] = []
     is_value = False
     for position, word in enumerate(command):
@@ -142,12 +121,12 @@ def resuming_command(command: Sequence[str], directory: str) -> list[str]:
             is_value = is_run(following)
         elif not word.startswith("--resume="):
             kept.append(word)
-    # A directory without a slash is taken for a run only while its plan can be seen.
+    # Without a slash, `--resume` takes a word for a run only if it finds the plan there.
     return [*kept, "--resume", directory if "/" in directory else f"./{directory}"]
 
 
 def _without_interpreter(command: list[str]) -> list[str]:
-    """Return the command of a script that pip has installed as it is typed: without Python's own name."""
+    """Return the command of an installed script as a user types it, without the interpreter's name."""
     is_script = len(command) > 1 and Path(command[1]).name == _SCRIPT
     return [_SCRIPT, *command[2:]] if is_script else command
 
@@ -163,36 +142,20 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What the end of a run does besides writing the tables.
+    """The steps at the end of a run besides writing the tables."""
 
-    Attributes:
-        before_showing: Called once the tables are what they should be.
-        how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
-            the run is only a part of what the program does.
-        shows: Whether the tables are shown at all.
-        writes_report: Whether the page of the run is written too, and its path shown last.
-        ranks_at_work: Other ranks that have not ended; the last of them writes and shows what they have finished since.
-    """
-
+    # Called once the tables are up to date.
     before_showing: Callable[[], None] = lambda: None
+    # Last line below the table of an incomplete run; None if the run is only a part of the program.
     how_to_go_on: str | None = None
-    shows: bool = True
-    writes_report: bool = False
+    shows: bool = True  # whether the tables are printed
+    writes_report: bool = False  # whether the run's page is written, and its path shown last
+    # Other ranks that have not ended; the last of them writes and shows what they finish later.
     ranks_at_work: Sequence[int] = ()
 
 
 def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool = False) -> int:
-    """Write the tables and show them.
-
-    Args:
-        output_directory: The run's directory.
-        ending: What is done besides.
-        is_finished: Whether the run had nothing left to do: then tables are written anew only where they are missing,
-            old or changed.
-
-    Returns:
-        The exit code: 0 if the run is complete, otherwise 1.
-    """
+    """Write and show the tables. Return the exit code: 0 if the run is complete, else 1."""
     # The first step of a run should not wait for pandas.
     from isaaclab_arena.results.console import print_summary  # noqa: PLC0415  pandas
     from isaaclab_arena.results.merge import (  # noqa: PLC0415  pandas
@@ -201,6 +164,7 @@ def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool 
         write_tables,
     )
 
+    # A run with nothing left to do rewrites only tables that are missing, old or changed.
     if is_finished:
         _LOG.info("%s is complete; there is nothing to do", output_directory)
     merged = merge_results(output_directory)
@@ -220,7 +184,7 @@ def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool 
     if ending.shows:
         show_results(show)
     if last_line:
-        # Below whatever a launcher prints of a rank that ends with a failure, and so below the tables of later ranks.
+        # Must appear below what a launcher prints about a failed rank, and so below the tables of later ranks.
         leave_last_words(f"{_not_the_last(ending)}\n{last_line}" if ending.ranks_at_work else as_text(show))
     return 0 if merged.complete else 1
 
@@ -231,7 +195,7 @@ def _not_the_last(ending: Ending) -> str:
 
 
 def _written_report(output_directory: Path, merged: "MergedResults") -> Path | None:
-    """Write the page of a run. That it cannot be written is no failure of the run: the tables hold the results."""
+    """Write the run's page. An error is a warning only: the tables hold the results."""
     writing = _writing()
     try:
         return writing.write_page([writing.ReportedRun(directory=output_directory, merged=merged)])
@@ -241,11 +205,7 @@ def _written_report(output_directory: Path, merged: "MergedResults") -> Path | N
 
 
 def write_live_report(output_directory: Path) -> None:
-    """Write the page of a run that goes on, with paths of its films: they would have to be read anew every time.
-
-    Raises:
-        ArenaError: If a file of the run cannot be read, or the page cannot be written.
-    """
+    """Write the page of a run that goes on; it links films, because to embed them means to read all of them again."""
     _writing().write_report([output_directory], embed_mb=0.0, running=True)
 
 
@@ -258,19 +218,8 @@ def _writing() -> ModuleType:
 def consolidate_what_ranks_left(
     attempt: Attempt, output_directory: Path, *, rank: int = 0, is_all: bool = False
 ) -> None:
-    """Put episodes that ranks have left into the datasets that they belong to; all ranks have ended.
-
-    A job of which recordings are lost, or whose dataset cannot be made, has failed, whatever its ranks have said.
-
-    Args:
-        attempt: What there was to do.
-        output_directory: The run's directory.
-        rank: The rank that does it.
-        is_all: Whether ranks never make datasets, because they are on other nodes.
-
-    Raises:
-        DiskUnusableError: If the disk is full.
-    """
+    """Move episodes that ranks left into their datasets; all ranks must have ended."""
+    # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
     for job in (work.job for work in attempt.jobs):
         directory = job_directory(output_directory, job)
         try:
@@ -281,6 +230,7 @@ def consolidate_what_ranks_left(
             done = Leftovers(loss=str(error))
         for note in done.notes:
             _LOG.log(logging.DEBUG if is_all else logging.WARNING, "%s", note)
+        # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if done.loss is None or _has_failed(directory, job, attempt):
             continue
         _LOG.error("job '%s' has failed: %s", job, done.loss)
@@ -302,19 +252,7 @@ _LIVE_TRACKING = "isaaclab_arena.tracking.watched_run:LiveTracking"
 
 
 def execute(request: RunRequest, context: DistributedContext) -> int:
-    """Run the jobs that fall to this rank and, on the rank that merges, write and show the results.
-
-    Returns:
-        The exit code: 0 if every job of the run completed, 1 if not, 130 or 143 if interrupted. A rank other than the
-        one that merges returns 0 though jobs of its failed: torchrun would take anything else for a death, and end
-        the ranks that still work.
-
-    Raises:
-        ConfigError: If the ranks read different jobs, or the output directory cannot be used.
-        DistributedError: If the ranks do not find each other.
-        StorageError: If a file of the run cannot be written. A full disk ends the run at once: jobs after it would
-            fail too, one by one, and would be called failed.
-    """
+    """Run this rank's jobs; the merging rank writes and shows the results. Return the exit code."""
     if context.launched_by_torchrun:
         die_with_parent()
     check_trackers(request.options.tracking, key="tracking")
@@ -322,59 +260,41 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     join_freed_memory_at_once()
     if request.options.deterministic:
         calculate_deterministically()
+    # 0 if every job completed, else 1; 130 or 143 if interrupted. A rank that does not merge returns 0 even if its jobs
+    # failed: torchrun takes any other code for a death and ends the ranks that still work. A full disk raises
+    # `StorageError` at once, because later jobs would fail too.
     with initialise(context, process_group=request.options.process_group) as ranks:
         return execute_among(ranks, request, conduct=RunConduct(is_whole_program=True, writes_report=True)).exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConduct:
-    """What a run does besides its results, as the whole of a program or as a part of one.
+    """The output of a run besides its results, as a whole program or as a part of one."""
 
-    Attributes:
-        is_whole_program: Whether the ranks do nothing else: then the run's last words, which say what to type, are the
-            program's.
-        shows_progress: Whether progress is shown on stderr.
-        shows_results: Whether the table is shown on stdout.
-        writes_report: Whether the page of the run is written, where no option says otherwise.
-        listen: Listens for signals that ask to stop, from the plan to the tables.
-    """
-
+    # Whether the ranks do nothing else: then the program's last words are the run's, with the command to type.
     is_whole_program: bool = False
-    shows_progress: bool = True
-    shows_results: bool = True
-    writes_report: bool = False
+    shows_progress: bool = True  # on stderr
+    shows_results: bool = True  # on stdout
+    writes_report: bool = False  # unless an option forbids it
+    # Listens for signals that ask to stop, from the plan to the tables.
     listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended on one rank.
+    """The end of a run on one rank."""
 
-    Attributes:
-        exit_code: See `execute`.
-        output_directory: Where this rank has written.
-        signal_number: The signal that ended it early, None if none did.
-    """
-
-    exit_code: int
-    output_directory: Path
-    signal_number: int | None = None
+    exit_code: int  # see `execute`
+    output_directory: Path  # of this rank's files
+    signal_number: int | None = None  # signal that ended the run early
 
 
 def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | None = None) -> RunOutcome:
-    """Run the jobs on ranks that have found each other already, as one of several things that they do together.
-
-    Args:
-        ranks: All of them, within a name that no other run of theirs has; see `Ranks.within`.
-        request: What is to be done, the same on every rank.
-        conduct: What the run does besides.
-
-    Returns:
-        How it ended; see `execute` for what is raised.
-    """
+    """Run jobs on ranks that have found each other, as one of several runs; see `execute` for errors."""
+    # `ranks` must be within a name that no other run of theirs has, see `Ranks.within`. The request is the same on all.
     context, conduct = ranks.context, conduct or RunConduct()
     started = start_run(request, context, ranks)
-    # Not before: while ranks wait for each other, a signal may end them as it always does, and at once.
+    # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, conduct.listen() as interruption:
         if started.attempt is None:
             code = finished_run(request, started.output_directory, conduct) if context.is_rank_zero else 0
@@ -424,7 +344,7 @@ class _RankRun:
         )
 
     def execute(self, ranks: Ranks) -> int:
-        """Run what this rank has to do, beside the policy servers that are its to run, and return the exit code."""
+        """Run this rank's jobs beside its policy servers, and return the exit code."""
         to_run = {work.job for work in self._attempt.jobs}
         with running_policy_servers(
             self._request.jobs, to_run, self._request.options, ranks, self._output_directory
@@ -454,7 +374,7 @@ class _RankRun:
             self._context,
             output_directory=self._output_directory,
             attempt=self._attempt,
-            # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
+            # The plan's hash, not the request's: they may differ in num_envs in a deterministic run.
             config_hash=self._started.plan.config_hash,
             questions=self._request.questions,
             import_s=self._request.import_s,
@@ -468,21 +388,18 @@ class _RankRun:
         )
 
     def _shown(self) -> AbstractContextManager[object]:
-        """Return the display of all ranks and the page of the run, which only rank 0 has."""
+        """Show the display of all ranks and update the run's page, on rank 0 only."""
         if not self._context.is_rank_zero:
             return nullcontext()
         return shown_while_it_runs(self._request, self._output_directory, self._conduct, self._watch.look)
 
     def _is_the_one_to_merge(self, state: RankState, *, heard: bool) -> bool:
-        """Wait until no rank works any more; return whether this rank has to merge.
-
-        That is rank 0. The others stay until it has gone; if it left no table, or one that lacks what was written
-        since, the lowest of them takes its place. A rank that stops at its first
-        failure does not wait: its exit is what makes the launcher end the others.
-        """
+        """Wait until no other rank works. True if this rank has to merge: rank 0, or its substitute."""
         rank = self._context.rank
+        # A rank that stops at its first failure does not wait: its exit makes the launcher end the others.
         if state is RankState.FAILED:
             return not any(report.alive for report in self._watch.look() if report.rank != rank)
+        # The others stay until rank 0 has gone. If it left no current tables, the lowest live rank takes its place.
         while True:
             reports = self._watch.look()
             if not reports[0].alive and tables_are_current(self._output_directory):
@@ -497,14 +414,15 @@ class _RankRun:
                 )
                 return True
             if not heard:
-                # The others wait for this rank to say that it has finished. It cannot, so it says so by leaving.
+                # The others wait for this rank's status. It cannot publish one, so its exit tells them.
                 return False
             time.sleep(_POLL_INTERVAL_S)
 
     def _merge(self) -> int:
-        """Write the tables from what is on disk, show them if that is wanted, and return the exit code."""
+        """Write the tables from the files on disk, show them if wanted, and return the exit code."""
         others = [report for report in self._watch.look() if report.rank != self._context.rank]
         at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
+        # A rank at work still writes to its files.
         if not (at_work or self._interruption.stop_requested()):
             consolidate_what_ranks_left(self._attempt, self._output_directory, rank=self._context.rank)
         ending = ending_of(self._request, self._conduct, self._save_conditions, self._how_to_go_on)
@@ -512,7 +430,7 @@ class _RankRun:
 
 
 def live_tracking(request: RunRequest, started: StartedRun) -> AbstractContextManager[object]:
-    """Return what logs the results of all ranks elsewhere too."""
+    """Return the context that sends the results of all ranks to the trackers, a null context without any."""
     names = request.options.tracking
     if not names:
         return nullcontext()
@@ -523,14 +441,7 @@ def live_tracking(request: RunRequest, started: StartedRun) -> AbstractContextMa
 def shown_while_it_runs(
     request: RunRequest, output_directory: Path, conduct: RunConduct, look: Callable[[], Sequence[RankReport]]
 ) -> Iterator[None]:
-    """Show how all ranks get on, and keep the page of the run up to date, within a ``with`` block.
-
-    Args:
-        request: What the run is to do.
-        output_directory: The run's directory.
-        conduct: What of this is wanted.
-        look: Returns one report per rank.
-    """
+    """Show the progress of all ranks, and update the run's page, within a `with` block."""
     _LOG.info("writing to %s", output_directory)
     with ExitStack() as stack:
         if conduct.shows_progress:
@@ -543,7 +454,7 @@ def shown_while_it_runs(
 def ending_of(
     request: RunRequest, conduct: RunConduct, save_conditions: Callable[[], None], how_to_go_on: str
 ) -> Ending:
-    """Return what the end of a run does besides writing the tables."""
+    """Build the `Ending` of a run on this rank."""
     return Ending(
         before_showing=save_conditions,
         how_to_go_on=how_to_go_on if conduct.is_whole_program else None,
@@ -569,17 +480,14 @@ def _writes_report(request: RunRequest, conduct: RunConduct) -> bool:
 
 
 def saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:
-    """Return what saves the conditions at the end, where that is wanted.
-
-    Raises:
-        ConfigError: If a run that goes on would write over what is not its own.
-    """
+    """Return the function that saves the conditions at the end; it does nothing without the option."""
     options = request.options
     if options.save_conditions is None:
         return lambda: None
-    # A policy may change the working directory meanwhile.
+    # A policy may change the working directory before the end.
     path = Path(options.save_conditions).absolute()
     goes_on = options.resume is not None
+    # `ConfigError` if the resumed run would overwrite a file that another run saved.
     if goes_on:
         check_saved_earlier(path, output_directory)
     return partial(_save_conditions, path, output_directory, goes_on=goes_on)
@@ -590,5 +498,5 @@ def _save_conditions(path: Path, output_directory: Path, *, goes_on: bool) -> No
         for line in save_conditions(path, output_directory, goes_on=goes_on):
             _LOG.warning("%s", line)
     except ArenaError as error:
-        # The results are what the run was for; they are shown whatever becomes of this file.
+        # The results are the purpose of the run: they are shown even if this file cannot be written.
         _LOG.error("--save_conditions: %s", error)

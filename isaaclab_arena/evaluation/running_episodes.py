@@ -31,25 +31,20 @@ from isaaclab_arena.nested import leaves, with_leaves
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutLimits:
-    """How much a rollout may do at most; None is no limit.
+    """The limits of a rollout; None is no limit."""
 
-    Attributes:
-        max_steps: Control steps of the batch after which the rollout ends and cuts the episodes under way.
-        max_envs: Env slots that are used at once; those beyond rest.
-        episode_timeout_s: Wall time of an episode [s]. One that takes longer ends as an error after the step under way,
-            and its env slot takes the next episode.
-    """
-
+    # Control steps of the batch; then the rollout ends and cuts the episodes under way.
     max_steps: int | None = None
-    max_envs: int | None = None
+    max_envs: int | None = None  # env slots used at once; the others rest
+    # Wall time of an episode [s]. A longer one ends as an error after the current step, and its env slot goes on.
     episode_timeout_s: float | None = None
 
     def allow_step(self, num_steps: int) -> bool:
-        """Return whether another control step may follow ``num_steps`` of them."""
+        """Whether another control step may follow `num_steps` of them."""
         return self.max_steps is None or num_steps < self.max_steps
 
     def num_used(self, num_envs: int) -> int:
-        """Return how many of ``num_envs`` env slots may be used at once."""
+        """Return the number of env slots to use out of `num_envs`."""
         return num_envs if self.max_envs is None else min(self.max_envs, num_envs)
 
 
@@ -85,17 +80,15 @@ class Ending:
 
 
 def ending_of(step: Step, env_id: int) -> Ending:
-    """Return the end of the episode in env slot ``env_id`` that ended with ``step``.
-
-    A diverged env slot is an error whatever the task made of its state. Success that is not measured stays None: such
-    an episode is a time-out or has no outcome, but is never called a failure.
-    """
+    """Return the end of the episode in env slot `env_id` that ended with `step`."""
+    # A diverged env slot is an error, whatever the task made of its state.
     if bool(step.diverged[env_id]):
         error = step.errors.get(env_id, "the physics diverged")
         return Ending(outcome=Outcome.ERROR, success=None, termination="diverged", error=error)
     terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])
     termination = "terminated" if terminated else "time_limit" if truncated else POLICY_FINISHED
     timed_out = truncated and not terminated
+    # Success that is not measured stays None: the episode is a time-out or has no outcome, but never a failure.
     if step.success is None:
         return Ending(outcome=Outcome.TIMEOUT if timed_out else None, success=None, termination=termination)
     if bool(step.success[env_id]):
@@ -105,17 +98,13 @@ def ending_of(step: Step, env_id: int) -> Ending:
 
 
 def out_of_time(limit_s: float) -> Ending:
-    """Return the end of an episode that took longer than its wall time allowed [s]."""
+    """Return the end of an episode that exceeded its wall time limit [s]."""
     error = f"the episode took longer than {limit_s:g} s, its episode_timeout_s"
     return Ending(outcome=Outcome.ERROR, success=None, termination=OUT_OF_TIME, error=error)
 
 
 def solved_before(task: str) -> Ending:
-    """Return the end of an episode whose goal was met before its policy had done anything.
-
-    Args:
-        task: What the policy would have been told.
-    """
+    """Return the end of an episode whose goal was met at its start. `task`: its language instruction."""
     error = (
         f"the task '{task}' was solved at the start, before the policy had done anything; "
         "that is an error of the task, and says nothing of the policy"
@@ -124,43 +113,33 @@ def solved_before(task: str) -> Ending:
 
 
 def bad_start(reason: str) -> Ending:
-    """Return the end of an episode whose reset gave what cannot be shown to a policy."""
+    """Return the end of an episode whose reset gave an observation that the policy must not see."""
     return Ending(outcome=Outcome.ERROR, success=None, termination=BAD_START, error=f"at the reset, {reason}")
 
 
 def policy_lost(reason: str) -> Ending:
-    """Return the end of an episode whose policy answered no more."""
+    """Return the end of an episode whose policy stopped answering."""
     return Ending(outcome=Outcome.ERROR, success=None, termination=POLICY_LOST, error=f"the policy was lost: {reason}")
 
 
 def ranks_lost(deaths: Iterable[tuple[int, str]]) -> Ending:
-    """Return the end of an episode over which ranks died, each with its number and how it died, in a line."""
+    """Return the end of an episode over which ranks died. `deaths`: each rank's number and reason."""
     told = "; ".join(f"rank {rank}: {reason}" for rank, reason in deaths)
     error = f"every rank that ran this episode died, the last with nothing beside it: {told}"
     return Ending(outcome=Outcome.ERROR, success=None, termination=RANKS_LOST, error=error)
 
 
-# Counts how often a policy asks for the most that an environment takes, or for more.
+# Count how often a policy asks for the limit of an action, or for more.
 
 _ROUNDING = 1e-6
 """Share of an element's range: closer to a bound than that, a number in single precision lies at it."""
 
 
 class SaturatedActions:
-    """Counts, by env slot, the entries of actions that lie at or beyond their bounds.
-
-    Elements without bounds, and those that can have but one value, do not count.
-
-    Args:
-        spec: What an action looks like.
-        num_envs: Number of env slots.
-        device: Where actions are.
-
-    Attributes:
-        so_far: How often each element did. Shape: (num_envs, action_dim), int32, on the device.
-    """
+    """Counts, by env slot and element, the actions at or beyond their bounds."""
 
     def __init__(self, spec: ArraySpec, num_envs: int, device: torch.device) -> None:
+        # Elements without bounds, and those with a single possible value, do not count.
         low, high = (
             np.full(spec.shape, default, np.float32)
             if bound is None
@@ -173,46 +152,36 @@ class SaturatedActions:
         most = np.where(counts, np.minimum(np.nextafter(high, np.float32(-np.inf)), high - near), np.inf)
         self._least, self._most = (torch.as_tensor(end, device=device) for end in (least, most))
         self._num_counted = int(counts.sum())
+        # Number of saturated steps of each element. Shape: (num_envs, action_dim), int32, on the device.
         self.so_far = torch.zeros((num_envs, *spec.shape), dtype=torch.int32, device=device)
         self._asked: torch.Tensor | None = None
 
     def note(self, action: torch.Tensor) -> None:
-        """Look at an action before the environment gets it, which may clip it. Shape: (num_envs, action_dim)."""
+        """Compare an action, before the environment may clip it, with the bounds. Shape: (num_envs, action_dim)."""
         if self._num_counted:
             self._asked = action.clamp(self._least, self._most) != action
 
     def count(self) -> None:
-        """Count the action that was noted last: the step with it was made."""
+        """Add the last noted action to the counts: its step was made."""
         if self._asked is not None:
             self.so_far += self._asked
 
     def begin(self, begins: torch.Tensor) -> None:
-        """Count from 0 in some env slots. Shape: (num_envs,), bool, on the device."""
+        """Reset the counts of the marked env slots. Shape: (num_envs,), bool, on the device."""
         self.so_far.masked_fill_(begins.reshape(-1, *(1 for _ in self.so_far.shape[1:])), 0)
 
     def share(self, so_far: torch.Tensor, length: int) -> float | None:
-        """Return the share of an episode's entries that did; None if none count, or no step was made.
-
-        Args:
-            so_far: Its row of `so_far`, on the CPU.
-            length: Number of its control steps.
-        """
+        """Return an episode's share of saturated entries; None without counted elements or steps."""
+        # `so_far` is the episode's row of the counts, on the CPU; `length` its control steps.
         return int(so_far.sum()) / (length * self._num_counted) if length and self._num_counted else None
 
 
-# Find NaN and infinity in what environments show and reward. They end an episode as an error, and nothing else.
+# Find NaN and infinity in observations and rewards. They end an episode as an error, and nothing else.
 
 
 def unsound_slots(observation: Observation, reward: torch.Tensor | None = None) -> torch.Tensor | None:
-    """Return the env slots where a number is NaN or infinite; None where it is known that there are none.
-
-    Args:
-        observation: Nested dict of tensors, batched by env slot; pictures are not looked at.
-        reward: Shape: (num_envs,).
-
-    Returns:
-        Shape: (num_envs,), bool. On a GPU it is always there: to look would be to wait.
-    """
+    """Return the mask of env slots with a NaN or infinite number, None if known to be empty. Shape: (num_envs,)."""
+    # Pictures are left out. On a GPU the mask is always returned: to test it would make the CPU wait.
     parts = [] if reward is None else [reward]
     for group, terms in observation.items():
         if isinstance(terms, SideBySide):
@@ -221,13 +190,13 @@ def unsound_slots(observation: Observation, reward: torch.Tensor | None = None) 
             parts += [part for _, part in leaves(terms) if _is_number(part)]
     if not parts or (parts[0].is_cpu and all(map(_is_sound, parts))):
         return None
-    # In double precision no sum of finite numbers is infinite, and one number that is not finite makes every sum so.
+    # In double precision no sum of finite numbers is infinite, and one NaN or infinity makes the whole sum so.
     sums = [part.reshape(len(part), -1).sum(1, dtype=torch.float64) for part in parts]
     return ~torch.isfinite(sum(sums[1:], start=sums[0]))
 
 
 def unsound_entry(observation: Observation, env_id: int, reward: torch.Tensor | None = None) -> str:
-    """Return in words what is not finite in an env slot of `unsound_slots`."""
+    """Name the NaN or infinite observation or reward of an env slot that `unsound_slots` found."""
     for name, part in _numbers(observation):
         if not bool(torch.isfinite(part[env_id]).all()):
             return f"observation '{name}' holds NaN or infinity"
@@ -235,11 +204,9 @@ def unsound_entry(observation: Observation, env_id: int, reward: torch.Tensor | 
 
 
 def without_unsound(observation: Observation, env_ids: Sequence[int]) -> Observation:
-    """Return an observation with zeros for what is NaN or infinite in some env slots, which rest.
+    """Return the observation with zeros in place of NaN and infinity in the given env slots, which rest."""
 
-    A policy is shown all env slots, and may refuse numbers on which it need not act.
-    """
-
+    # The policy sees all env slots, and may refuse NaN even in those for which it need not act.
     def cleaned(part: Any) -> Any:
         if not _is_number(part):
             return part
@@ -251,7 +218,7 @@ def without_unsound(observation: Observation, env_ids: Sequence[int]) -> Observa
 
 
 def _numbers(observation: Observation) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the name and the values of what is no picture; names of group ``policy`` are without it."""
+    """Yield the name and values of each term that is no picture; the group `policy` is left out of names."""
     for (group, *path), part in leaves(observation):
         if group != CAMERAS and _is_number(part):
             yield ".".join(map(str, path if group == "policy" and path else (group, *path))), part
@@ -262,7 +229,8 @@ def _is_number(part: Any) -> bool:
 
 
 def _is_sound(part: torch.Tensor) -> bool:
-    """Return whether all numbers on the CPU are finite. NumPy takes a third of the time, but has no bfloat16."""
+    """Whether all numbers of a CPU tensor are finite."""
+    # NumPy takes a third of the time, but has no bfloat16.
     if part.dtype == torch.bfloat16 or part.requires_grad:
         return bool(torch.isfinite(part).all())
     return bool(np.isfinite(part.numpy()).all())
@@ -273,47 +241,31 @@ def _is_sound(part: torch.Tensor) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutResult:
-    """What a rollout did.
+    """The counters of a rollout."""
 
-    Attributes:
-        finished_episodes: Episodes that ran to their end.
-        cut_episodes: Episodes that had started when the step limit or a stop request ended the rollout.
-        env_steps: Control steps summed over running env slots.
-        interrupted: Whether a stop request ended it.
-    """
-
-    finished_episodes: int
+    finished_episodes: int  # ran to their end
+    # Episodes under way when the step limit or a stop request ended the rollout.
     cut_episodes: int
-    env_steps: int
-    interrupted: bool
+    env_steps: int  # control steps, summed over running env slots
+    interrupted: bool  # by a stop request
 
 
 class RunningEpisodes:
-    """Which episode each env slot runs, and what it has gathered so far.
-
-    Args:
-        num_envs: Number of env slots.
-        device: Where masks and sums live.
-        action_spec: What an action looks like.
-
-    Attributes:
-        running: Env slots in which an episode is under way. Shape: (num_envs,), bool, on the device.
-        num_running: Their number.
-        num_steps: Control steps counted so far.
-    """
+    """The episode of each env slot, with its length, return and other sums so far."""
 
     def __init__(self, num_envs: int, device: torch.device, action_spec: ArraySpec) -> None:
-        # What is known without asking a GPU is kept on the CPU.
+        # A copy of the mask on the CPU: to read it never waits for the GPU.
         self._is_running = torch.zeros(num_envs, dtype=torch.bool)
+        # Env slots with an episode under way. Shape: (num_envs,), bool, on the device.
         self.running = self._is_running.to(device)
         self.num_running = 0
-        self.num_steps = 0
+        self.num_steps = 0  # counted control steps of the batch
         self._env_steps = 0
         self._num_finished = 0
         self._starts: list[EpisodeStart | None] = [None] * num_envs
         self._started_s: dict[int, float] = {}
         self._length = torch.zeros(num_envs, dtype=torch.int64)
-        # Double precision, so that the sum does not depend on the order of magnitude of what came before.
+        # Double precision, so that small rewards still count after large ones.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
         self._saturated = SaturatedActions(action_spec, num_envs, device)
         self._latest: Step | None = None
@@ -333,24 +285,18 @@ class RunningEpisodes:
         self._saturated.begin(on_device)
 
     def note(self, answer: PolicyAnswer) -> None:
-        """Look at what a policy answered, before the environment gets it."""
+        """Pass the policy's action to the saturation count, before the environment gets it."""
         self._saturated.note(answer.action)
 
     def transition(self, observation: Observation, action: torch.Tensor, step: Step) -> Transition:
-        """Return what observers are shown of a step that the running episodes made.
-
-        Args:
-            observation: What the policy saw.
-            action: What it did. Shape: (num_envs, action_dim).
-            step: What came of it.
-        """
+        """Build the observers' record of a step. Shape of the action: (num_envs, action_dim)."""
         running = self.running.clone()
         return Transition(
             running=running, num_running=self.num_running, observation=observation, action=action, step=step
         )
 
     def count(self, step: Step) -> None:
-        """Count a step of every episode under way."""
+        """Add a step to every episode under way."""
         self._latest = step
         self.num_steps += 1
         self._env_steps += self.num_running
@@ -359,22 +305,14 @@ class RunningEpisodes:
         self._saturated.count()
 
     def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
-        """Return how episodes end with a step that is not counted yet, by env slot; None if the step was not made.
-
-        Args:
-            answer: What the policy answered before that step.
-            step: What came of it.
-            max_length: Control steps after which an episode must be over.
-
-        Raises:
-            ArenaError: If one of them is longer.
-            PolicyError: If an action of the answer held NaN or infinity.
-        """
+        """Map env slots to their endings after a step not yet counted; None if the step must be made again."""
+        # `PolicyError` if the action held NaN or infinity; `ArenaError` if an episode exceeds `max_length` control
+        # steps.
         said = _said(step, answer)
-        # Read together: each time that it is read back what a GPU has computed takes as long as a small network.
+        # Read all masks at once: each read-back from a GPU takes as long as the inference of a small network.
         found = (torch.stack([*said.values()]) & self.running).cpu().numpy()
         at_limit = self._length.numpy() + 1 >= max_length
-        # Most steps end nothing, and this loop may have less time for one than it takes to look at each mask.
+        # Most steps end no episode, and looking at each mask may take longer than the step itself.
         if not found.any() and not at_limit.any():
             return {}
         nowhere = np.zeros_like(at_limit)
@@ -395,24 +333,21 @@ class RunningEpisodes:
         return {env_id: ending_of(verdicts, env_id) for env_id in np.flatnonzero(over).tolist()}
 
     def late(self, *, now_s: float, limit_s: float | None) -> dict[int, Ending]:
-        """Return how episodes end that have taken longer than a limit [s], by env slot; none do without a limit."""
+        """Map env slots to the endings of episodes that exceed a wall time limit [s]; None is no limit."""
         if limit_s is None:
             return {}
         running = sorted(self._started_s)
         return {env_id: out_of_time(limit_s) for env_id in running if now_s - self._started_s[env_id] > limit_s}
 
     def tried(self) -> list[int]:
-        """Return the env slots of episodes that have made a step."""
+        """Return the env slots whose episode has made a step."""
         return torch.nonzero(self._is_running & (self._length > 0)).flatten().tolist()
 
     def end(self, endings: Mapping[int, Ending]) -> list[EpisodeRecord]:
-        """End episodes with the step that was counted last, if they made one, and return what is known of them.
-
-        Args:
-            endings: Env slot to how its episode ends.
-        """
+        """End the episodes of these env slots after the last counted step, and return their records."""
         if not endings:
             return []
+        # One read-back for all sums and metrics.
         measured = {} if self._latest is None else self._latest.metrics
         returns, saturated, *numbers = on_cpu([self._return, self._saturated.so_far, *measured.values()])
         metrics = dict(zip(measured, numbers, strict=True))
@@ -438,7 +373,7 @@ class RunningEpisodes:
                 termination=ending.termination,
                 conditions=start.conditions,
                 language_instruction=start.language_instruction,
-                # What was measured last in the env slot of one that made no step belongs to the episode before.
+                # Without a step, the last metrics of the env slot belong to the episode before.
                 metrics={name: float(values[env_id]) for name, values in metrics.items()} if length else {},
                 error=ending.error,
                 saturated_action_share=self._saturated.share(saturated[env_id], length),
@@ -447,11 +382,7 @@ class RunningEpisodes:
         return records
 
     def result(self, *, interrupted: bool) -> RolloutResult:
-        """Return what was done so far; episodes under way are cut.
-
-        Args:
-            interrupted: Whether a stop request ended it.
-        """
+        """Return the counters so far; episodes under way count as cut."""
         return RolloutResult(
             finished_episodes=self._num_finished,
             cut_episodes=self.num_running,
@@ -465,19 +396,19 @@ class RunningEpisodes:
 
 
 class _Masks(NamedTuple):
-    """What became of the running env slots in a step, False where nothing is said. Shape of each: (num_envs,), bool."""
+    """The outcome of a step by env slot; a mask that the step did not set is False. Shape of each: (num_envs,)."""
 
     terminated: np.ndarray
     truncated: np.ndarray
     diverged: np.ndarray
     success: np.ndarray
-    finished: np.ndarray
-    unusable: np.ndarray
-    unmade: np.ndarray
-    unsound: np.ndarray
+    finished: np.ndarray  # the policy has nothing more to do
+    unusable: np.ndarray  # the action holds NaN or infinity
+    unmade: np.ndarray  # the step must be made again
+    unsound: np.ndarray  # observation or reward holds NaN or infinity
 
     def verdicts(self, step: Step) -> Step:
-        """Return a step with these masks, on the CPU; what is not finite in it is an error as if physics diverged."""
+        """Return the step with these masks on the CPU; an unsound env slot counts as diverged, with its reason."""
         unsound = np.flatnonzero(self.unsound & ~self.diverged).tolist()
         return replace(
             step,
@@ -493,7 +424,7 @@ class _Masks(NamedTuple):
 
 
 def _said(step: Step, answer: PolicyAnswer) -> dict[str, torch.Tensor]:
-    """Return what is said of a step and of what led to it, by the names of `_Masks`, but for what is not said."""
+    """Map the names of `_Masks` to the masks that the step and the answer set."""
     device = step.diverged.device
     said = {
         "terminated": step.terminated,
@@ -508,22 +439,20 @@ def _said(step: Step, answer: PolicyAnswer) -> dict[str, torch.Tensor]:
     return {name: mask for name, mask in said.items() if mask is not None}
 
 
-# Find episodes that are over at their start, solved or spoiled, and ask what happened in those that were played.
+# Find episodes that are over at their start, solved or spoiled, and collect the events of those that were played.
 
 _LOG = logging.getLogger(__name__)
 
 
 def begin_events(environment: Environment, starts: Sequence[EpisodeStart]) -> None:
-    """Have what happens in episodes kept from their start on, where the environment tells."""
+    """Start to record the events of these episodes, if the environment reports events."""
     if isinstance(environment, TellsEvents):
         environment.begin_events([start.env_id for start in starts])
 
 
 def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> dict[int, Ending]:
-    """Return how episodes end whose goal is met where they were just reset to, by env slot, and say so in the log.
-
-    None does where the environment cannot judge without a step.
-    """
+    """Map env slots to the endings of episodes whose goal is met at their start, and log each as an error."""
+    # Other environments cannot judge a state without a step.
     if not isinstance(environment, JudgesStarts):
         return {}
     found = {}
@@ -537,13 +466,7 @@ def solved_starts(environment: Environment, starts: Sequence[EpisodeStart]) -> d
 
 
 def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observation: Observation) -> dict[int, Ending]:
-    """Return how episodes end whose reset gave what cannot be shown to a policy, by env slot.
-
-    Args:
-        environment: It may tell so itself.
-        starts: The episodes that have just begun.
-        observation: What all env slots show.
-    """
+    """Map env slots to the endings of episodes whose reset gave NaN, infinity or an error of the environment."""
     env_ids = [start.env_id for start in starts]
     unsound = unsound_slots(observation)
     found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
@@ -554,7 +477,7 @@ def bad_starts(environment: Environment, starts: Sequence[EpisodeStart], observa
 
 
 def with_events(environment: Environment, records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
-    """Return episodes that have just ended with what happened in them; nothing of errors, and where nobody tells."""
+    """Add the events to the records of ended episodes. Errors, and other environments, have none."""
     told = [record for record in records if record.outcome not in (Outcome.ERROR, None)]
     if not told or not isinstance(environment, TellsEvents):
         return list(records)

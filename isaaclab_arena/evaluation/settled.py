@@ -34,8 +34,7 @@ from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry
 
 # Choose the backend of each job of a run, once, on one rank for all, before the plan is written.
 #
-# Ranks that each timed the backends for themselves could end on different physics, and so could the groups of a job's
-# env slots.
+# Ranks that timed the backends separately could choose different physics, and so could the groups of a job's env slots.
 
 _LOG = logging.getLogger(__name__)
 _ON_CPU = "mujoco"
@@ -48,19 +47,12 @@ _UNMEASURED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Machinery:
-    """What the ranks of a run simulate with.
+    """The devices and threads that the ranks simulate with."""
 
-    Attributes:
-        devices: Device of each rank, by rank.
-        num_threads: Threads that the physics of the rank that measures may use.
-        num_groups: Groups that a job's env slots are divided into.
-        measures: Whether the process that sets the run up can measure what ranks will do. The head of a cluster, whose
-            ranks have GPUs, may have none.
-    """
-
-    devices: tuple[str, ...]
-    num_threads: int
-    num_groups: int = 1
+    devices: tuple[str, ...]  # by rank
+    num_threads: int  # of the physics on the rank that measures
+    num_groups: int = 1  # groups of a job's env slots
+    # Whether this process can measure for the ranks. The head of a cluster may lack the GPUs that its ranks have.
     measures: bool = True
 
     @property
@@ -76,19 +68,11 @@ def settle_backends(
     known: Mapping[str, str] | None = None,
     watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> dict[str, str]:
-    """Return what simulates each job that is to run, by its name; jobs without a choice are left out.
-
-    A job that says it gets what it says, one that was begun what it was begun with. What is left open is MuJoCo unless
-    every rank has a GPU; then the faster backend is measured, on this rank if it can, once for jobs that are alike.
-
-    Args:
-        jobs: Every job of the run.
-        machinery: What the ranks simulate with.
-        known: What was settled when the run began, by job.
-        watch: Entered while something is measured for the named job.
-    """
+    """Map each pending job to its backend; jobs whose environment has no choice are left out."""
     measured: dict[str, str] = {}
     settled: dict[str, str] = {}
+    # A job keeps the backend that it names, or that the run began with. An open one is MuJoCo unless every rank has a
+    # GPU; then the faster one is measured, once for equal environments. `watch` is entered during a measurement.
     for job in jobs:
         asked, name = job.asked_backend, job.config.name
         if asked is None or job.config.status is not JobStatus.PENDING:
@@ -112,18 +96,8 @@ def settle_backends(
 
 
 def refuse_slow_backends(jobs: Sequence[Job], work: Sequence[AttemptEntry], machinery: Machinery) -> None:
-    """Refuse to go on without GPUs with jobs that were settled on MuJoCo-Warp because there were GPUs.
-
-    On a CPU it is several times slower than MuJoCo, and nobody has asked for it there.
-
-    Args:
-        jobs: Every job of the run.
-        work: What is left of them.
-        machinery: What the ranks simulate with now.
-
-    Raises:
-        ConfigError: With one problem per job.
-    """
+    """Refuse to resume jobs without GPUs that were settled on MuJoCo-Warp because there were GPUs."""
+    # On a CPU MuJoCo-Warp is several times slower than MuJoCo, and the user did not ask for it there.
     left_open = {job.config.name for job in jobs if job.asked_backend == OPEN_BACKEND}
     slow = [each.job for each in work if each.backend == _ON_GPU and each.job in left_open]
     if slow and not machinery.has_gpus_only:
@@ -138,13 +112,13 @@ def refuse_slow_backends(jobs: Sequence[Job], work: Sequence[AttemptEntry], mach
 
 
 def with_settled_backends(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
-    """Return the jobs of a run as every rank of an attempt builds them."""
+    """Return the jobs with their settled backends, as every rank of an attempt builds them."""
     settled = {work.job: work.backend for work in attempt.jobs}
     return tuple(job.with_backend(settled.get(job.config.name)) for job in jobs)
 
 
 def with_backends(work: Sequence[AttemptEntry], settled: Mapping[str, str]) -> tuple[AttemptEntry, ...]:
-    """Return what is left to do, with what simulates it."""
+    """Return the entries of an attempt with their settled backends."""
     return tuple(replace(each, backend=settled.get(each.job)) for each in work)
 
 
@@ -162,15 +136,14 @@ def _faster_backend(job: Job, machinery: Machinery) -> str:
             variations=job.variations,
         )
     except ArenaError as error:
-        # The job will fail by itself when it is built, and say so; the others need not.
+        # The job will fail with this error when it is built, without the others.
         _LOG.debug("job '%s' cannot be measured: %s", job.config.name, error)
         return _ON_CPU
 
 
 # Measure how long a policy's queries take, once, on one rank for all, before the plan is written.
 #
-# Ranks that each measured for themselves would play other episodes than each other, and so would a run that is
-# resumed.
+# Ranks that measured separately would play different episodes, and so would a run that is resumed.
 
 NUM_QUERIES = 40
 QUANTILE = 95
@@ -185,7 +158,7 @@ Asked: TypeAlias = Callable[[Job], AbstractContextManager[PolicyBase]]
 
 @contextmanager
 def asked_policy(job: Job) -> Iterator[PolicyBase]:
-    """Build a job's policy with a network of its own, for a ``with`` block."""
+    """Build a job's policy with a network of its own, for a `with` block."""
     policy = job.build_policy()
     try:
         yield policy
@@ -201,18 +174,9 @@ def settle_latencies(
     asked: Asked = asked_policy,
     watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> dict[str, Delays]:
-    """Return how late the answers are in each job that has its latency measured, by its name.
-
-    Args:
-        jobs: The jobs that are to run.
-        machinery: What the ranks simulate with.
-        known: What was measured when the run began, by job; it stands.
-        asked: Builds the policy that is asked.
-        watch: Entered while something is measured for the named job.
-
-    Raises:
-        ConfigError: If nothing can be measured here, or it is too late for what a job says the robot does meanwhile.
-    """
+    """Map each job with a measured latency to its delays; `ConfigError` if it cannot be measured or is too long."""
+    # `known`: measured when the run began; it stays. `asked` builds the policy. `watch` is entered during a
+    # measurement.
     settled: dict[str, Delays] = {}
     problems: list[Problem] = []
     for job in filter(_is_to_measure, jobs):
@@ -236,12 +200,12 @@ def settle_latencies(
 
 
 def with_latencies(work: Sequence[AttemptEntry], settled: Mapping[str, Delays]) -> list[AttemptEntry]:
-    """Return what is left to do, with how late answers are where that was measured."""
+    """Return the entries of an attempt with their measured latencies."""
     return [replace(each, latency=settled.get(each.job)) for each in work]
 
 
 def with_settled_latencies(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
-    """Return the jobs of a run as every rank of an attempt runs them."""
+    """Return the jobs with their measured delays, as every rank of an attempt runs them."""
     settled = {work.job: work.latency for work in attempt.jobs}
     return tuple(job.with_delays(settled.get(job.config.name)) for job in jobs)
 
@@ -267,7 +231,7 @@ def _is_to_measure(job: Job) -> bool:
 
 
 def _tried(job: Job, machinery: Machinery, asked: Asked) -> _Measured | None:
-    """Measure a job; None where its policy raises, because then the job will fail by itself, and say so."""
+    """Measure a job; None if its policy raises, because the job will then fail with that error itself."""
     try:
         with put_back(f"job '{job.config.name}'"):
             return _measured_latency(job, machinery, asked)
@@ -277,7 +241,7 @@ def _tried(job: Job, machinery: Machinery, asked: Asked) -> _Measured | None:
 
 
 def _measured_latency(job: Job, machinery: Machinery, asked: Asked) -> _Measured:
-    """Return the delays that queries about one env slot take, which is what a robot asks, and why they are too long."""
+    """Measure the delays of queries about one env slot, as a robot asks them, and problems with them."""
     meanwhile = Meanwhile.WAIT if job.latency is None else job.latency.config.meanwhile
     one = job.with_num_envs(1, policy_num_envs=1)
     environment = one.build_environment(device=torch.device(machinery.devices[0]), num_threads=machinery.num_threads)
@@ -299,11 +263,8 @@ def _measured_latency(job: Job, machinery: Machinery, asked: Asked) -> _Measured
 
 
 def without_outliers(times_ms: Sequence[float]) -> list[float]:
-    """Return the times with those above the quantile `QUANTILE` as long as that, which is one of them.
-
-    What a chunk has to last is set by the longest: one query during which the machine did something else would
-    decide that.
-    """
+    """Return the times with those above the quantile `QUANTILE` reduced to it."""
+    # The longest time decides how long a chunk has to last. Without this, a single disturbed query would decide it.
     most = float(np.percentile(times_ms, QUANTILE, method="higher"))
     return [min(each, most) for each in times_ms]
 
@@ -312,14 +273,9 @@ def without_outliers(times_ms: Sequence[float]) -> list[float]:
 def query_times_ms(
     policy: PolicyBase, answers: Answers, environment: Environment, *, continues: bool = False
 ) -> list[float]:
-    """Return how long queries of a policy about made-up observations take [ms].
-
-    Args:
-        policy: The policy.
-        answers: How it is asked.
-        environment: An environment of one env slot; it is neither reset nor stepped.
-        continues: Whether each chunk goes on from the one before, which takes a network longer.
-    """
+    """Return the durations of a policy's queries about made-up observations [ms]."""
+    # The environment has one env slot, and is neither reset nor stepped. `continues`: whether each chunk continues the
+    # one before, which takes a network longer.
     generator = np.random.default_rng(_SEED)
     going_on, times_ms = None, []
     continues = continues and answers.traits.can_continue
@@ -340,34 +296,18 @@ def query_times_ms(
     return times_ms[_NUM_WARM_UP:]
 
 
-# Start the policy servers that the jobs of a run share, and tell each rank where they are.
+# Start the policy servers that the jobs of a run share, and tell each rank their addresses.
 
 
 @contextmanager
 def running_policy_servers(
     jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
 ) -> Iterator[Mapping[PolicyServerConfig, ServerAddress]]:
-    """Run the policy servers that jobs ask for, within a ``with`` block; all ranks enter it together.
-
-    The first rank of a node, or of the run, starts a server, watches it and stops it.
-
-    Args:
-        jobs: Every job of the run.
-        to_run: Names of those that are to run.
-        options: The options of the run.
-        ranks: All ranks.
-        output_directory: The run's directory on this rank, for the servers' logs.
-
-    Yields:
-        Where each server listens, as this rank reaches it.
-
-    Raises:
-        ConfigError: If a server cannot listen.
-        DistributedError: If a rank does not answer.
-    """
+    """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
     addresses: dict[PolicyServerConfig, ServerAddress] = {}
     with ExitStack() as running:
         for number, (config, networks) in enumerate(_wanted(jobs, to_run, options).items()):
+            # The first rank of a node, or of the run, starts a server, watches it and stops it.
             owner, told = _owner(config.shared, ranks.context), ""
             if owner == ranks.context.rank:
                 log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
@@ -383,20 +323,14 @@ def running_policy_servers(
 
 @contextmanager
 def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> Iterator[PolicyBase]:
-    """Build a job's policy as the run asks it, in a policy server of its own where it has one, for a ``with`` block.
-
-    Args:
-        job: The job.
-        options: The options of the run.
-        output_directory: The run's directory, which holds the server's log meanwhile.
-    """
+    """Build a job's policy for a `with` block, with a policy server of its own if the job has one."""
     config = job.config.policy_server
     with ExitStack() as running:
         if config is None:
             yield running.enter_context(asked_policy(job))
             return
         orders = _orders(config, {job.network_key: _order(job, config, options)}, options)
-        # Under a name that the next start clears away if this one dies with it.
+        # The next start clears away a file of this name if this process dies.
         log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
         running.callback(log_file.unlink, missing_ok=True)
         server = PolicyServer(orders, host=None, log_file=log_file)
@@ -423,7 +357,7 @@ def _wanted(
 def _order(job: Job, config: PolicyServerConfig, options: RunOptions) -> NetworkOrder:
     asked = dict(job.policy_options)
     if "num_envs" in asked:
-        # The same on every rank, whatever its env slots.
+        # The same on every rank, whatever its number of env slots.
         asked["num_envs"] = config.max_batch
     device = config.device or options.policy_device
     if device is not None:
@@ -442,12 +376,12 @@ def _orders(config: PolicyServerConfig, networks: Mapping[str, NetworkOrder], op
 
 
 def _owner(scope: ServerScope, context: DistributedContext) -> int:
-    """Return the rank that runs the server which this rank asks."""
+    """Return the rank that runs the server of this rank."""
     return 0 if scope is ServerScope.RUN else context.rank - context.local_rank
 
 
 def _host(scope: ServerScope, context: DistributedContext) -> str | None:
-    """Return by which name the ranks of other nodes know rank 0's machine, None where no other node asks."""
+    """Return the name of rank 0's machine for ranks on other nodes, None if no other node uses the server."""
     is_one_node = context.world_size == context.local_world_size
     if scope is ServerScope.NODE or is_one_node or context.master_address is None:
         return None

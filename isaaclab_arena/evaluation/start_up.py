@@ -79,7 +79,7 @@ from isaaclab_arena.storage.run_plan import (
     write_run_plan,
 )
 
-# Find out whether every rank sees the run's directory, which rank 0 has made, and refuse the run if one does not.
+# Check that every rank sees the run's directory, which rank 0 has made, and refuse the run if one does not.
 
 _POLL_INTERVAL_S = 0.05
 _SHARED_DISK_DELAY_S = 10.0
@@ -89,19 +89,8 @@ _MAX_RANKS_TOLD = 8
 def common_directory(
     ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = _SHARED_DISK_DELAY_S
 ) -> Path:
-    """Return the run's directory by the name under which this rank sees it; all ranks come to the same verdict.
-
-    Args:
-        ranks: All ranks of the run. Asked once in a run.
-        options: The shared options; each rank looks at the ``--output_dir`` of its own command line.
-        made: The directory, on rank 0, which has made it; None elsewhere.
-        delay_s: How long a disk may take to show another node a new file [s].
-
-    Raises:
-        ConfigError: If a rank does not see it; the message names the ranks and their nodes.
-        PeerStoppedError: If another rank has given up.
-        DistributedError: If a rank does not answer in time.
-    """
+    """Return the run's directory under this rank's name for it; `ConfigError` on all ranks if one cannot see it."""
+    # `made` is the directory on rank 0, None elsewhere. Call it once in a run: the shared keys exist once.
     if made is not None and not ranks.context.is_distributed:
         return made
     host, machine = socket.gethostname(), machine_identity()
@@ -111,9 +100,10 @@ def common_directory(
         probe.touch()
         said = json.dumps([str(made), probe.name, host, machine])
     path, name, home, its_machine = json.loads(ranks.share_from_rank_zero("output_directory", said))
-    # On one node there is no delay.
+    # Only another node may need time [s] to see a new file.
     patience_s = 0.0 if machine == its_machine else delay_s
     seen = made or _first_that_shows(name, _where_it_may_be(options, Path(path)), within_s=patience_s)
+    # Every rank learns all blind ranks, so that all raise the same error.
     own = "" if seen is not None else f"rank {ranks.context.rank} on {host}"
     blind = [each for each in ranks.gather("sight of the directory", own) if each]
     if probe is not None:
@@ -129,10 +119,10 @@ def common_directory(
 
 
 def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:
-    """Return where this rank looks for the run's directory."""
+    """Return the paths where this rank looks for the run's directory."""
     if options.output_dir is not None:
         return [named_directory(options.output_dir)]
-    # A directory with the date has a name that only rank 0 knows.
+    # Only rank 0 knows the name of a dated directory.
     return [path, named_directory(options.output_base_dir) / path.name]
 
 
@@ -153,56 +143,33 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
-    """A run that was taken up again.
+    """A run that was resumed."""
 
-    Attributes:
-        number: Number of the attempt that begins.
-        jobs: What is left to do; nothing if the run is complete.
-    """
-
-    number: int
-    jobs: tuple[AttemptEntry, ...]
+    number: int  # of the attempt that begins
+    jobs: tuple[AttemptEntry, ...]  # with work left; empty if the run is complete
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoingOn:
-    """How a run goes on.
-
-    Attributes:
-        plan: Its plan from now on.
-        is_revised: Whether that is another one than it had.
-        grown: How many episodes jobs have that have more than before, by name.
-        played_with: The number of env slots that episodes of jobs were played with that have another number now.
-        has_recorded: Whether a job has recorded anything, by its name.
-    """
+    """The plan of a resumed run and its changes."""
 
     plan: RunPlan
-    is_revised: bool
-    grown: Mapping[str, int]
+    is_revised: bool  # whether the plan has changed
+    grown: Mapping[str, int]  # new number of episodes, by job, if it has more than before
+    # By job: num_envs of the recorded episodes, if the job has another num_envs now.
     played_with: Mapping[str, int]
-    has_recorded: Callable[[str], bool]
+    has_recorded: Callable[[str], bool]  # by job name
 
 
 def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir: str, plan: RunPlan) -> Path | None:
-    """Return the directory of the run to go on with.
-
-    Args:
-        resume: The directory if it was named, otherwise empty.
-        output_dir: The exact directory of the run, where the command line names it.
-        output_base_dir: Where dated directories are, for a run that named none.
-        plan: What is asked for now; of dated directories the newest with the same plan is meant.
-
-    Returns:
-        The directory; None if ``output_dir`` names one in which no run has begun yet.
-
-    Raises:
-        ConfigError: If there is no such run.
-    """
+    """Return the run's directory; None if no run has begun in `output_dir`; `ConfigError` if there is no run."""
+    # `--resume` may name the directory; it is empty without a value.
     if resume:
         return _directory_of_run(Path(resume), option="--resume")
     if output_dir is not None:
         path = named_directory(output_dir)
         return None if holds_no_run(path) else _directory_of_run(path, option="--output_dir")
+    # No directory is named: choose a dated one by its plan.
     base = named_directory(output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
@@ -211,18 +178,11 @@ def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir:
 
 
 def check_same_run(output_directory: Path, plan: RunPlan) -> GoingOn:
-    """Return how a run goes on, if it can go on as it is asked for now.
-
-    Args:
-        output_directory: The run's directory.
-        plan: What is asked for now.
-
-    Raises:
-        ConfigError: With everything that speaks against it.
-    """
+    """Return the plan with which a run goes on; `ConfigError` with every difference that forbids it."""
     begun = read_run_plan(output_directory)
     has_recorded = cache(partial(_has_recorded, output_directory, begun.run_id))
     wanted = {job.name: job.config.num_envs for job in plan.jobs}
+    # Another num_envs is allowed only if it does not change the episodes.
     played_with = {
         job.name: job.config.num_envs
         for job in (() if begun.settings.get("deterministic") else begun.jobs)
@@ -253,7 +213,7 @@ def _grows(was: PlanEntry, now: PlanEntry) -> bool:
 
 
 def _has_recorded(output_directory: Path, run_id: str | None, job: str) -> bool:
-    """Whether a job has an episode, or has ended without any; what cannot be read may be one."""
+    """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
     directory = job_directory(output_directory, job)
     log = read_commits(directory, job)
     files, problems = locate_episodes(directory, job)
@@ -263,7 +223,7 @@ def _has_recorded(output_directory: Path, run_id: str | None, job: str) -> bool:
 
 
 def _why_only_plan(output_directory: Path, begun: RunPlan, job: str) -> str | None:
-    """Return why a job's episodes would be others with other env slots, None where no rank has said so."""
+    """Return the reason why another num_envs would change the job's episodes, None if no rank reported one."""
     reports, _ = read_job_reports(job_directory(output_directory, job), job, begun.run_id)
     plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
     if plan is None:
@@ -279,20 +239,8 @@ def take_up(
     max_equal_errors: int = 0,
     anew: Sequence[str] = (),
 ) -> Resumed:
-    """Repair what a crash has left in the directory of a run, and return what is left to do.
-
-    The caller holds the run's lock alone.
-
-    Args:
-        output_directory: The run's directory.
-        going_on: How it goes on.
-        retry_errors: Whether episodes that ended in an error run again.
-        max_equal_errors: How many in a row end a job, see `AnswerWatch`.
-        anew: Jobs whose episodes do not count any more.
-
-    Raises:
-        StorageError: If something cannot be read or repaired.
-    """
+    """Repair a run's directory after a crash, and return the work left. The caller holds the run's lock alone."""
+    # `anew`: jobs whose episodes do not count any more. `retry_errors`: whether episodes with errors run again.
     number, plan = max(attempt_numbers(output_directory), default=0) + 1, going_on.plan
     set_aside_what_does_not_count(output_directory, anew, attempt=number)
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
@@ -301,13 +249,15 @@ def take_up(
     batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory, plan.run_id)[0])
     batches = {job: batch for job, batch in batches.items() if job not in anew}
     finished = {each.job.name: each.finished for each in recovery.jobs}
+    # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
     watch = answer_watch(output_directory, plan.questions, finished, attempt=number, max_equal_errors=max_equal_errors)
     for each in recovery.jobs:
         if each.reports:
             watch.suspect(each.job.name)
     left = recovery.left(watch.needed)
-    # A lost file of an attempt gives its number to no other: lines, reports and claims are of it.
+    # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.
     number = max([number, *(each.last_attempt + 1 for each in recovery.jobs)])
+    # A job without a recording starts afresh, so what earlier attempts settled for it is dropped.
     begin = {job.job for job in left if not going_on.has_recorded(job.job)}
     for name in begin:
         forget_settled(output_directory, name, attempt=number)
@@ -324,16 +274,14 @@ def take_up(
 
 
 def _run_that_is_meant(runs: Sequence[Path], plan: RunPlan) -> Path:
-    """Return the newest run that has the same plan, else the newest that can go on so, else the newest.
-
-    Of the newest the differences are worth telling, where none can.
-    """
+    """Return the newest run with the same plan, else the newest that can be resumed, else the newest."""
+    # The newest is the fallback, so that the caller can report its differences.
     able = None
     for run in runs:
         try:
             begun = read_run_plan(run)
         except ConfigError as error:
-            # One that the system cannot read may be the one that is meant.
+            # The user may mean a run that cannot be read, so say that it is skipped.
             _LOG.warning("%s is passed over: %s", run, error)
             continue
         if plan_differences(begun, plan):
@@ -367,30 +315,17 @@ _MAX_TOLD = 5
 
 @dataclass(frozen=True, kw_only=True)
 class StartedRun:
-    """A run that all ranks have begun.
+    """A run that all ranks have begun."""
 
-    Attributes:
-        output_directory: Its directory, by the name under which this rank sees it.
-        plan: What it is, as it was written when it began.
-        attempt: What is left to do; None if everything is done and intact.
-        lock: Held by this rank until it exits.
-    """
-
-    output_directory: Path
-    plan: RunPlan
-    attempt: Attempt | None
-    lock: RunLock
+    output_directory: Path  # as this rank sees it
+    plan: RunPlan  # as written when the run began
+    attempt: Attempt | None  # None if everything is done and intact
+    lock: RunLock  # held by this rank until it exits
 
 
 def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
-    """Agree on the plan, make the directory or go on with an earlier run's, and return what is to be done.
-
-    Raises:
-        ConfigError: If the ranks read different jobs, the directory cannot be used, another run is at work in it, or a
-            run is to be resumed that is not there or is another one.
-        DistributedError: If a rank does not answer.
-        StorageError: If a file cannot be read or written.
-    """
+    """Agree on the plan, make or repair the run's directory, and return the work of this attempt."""
+    # `ConfigError` if the ranks differ, the directory cannot be used or is in use, or there is no such run to resume.
     begin = _agree_and_begin(request, context, ranks)
     path = common_directory(ranks, request.options, None if begin is None else begin.directory.path)
     number, lock = "", None
@@ -402,20 +337,15 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
             lock = begin.lock.share()
     number = ranks.share_from_rank_zero("attempt", number)
     lock = lock or RunLock(path).share()
-    # Only when all of them hold it may one of them leave.
+    # No rank may leave before all of them hold the lock.
     ranks.gather("lock", "held")
     attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
     return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
 
 
 def start_run_alone(request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
-    """Begin a run whose ranks come later, each with what this process has planned; see `start_run`.
-
-    Args:
-        request: What the run is to do.
-        context: Rank 0 of as many as there may be.
-        devices: Device of each rank.
-    """
+    """Begin a run whose ranks come later, each with the plan of this process; `devices`: of each rank."""
+    # `context` is rank 0 of as many ranks as there may be; see `start_run`.
     check_names(request.options.rerun, [job.config.name for job in request.jobs])
     begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
     path = begin.directory.path
@@ -425,10 +355,10 @@ def start_run_alone(request: RunRequest, context: DistributedContext, devices: S
 
 
 def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
-    """Refuse ranks that differ in what they are to do, and return the run as rank 0 sets it up; None elsewhere."""
+    """Refuse ranks whose jobs, options or files differ; return the setup on rank 0, None elsewhere."""
     check_names(request.options.rerun, [job.config.name for job in request.jobs])
     limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
-    # The hash of the jobs leaves them out, because a resume may have others.
+    # The hash of the jobs leaves the time limits out, because a resume may change them.
     jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
     ranks.agree_on("jobs and options", {**jobs, **request.options.of_every_rank()})
     agree_on_versions(ranks, provenance.versions())
@@ -442,43 +372,28 @@ def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ra
             ", ".join(on_cpu[:_MAX_TOLD]) + (f" and {len(on_cpu) - _MAX_TOLD} more" if len(on_cpu) > _MAX_TOLD else ""),
         )
     with ranks.keep_waiting():
-        # It reads every checkpoint from end to end, which takes a while where they are large.
-        # One rank of each node does it: where they share no disk, their files have to be the same.
+        # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
+        # it: without a shared disk, their files must be equal.
         contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
     agree_on_contents(ranks, contents)
     return _Beginning(request, context, devices, contents) if context.is_rank_zero else None
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
-    """Refuse nodes with different packages: where an episode runs must not decide what comes out of it.
-
-    Args:
-        ranks: All ranks of the run.
-        versions: Package to version, on this rank.
-
-    Raises:
-        ConfigError: If they differ; the message names the package and each rank's version.
-    """
+    """Refuse nodes with different package versions: an episode's result must not depend on its node."""
     named = {f"the version of {package}": version for package, version in versions.items()}
     ranks.agree_on("versions", named, way_out="install the same everywhere")
 
 
 def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
-    """Refuse nodes whose checkpoints, classes or robots differ.
-
-    Args:
-        ranks: All ranks of the run.
-        contents: What each job evaluates, as this rank's node has it; nothing on a rank that did not look.
-
-    Raises:
-        ConfigError: If they differ; the message names the rank and what differs there.
-    """
+    """Refuse nodes whose checkpoints, classes or robots differ; empty `contents` on ranks that did not look."""
     merged = named_contents(contents)
     text = json.dumps(merged, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest() if contents else ""
     digests = ranks.gather("contents", digest)
     if {*digests} <= {"", digests[0]}:
         return
+    # Only now exchange the long texts: each rank reports its differences from rank 0.
     first: dict[str, str] = json.loads(ranks.share_long_from_rank_zero("contents of rank 0", text))
     told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
     verdicts = ranks.gather("verdict on the contents", "; ".join(told[:_MAX_TOLD]))
@@ -492,7 +407,7 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
 
 
 def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
-    """Return the content of everything that jobs evaluate, by a name that names the job too."""
+    """Map each content that jobs evaluate to its hash, under a name with the job in it."""
     return {f"job '{job}': {name}": content for job, each in contents.items() for name, content in _named_of(each)}
 
 
@@ -501,14 +416,7 @@ def _named_of(contents: Contents) -> list[tuple[str, str]]:
 
 
 class _Beginning:
-    """The run as rank 0 sets it up, alone: it chooses the directory, then writes down there what is to be done.
-
-    Args:
-        request: What the run is to do.
-        context: Who this process is.
-        devices: Device of each rank.
-        contents: What each job that is to run evaluates.
-    """
+    """The setup of a run by rank 0, alone: it chooses the directory, and writes the plan and the attempt."""
 
     def __init__(
         self,
@@ -534,17 +442,18 @@ class _Beginning:
         self.lock = RunLock(self.directory.path).hold_alone()
 
     def begin(self) -> Attempt | None:
-        """Write the plan or compare with the one that is there, and return what is to be done; None for nothing."""
+        """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
         try:
             return self._begin()
         except BaseException:
-            # Who asks for a run in the wrong way may ask again, from the same process too.
+            # After an error the caller may try again in this process.
             self.lock.release()
             raise
 
     def _begin(self) -> Attempt | None:
         request, path = self._request, self.directory.path
         number, jobs, anew, going_on = 1, _all_jobs(request), (), None
+        # A resumed run keeps the backends and latencies that were settled before.
         known: dict[str, str] = {}
         measured: dict[str, Delays] = {}
         if self.directory.resumes:
@@ -554,7 +463,7 @@ class _Beginning:
             measured = {job.name: job.latency for job in begun.jobs if job.latency is not None}
             rerun = request.options.rerun
             anew = jobs_to_run_anew(path, begun, self._plan, rerun, has_recorded=going_on.has_recorded)
-            # Before what they have is set aside.
+            # Refuse before the old results are set aside.
             refuse_slow_backends(
                 request.jobs, with_backends([AttemptEntry(job=name) for name in anew], known), self._machinery
             )
@@ -571,6 +480,7 @@ class _Beginning:
                 return None
         else:
             clear_unbegun(path)
+        # Settle the open choices by measuring on this machine, for the jobs that run.
         left = {work.job for work in jobs}
         to_run = [job for job in request.jobs if job.config.name in left]
         settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
@@ -579,6 +489,7 @@ class _Beginning:
         latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=self._watch)
         jobs = with_latencies(with_backends(jobs, settled), latencies)
         refuse_slow_backends(to_run, jobs, self._machinery)
+        # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
         if not self.directory.resumes:
             planned = tuple(
                 replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
@@ -600,7 +511,7 @@ class _Beginning:
         return attempt
 
     def _watch(self, job: str) -> AbstractContextManager[None]:
-        # Under a name that the next start clears away if this one dies with it.
+        # The next start clears away a file of this name if the watchdog ends this process.
         watchdog = Watchdog(self.directory.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
         silence_s = self._request.options.build_timeout_s
         return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
@@ -608,15 +519,10 @@ class _Beginning:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDirectory:
-    """The directory that rank 0 has chosen for a run.
+    """The directory that rank 0 chose for a run."""
 
-    Attributes:
-        path: Its path there.
-        resumes: Whether it holds a run that is to go on.
-    """
-
-    path: Path
-    resumes: bool
+    path: Path  # as rank 0 sees it
+    resumes: bool  # whether it holds a run to resume
 
 
 def _choose_directory(options: RunOptions, plan: RunPlan) -> RunDirectory:

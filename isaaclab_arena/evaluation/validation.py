@@ -32,15 +32,12 @@ from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Vari
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.registry import Registry
 
-# Tells once what is wrong with many tasks of a suite, because it is one mistake.
+# Report a mistake once if many tasks of a suite share it.
 
 
 def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
-    """Return problems in their order; of those that tasks of a suite share the first, with how many others have it.
-
-    Args:
-        found: Each problem with its job. Messages are the same if they differ in the name of the task alone.
-    """
+    """Keep the first of equal problems of a suite's tasks, with the number of other tasks; order is kept."""
+    # Messages are equal if they differ in the task's name alone.
     groups: dict[object, list[tuple[JobConfig, Problem]]] = {}
     for position, (job, problem) in enumerate(found):
         groups.setdefault(position if job.suite is None else _mistake(job, problem), []).append((job, problem))
@@ -66,17 +63,12 @@ def _told(group: Sequence[tuple[JobConfig, Problem]]) -> Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class JobConditions:
-    """What the episodes of a job start from.
+    """The start conditions of a job's episodes."""
 
-    Attributes:
-        config: The job, with what its saved conditions settle: number of episodes, seed of the conditions.
-        variations: What varies.
-        saved: Conditions of each episode, by index, None where they are drawn.
-    """
-
+    # The job; saved conditions have set its number of episodes and the seed of the conditions.
     config: JobConfig
-    variations: tuple[Variation, ...] = ()
-    saved: tuple[Conditions, ...] | None = None
+    variations: tuple[Variation, ...] = ()  # those that are on
+    saved: tuple[Conditions, ...] | None = None  # by episode index; None if drawn
 
 
 def job_conditions(
@@ -87,21 +79,12 @@ def job_conditions(
     catalogue: Callable[[], tuple[Variation, ...]],
     directory: Path,
 ) -> JobConditions:
-    """Return what the episodes of a job start from.
-
-    Args:
-        job: The job.
-        builder: Builds its environment.
-        environment_config: Options of the environment.
-        catalogue: Returns everything that may vary in it.
-        directory: What a relative path of saved conditions starts from.
-
-    Raises:
-        ConfigError: With every problem, its key within the job.
-    """
+    """Return the start conditions of a job; `ConfigError` with every problem, its key within the job."""
+    # `catalogue` is a function, because an environment without variations refuses the call.
     if job.conditions is None:
         variations = enabled_variations(catalogue(), job.variations) if job.variations else ()
         return JobConditions(config=job, variations=variations)
+    # A relative path of saved conditions starts from `directory`.
     chosen = _saved_set(job, builder, environment_config, directory)
     _check_agreement(job, chosen)
     offered = catalogue() if chosen.variations or isinstance(builder, VariableEnvironmentBuilder) else ()
@@ -119,7 +102,7 @@ def job_conditions(
 
 
 def _saved_variations(chosen: ConditionSet, offered: Sequence[Variation]) -> tuple[Variation, ...]:
-    """Return what varies in saved conditions; refuse what the environment does not have."""
+    """Return the variations of saved conditions; `ConfigError` if the environment lacks one."""
     try:
         return enabled_variations(offered, chosen.variations) if chosen.variations else ()
     except ConfigError as error:
@@ -160,7 +143,7 @@ def _difference(saved: ConditionSet, job: JobConfig, builder: EnvironmentBuilder
 def _check_keys(
     chosen: ConditionSet, offered: Sequence[Variation], enabled: Sequence[Variation], reference: str
 ) -> None:
-    """Refuse conditions that the environment needs and does not find, or that it would not heed."""
+    """Refuse saved conditions that lack a key the environment needs, or have one it would ignore."""
     limits = {variation.key: variation for variation in (*offered, *enabled)}
     needed = {variation.key for variation in offered if variation.is_drawn_anyway}
     known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
@@ -194,7 +177,7 @@ def _check_agreement(job: JobConfig, chosen: ConditionSet) -> None:
         raise ConfigError(problems)
 
 
-# Hold what a policy's files say of themselves against the job that uses them.
+# Compare the description in a policy's files with the job that uses them.
 
 ENV_NAME, ENV_OPTIONS, ENV_CAMERAS, ENV_VARIATIONS = "env_name", "env_kwargs", "enable_cameras", "variations"
 """Keys of a recording's ``env_args``."""
@@ -204,14 +187,7 @@ _SAY_NOTHING = ("camera_", "viewport_", ENV_CAMERAS, "backend")
 
 
 def held_against_files(job: Job) -> Job:
-    """Return a job with what its policy's files decide: how many episodes there are, and in what they differ from it.
-
-    Args:
-        job: The job as it is without that.
-
-    Raises:
-        ConfigError: If they lack one of its episodes.
-    """
+    """Return the job with the number of episodes in its policy's files and its differences from them."""
     described = job.described
     if described is None:
         return job
@@ -220,6 +196,7 @@ def held_against_files(job: Job) -> Job:
         return dataclasses.replace(job, doubts=doubts)
     there, wanted = len(described.episodes), job.config.num_episodes
     number = min(there, job.config.max_episodes or there) if wanted is None else wanted
+    # `ConfigError` if the files lack an episode of the job.
     for index in range(number):
         if index in described.unreadable:
             raise ConfigError(Problem(f"episode {index}: {described.unreadable[index]}", key="num_episodes"))
@@ -230,7 +207,7 @@ def held_against_files(job: Job) -> Job:
 
 
 def _doubts(job: Job, described: Description) -> list[str]:
-    """Return in what a job differs from what its policy's files were made in, in one sentence if in anything."""
+    """Describe in one sentence how the job differs from the files' origin; empty if it does not."""
     config, source, name = job.config, described.source, described.environment.get(ENV_NAME)
     if name and name != config.environment:
         return [f"{source} was made in '{name}', and is used in '{config.environment}'"]
@@ -248,7 +225,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
 
 
 def _differences(recorded: Mapping[str, Any], job: Job) -> list[str]:
-    """Return the options of an environment that differ from those it had."""
+    """List the options of the environment that differ from the recorded ones."""
     told, config_class = recorded.get(ENV_OPTIONS), job.builder.config_class
     if not isinstance(told, Mapping) or not dataclasses.is_dataclass(config_class):
         return []
@@ -291,27 +268,14 @@ def resolve_jobs(
     device: str | None = None,
     policy_class: type[PolicyBase] | None = None,
 ) -> tuple[Job, ...]:
-    """Find the environment and the policy of every job and check all their options.
-
-    Args:
-        jobs: What the job file says; or the file as a whole, read ``partly``, whose jobs are checked as far as they
-            could be read.
-        file: The job file, for messages, where it is not given as a whole.
-        overrides: Options that the command line gives to every policy that has them, such as ``policy_device``;
-            those that are None are left out.
-        environments: Where the names of environments are looked up.
-        may_import: Whether a job may name code, that is the class path of a policy, the module of an environment or
-            an interpreter; otherwise registered names and those of installed packages are all there is.
-        policy_batch: Env slots that policies are always asked on, whatever a job's ``num_envs``; None for just those.
-        device: ``--device`` as the user gave it, None for the rank's own choice.
-        policy_class: The class of every job's policy, None for those that the jobs name.
-
-    Raises:
-        ConfigError: With every problem of every job, after those of the file.
-    """
+    """Find each job's environment and policy and check all options; `ConfigError` with every problem of all jobs."""
+    # A `JobsFile` read `partly` is checked as far as it could be read; its own problems come first.
     known: tuple[Problem, ...] = ()
     if isinstance(jobs, JobsFile):
         jobs, file, known = jobs.jobs, jobs.path, jobs.problems
+    # `overrides`: options of the command line for every policy that has them; None means not given. `may_import`:
+    # whether a job may name code, such as a class path, a module or an interpreter. `policy_batch`: env slots of each
+    # policy call, None for the job's num_envs. `device`: `--device` of the user.
     resolver = _Resolver(
         environments,
         {key: value for key, value in (overrides or {}).items() if value is not None},
@@ -326,7 +290,7 @@ def resolve_jobs(
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    """What an environment and a policy together say; see `Job`."""
+    """The agreement of an environment and a policy; see `Job`."""
 
     connections: Connections | None
     doubts: tuple[str, ...]
@@ -336,19 +300,12 @@ class _Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class _FoundEnvironment:
-    """What builds a job's environment.
-
-    Attributes:
-        builder: What builds it.
-        config: Its configuration, without the options that are wrong; None where that is not to be had.
-        own_args: ``environment_args`` in its own options.
-        problems: What is wrong with them.
-    """
+    """The builder of a job's environment."""
 
     builder: EnvironmentBuilder
-    config: Any
-    own_args: dict[str, Any]
-    problems: tuple[Problem, ...] = ()
+    config: Any  # without the options that are wrong; None if it cannot be read
+    own_args: dict[str, Any]  # `environment_args` under the builder's own names
+    problems: tuple[Problem, ...] = ()  # of its options
 
     @property
     def pair(self) -> _Environment:
@@ -357,23 +314,16 @@ class _FoundEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class _FoundPolicy:
-    """The class of a job's policy.
-
-    Attributes:
-        policy_class: The class.
-        options: Its options.
-        placement: What is added to them in this process alone.
-        problems: What is wrong with them.
-    """
+    """The class and the options of a job's policy."""
 
     policy_class: type[PolicyBase]
     options: dict[str, Any]
-    placement: dict[str, Any]
-    problems: tuple[Problem, ...] = ()
+    placement: dict[str, Any]  # options added in this process only
+    problems: tuple[Problem, ...] = ()  # of its options
 
 
 class _Resolver:
-    """Resolves jobs one by one, and what many jobs share only once."""
+    """Resolves jobs one by one; what jobs share is resolved once."""
 
     def __init__(
         self,
@@ -395,7 +345,7 @@ class _Resolver:
         self._directory = directory
         self._known: dict[str, Any] = {}
         self._imports = Imports()
-        # Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
+        # Devices that LOCAL_RANK overrules, each with the first job that names it.
         self._overruled: dict[str, str] = {}
 
     def resolve_all(self, jobs: Sequence[JobConfig], file: str | None, known: Sequence[Problem]) -> tuple[Job, ...]:
@@ -404,7 +354,7 @@ class _Resolver:
         broken = {problem.job for problem in known}
         for job in jobs:
             found, wrong = self._resolve(job)
-            # What is missing in a job of which a part could not be read may be in that part.
+            # A key that is missing may be in the part of the job that could not be read.
             is_whole = broken.isdisjoint({None, job.name})
             problems += [
                 (job, dataclasses.replace(problem, file=file, job=job.name))
@@ -425,7 +375,7 @@ class _Resolver:
     def _resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
         problems: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
-        # What the file could not say is told already, and nothing is known of it.
+        # The problem of an unreadable name is reported already.
         unread = ConfigError(())
         environment = (
             self._once("environment", wanted, self._environment, job) if job.environment != UNREADABLE else unread
@@ -439,7 +389,7 @@ class _Resolver:
                 job = dataclasses.replace(job, environment_args=environment.own_args)
             try:
                 counts_itself = not isinstance(policy, ConfigError) and _counts_itself(policy.policy_class)
-                # How many episodes an environment has may depend on what is wrong with its options.
+                # The number of episodes of an environment may depend on an option that is wrong.
                 counted = _counted(job, environment, policy_counts=counts_itself) if is_sound else job
                 conditions = self._conditions(counted, environment)
             except ConfigError as error:
@@ -478,7 +428,7 @@ class _Resolver:
             return None, list(error.problems)
 
     def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> "_Fit":
-        """Refuse what environment and policy say against each other, and return what they say of each other."""
+        """Check policy and environment against each other, and return what they derive from each other."""
         policy_class, options = policy
         connections, doubts = _checked_fit(environment, policy)
         described = None
@@ -491,19 +441,21 @@ class _Resolver:
     def _once(
         self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
     ) -> _Result | ConfigError:
+        """Resolve once for each key, and return the result or its error for every job that shares the key."""
         index = what + json.dumps(key, sort_keys=True)
         if index not in self._known:
             try:
                 self._known[index] = resolve(job)
             except ConfigError as error:
                 self._known[index] = error
+            # An import may change settings of the process: they are put back, and the owner is named.
             named = {"environment": job.environment, "policy": job.policy_type}
             if what in named:
                 self._imports.settle(f"{what} '{named[what]}'")
         return self._known[index]
 
     def _lacks_length(self, conditions: JobConditions, policy_class: type[PolicyBase], *, is_sound: bool) -> bool:
-        """Return whether nothing says when a job ends, nor an environment that would once its options are right."""
+        """Whether nothing sets the end of the job. False if an environment with wrong options may set it."""
         if not _has_no_length(conditions, policy_class) or is_sound:
             return _has_no_length(conditions, policy_class)
         try:
@@ -512,11 +464,7 @@ class _Resolver:
             return True
 
     def _environment(self, job: JobConfig) -> _FoundEnvironment:
-        """Return what builds a job's environment, with everything that is wrong with its options.
-
-        Raises:
-            ConfigError: If there is no such environment.
-        """
+        """Find a job's environment with all problems of its options; `ConfigError` if there is none."""
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(Problem(message, key="arena_env_args.environment"))
@@ -536,7 +484,7 @@ class _Resolver:
             lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
             options,
         )
-        # Code that may not run is not asked for more problems.
+        # The check may run foreign code, so it is skipped if that is refused.
         is_trusted = self._may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
         if config is not None and not (is_trusted and reading.check(lambda: _checked(builder, config, owner))):
             config = None
@@ -566,11 +514,7 @@ class _Resolver:
         )
 
     def _policy(self, job: JobConfig) -> _FoundPolicy:
-        """Return the class of a job's policy, with everything that is wrong with its options.
-
-        Raises:
-            ConfigError: If there is no such class, or it cannot be a policy of the job.
-        """
+        """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
         policy_class = self._policy_class or _keyed(
             "policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import)
         )
@@ -580,7 +524,7 @@ class _Resolver:
             raise ConfigError(Problem(message, key="policy_type"))
         num_envs = _keyed("arena_env_args.num_envs", lambda: self._batch(job, policy_class))
         options = dict(job.policy_config_dict)
-        # A class that reads its dict itself knows best what may be in it.
+        # A class with its own `from_dict` checks its options itself.
         if overrides(policy_class, "from_dict"):
             refuse_unshareable(policy_class, job, options=None)
             return _FoundPolicy(policy_class=policy_class, options=options, placement={})
@@ -604,7 +548,7 @@ class _Resolver:
                 devices = {name: getattr(config, name, None) for name in named}
                 is_there = reading.check(lambda: self._check_device(job, devices))
                 if not is_there and dataclasses.is_dataclass(config) and not isinstance(config, type):
-                    # What else is wrong shows on the CPU too.
+                    # Without the device, the other options can still be checked on the CPU.
                     config = dataclasses.replace(config, **{name: _ON_NO_GPU[name] for name in named})
             if is_trusted:
                 reading.check(lambda: policy_class.check_options(config))
@@ -620,15 +564,15 @@ class _Resolver:
         *,
         is_served: bool,
     ) -> dict[str, Any]:
-        """Return where a policy runs of which nobody says it: on the CPU that all are kept on, or the rank's GPU."""
+        """Return the default device options: CPU if policies are kept there, else this rank's GPU."""
         if is_served:
-            # Its network is in the policy server, and nothing of it needs the rank's GPU.
+            # The network is in the policy server, so the client does not need the rank's GPU.
             return {name: value for name, value in _ON_NO_GPU.items() if name in (declared.names or ())}
         if not policy_class.traits.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
             return {}
         if self._policies_on_cpu and "policy_device" in (declared.names or ()):
             return {"policy_device": "cpu"}
-        # The defaults of Arena's classes take a GPU for granted, and the first one for every rank's.
+        # The defaults of Arena's classes name the first GPU, which may be absent or belong to another rank.
         defaults = {name: str(declared.defaults.get(name)) for name in ("policy_device", "device")}
         return {name: self._place_of(default) for name, default in defaults.items() if default.startswith("cuda")}
 
@@ -644,37 +588,31 @@ class _Resolver:
         resolve_policy_device(**devices)
 
     def _batch(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
-        """Return the size of the batch that a policy is asked on."""
+        """Return the number of env slots in each call of the policy."""
         batch = batch_of(policy_class, self._policy_batch, num_envs=job.num_envs)
         check_policy_batch(batch, num_envs=job.num_envs)
         return batch
 
 
 class _Reading:
-    """One reading of options: collects what is wrong with them instead of stopping at the first.
-
-    Args:
-        prefix: The key that the options stand under.
-        renamed: Options to what they are called in the file, where that differs.
-
-    Attributes:
-        problems: What is wrong so far, each with the key of the file.
-    """
+    """One reading of options that collects all problems instead of stopping at the first."""
 
     def __init__(self, prefix: str, renamed: Mapping[str, str] | None = None) -> None:
+        # `prefix`: key of the options in the file. `renamed`: the file's name of each option that has another one
+        # there.
         self._prefix = prefix
         self._renamed = renamed
         self._wrong: set[str] = set()
         self._given: frozenset[str] | None = None
-        self.problems: list[Problem] = []
+        self.problems: list[Problem] = []  # with keys of the file
 
     def add(self, problems: Sequence[Problem]) -> None:
-        """Take note of problems that name options."""
+        """Record problems that name options."""
         self._wrong |= {(problem.key or "").partition(".")[0] for problem in problems}
         self.problems += _in_file(problems, self._prefix, self._renamed)
 
     def read(self, read: Callable[[Mapping[str, Any]], Any], options: Mapping[str, Any]) -> Any:
-        """Return what options are read as, without those that are wrong; None where nothing comes of the others."""
+        """Read the options without those that are wrong; None if that fails too."""
         try:
             return read(options)
         except ConfigError as error:
@@ -687,14 +625,13 @@ class _Reading:
             return None
 
     def check(self, act: Callable[[], object]) -> bool:
-        """Do something; return whether it found nothing wrong.
-
-        Where options were left out, what is wrong without them is not told: only what is wrong with one that was given.
-        """
+        """Run a check and record its problems. True if it found none."""
         try:
             act()
         except ConfigError as error:
             names = [(problem, (problem.key or "").partition(".")[0]) for problem in error.problems]
+            # If options were left out, a problem counts only if it names one that was given: others may follow from the
+            # gap.
             told = [
                 problem
                 for problem, name in names
@@ -706,7 +643,7 @@ class _Reading:
 
 
 def _counted(job: JobConfig, environment: _FoundEnvironment, *, policy_counts: bool) -> JobConfig:
-    """Return a job with the number of episodes that its environment has, where neither it nor its policy names one."""
+    """Return the job with its environment's number of episodes, if neither the job nor its policy sets one."""
     builder, environment_config = environment.pair
     count = builder.num_episodes(environment_config) if isinstance(builder, CountedBuilder) else None
     if count is None:
@@ -725,15 +662,16 @@ def _counted(job: JobConfig, environment: _FoundEnvironment, *, policy_counts: b
 
 
 def _checked_fit(environment: _Environment, policy: _Policy) -> tuple[Connections | None, tuple[str, ...]]:
-    """Refuse a policy that does not fit the environment, and return what it is shown, if milliseconds tell that."""
+    """Refuse a policy that does not fit the environment's sample; return its connections and doubts."""
     builder, environment_config = environment
     policy_class, options = policy
+    # Only a builder with a sample can tell without a simulation.
     if not overrides(policy_class, "check_fit") or not isinstance(builder, SampleBuilder):
         return None, ()
     try:
         sample = builder.sample(environment_config)
     except EnvironmentBuildError:
-        # Its job will tell, and fail alone.
+        # The job will fail with this error, alone.
         return None, ()
     config = declared_options(policy_class).read(options, owner="policy")
     try:
@@ -745,14 +683,14 @@ def _checked_fit(environment: _Environment, policy: _Policy) -> tuple[Connection
 
 def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:
     job = conditions.config
-    # Saved conditions have a length, even where they turned out to be wrong.
+    # Saved conditions have a length, even if they are wrong.
     if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
         return False
     return not _counts_itself(policy_class)
 
 
 def _counts_itself(policy_class: type[PolicyBase]) -> bool:
-    """Return whether a policy may say itself how many episodes or steps it plays."""
+    """Whether the policy may set the number of episodes or steps itself."""
     return any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
 
 
@@ -776,7 +714,7 @@ def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:
 
 
 def _keyed(prefix: str, act: Callable[[], Any]) -> Any:
-    """Do something, and put a key before what its problems name."""
+    """Call `act`, and put a key in front of the keys of its problems."""
     try:
         return act()
     except ConfigError as error:
@@ -784,13 +722,8 @@ def _keyed(prefix: str, act: Callable[[], Any]) -> Any:
 
 
 def _in_file(problems: Sequence[Problem], prefix: str, renamed: Mapping[str, str] | None = None) -> list[Problem]:
-    """Return problems with the key of the file in place of the option that they name.
-
-    Args:
-        problems: What is wrong.
-        prefix: The key that the options stand under.
-        renamed: Options to what they are called in the file, where that differs.
-    """
+    """Replace the option that a problem names by its key in the file."""
+    # `renamed`: the file's name of each option that has another one there.
     in_file = renamed or {}
     return [
         dataclasses.replace(problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix)
@@ -802,11 +735,7 @@ def _in_file(problems: Sequence[Problem], prefix: str, renamed: Mapping[str, str
 
 
 def environment_args(job: Job) -> dict[str, Any]:
-    """Return what a recording says of its environment: all that builds it, whatever the number of env slots.
-
-    Args:
-        job: The job that is recorded.
-    """
+    """Return the recorded description of a job's environment; the number of env slots is not part of it."""
     config = job.config
     return {
         ENV_NAME: config.environment,
@@ -819,19 +748,9 @@ def environment_args(job: Job) -> dict[str, Any]:
 def recorded_environment_job(
     env_args: Mapping[str, Any], *, source: str | None, num_envs: int, cameras: bool, may_import: bool = False
 ) -> Job:
-    """Return a job whose environment is the one that a recording was made in.
-
-    Args:
-        env_args: What the recording says of it; see `environment_args`.
-        source: The recording, for messages; None where there is none.
-        num_envs: Env slots to build.
-        cameras: Whether policies' pictures are needed; without them nothing is rendered.
-        may_import: Whether a module or an interpreter that the recording names may be loaded. It runs with the rights
-            of who replays, whoever made the recording.
-
-    Raises:
-        ConfigError: If the recording does not say what its environment was, or there is no such environment.
-    """
+    """Return a job with the environment of a recording; `ConfigError` if it is not named or not found."""
+    # `may_import` lets the recording name a module or an interpreter, which runs with the user's rights. Without
+    # `cameras` no pictures are rendered. `source`: the recording, for messages.
     name = env_args.get(ENV_NAME)
     if not isinstance(name, str) or not name:
         raise ConfigError(Problem(f"does not say what its environment was: env_args has no {ENV_NAME}", file=source))

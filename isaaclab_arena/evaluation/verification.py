@@ -46,12 +46,7 @@ from isaaclab_arena.storage.run_plan import (
 
 
 def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[str]:
-    """Yield one line for each thing that is wrong with the files of a run; every array is read.
-
-    Args:
-        output_directory: The run's directory, in which nothing is written.
-        merged: What a merge of it gives.
-    """
+    """Yield one line for each defect of a run's files; reads every array and writes nothing."""
     yield from merged.problems
     yield from map(_what_is_missing, merged.missing)
     for job in merged.plan.jobs:
@@ -89,7 +84,7 @@ def _check_lines(lines: Mapping[int, CommitLine], copies: Mapping[int, Sequence[
 
 
 def _check_episode(line: CommitLine, copies: Sequence[RecordedCopy]) -> Iterator[str]:
-    """Yield what is wrong with the recordings of a finished episode."""
+    """Yield the defects of the recordings of a finished episode."""
     name = demo_name(line.episode_index)
     for copy in copies:
         if copy.damage is not None:
@@ -109,7 +104,7 @@ def _check_totals(directory: Path, job: str) -> Iterator[str]:
         try:
             told, found = read_totals(path)
         except StorageError:
-            # It was told as unreadable already.
+            # It is reported as unreadable already.
             continue
         if told != found:
             yield f"{path.name} says that it holds {told} control steps, its episodes have {found}"
@@ -125,7 +120,7 @@ def _check_tables(output_directory: Path, merged: MergedResults) -> Iterator[str
         yield f"{path} {wrong}; isaaclab-arena merge writes it anew"
 
 
-# Verifies a run: a sample of its episodes, run again with other env slots and ranks, must give the same bits.
+# Verify a run: a sample of its episodes, run again with other env slots and ranks, must give the same bits.
 
 _WORKER = "isaaclab_arena.evaluation.verification_worker"
 _LOG_FILE = "worker.log"
@@ -139,44 +134,27 @@ Sample = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedEpisode:
-    """What came of running one episode again.
-
-    Attributes:
-        job: Its job.
-        episode_index: Which episode.
-        num_steps: Control steps in the run.
-        compares_arrays: Whether its recording was compared, beside how it ended.
-        difference: The first thing that differs, None if nothing does.
-        failure: Why it did not finish this time, None if it did.
-        unreadable: Why its recording cannot be compared, None where that is not so.
-        explanation: Why a difference is no surprise, None where there is none.
-        other_provenance: What was other when the run ran: versions, processor, device, model.
-        contents: What was run that is not what ran now: checkpoints, classes, robots.
-    """
+    """The result of running one episode again."""
 
     job: str
     episode_index: int
-    num_steps: int
-    compares_arrays: bool = False
-    difference: Difference | None = None
-    failure: str | None = None
-    unreadable: str | None = None
-    explanation: str | None = None
-    other_provenance: tuple[str, ...] = ()
-    contents: tuple[str, ...] = ()
+    num_steps: int  # control steps in the run
+    compares_arrays: bool = False  # whether recordings were compared, not only results
+    difference: Difference | None = None  # the first one, if any
+    failure: str | None = None  # reason why it did not finish this time
+    unreadable: str | None = None  # reason why its recording cannot be compared
+    explanation: str | None = None  # reason why the difference is expected
+    other_provenance: tuple[str, ...] = ()  # versions, processor, device or model that have changed
+    contents: tuple[str, ...] = ()  # checkpoints, classes or robots that have changed
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing that was compared differs."""
+        """Whether all that was compared is equal."""
         return self.difference is None and self.failure is None and self.unreadable is None
 
 
 def jobs_of_one_program(plan: RunPlan) -> list[str]:
-    """Return the jobs whose policy lived in the program that began the run: an object, a function, a class of its own.
-
-    Args:
-        plan: What the run set out to do.
-    """
+    """Return the jobs whose policy was an object or a local class of the program that began the run."""
     return [
         job.name
         for job in plan.jobs
@@ -187,12 +165,7 @@ def jobs_of_one_program(plan: RunPlan) -> list[str]:
 
 
 def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
-    """Return the finished episodes of each job that can be run again; nothing repeats how one was broken off.
-
-    Args:
-        output_directory: The run's directory.
-        plan: What it set out to do.
-    """
+    """Map each job that can run again to its finished episodes that were not cut by a time-out or a loss."""
     gone = jobs_of_one_program(plan)
     return {
         job.name: [
@@ -206,18 +179,8 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
 def prepare_sample(
     output_directory: Path, directory: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
 ) -> RunPlan:
-    """Write the plan of running a sample of a run's episodes again, and return it.
-
-    Args:
-        output_directory: The run's directory, in which nothing is written.
-        directory: Where the sample is to run; empty.
-        sample: Episodes of each job.
-        num_envs: Env slots of every job; None for other numbers than the run had.
-        num_ranks: Number of ranks.
-
-    Raises:
-        ConfigError: If the run's plan does not hold what builds its jobs.
-    """
+    """Write and return the plan that runs a sample of a run's episodes again, in an empty `directory`."""
+    # `num_envs` None: numbers that differ from the run's. `ConfigError` if the plan lacks what builds its jobs.
     begun = read_run_plan(output_directory)
     batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory, begun.run_id)[0])
     plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks, policy_batches=batches)
@@ -227,24 +190,15 @@ def prepare_sample(
 
 
 def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
-    """Run a sample that `prepare_sample` has prepared, end to end, in processes of its own; several under torchrun.
-
-    They work where the run was started, if that directory is there: relative paths of policies count from it.
-
-    Args:
-        output_directory: The run's directory.
-        directory: Where the sample runs.
-        may_import: Whether jobs may import code that is not registered; if not, they do not work in that directory.
-
-    Raises:
-        ArenaError: If a rank could not do its work.
-    """
+    """Run a sample of `prepare_sample` in processes of their own; `ArenaError` if a rank could not do its work."""
     begun, num_ranks = read_run_plan(output_directory), read_run_plan(directory).world_size
     arguments = ["--output_dir", str(directory), "--source", str(output_directory.absolute())]
     if all(device == "cpu" for device in begun.devices):
         arguments += ["--device", "cpu"]
     if not may_import:
         arguments.append("--no_import")
+    # Relative paths of policies start from the run's working directory. Without `may_import` the ranks do not work
+    # there, as its modules could be imported.
     started_in = begun.working_directory if may_import else None
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
     launcher += ["--log-dir", str(directory / _LAUNCHER_LOGS), "-m"]
@@ -255,11 +209,11 @@ def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> 
 
 
 def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> int:
-    """Run a program to its end and return its exit code; it is ended, too, by what ends the wait for it."""
+    """Run a program to its end and return its exit code; end the program if the wait is interrupted."""
     process = None
     with log.open("wb") as stream:
         try:
-            # A program that nobody knows of yet could not be ended.
+            # A signal in the middle of the start would leave a program without a handle to end it.
             with signals_held_back():
                 process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
                     command, cwd=directory, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
@@ -267,7 +221,7 @@ def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> i
             return process.wait()
         except BaseException:
             if process is not None:
-                # A launcher ends its ranks when it is asked to end, not when it is killed.
+                # A launcher ends its ranks if it is terminated, but not if it is killed.
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=_MAX_ENDING_S)
@@ -277,13 +231,7 @@ def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> i
 
 
 def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
-    """Yield, for each episode of a sample, whether it came out the same when it ran again.
-
-    Args:
-        output_directory: The run's directory.
-        directory: Where the sample ran again.
-        sample: Episodes of each job.
-    """
+    """Yield for each episode of a sample the comparison of the run with its repetition in `directory`."""
     first, second = _Run(output_directory), _Run(directory)
     for job, episodes in sample.items():
         before, now = first.job(job), second.job(job)
@@ -293,7 +241,7 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordedJob(JobEvidence):
-    """What one run's files say of one job, with the recordings of its episodes."""
+    """The commit lines, reports and recordings of one job in one run."""
 
     plan: RunPlan
     attempts: Mapping[int, Attempt]
@@ -317,7 +265,7 @@ class _RecordedJob(JobEvidence):
         return None if file is None else read_episode(file, index)
 
     def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
-        """Return what an episode's bits may depend on beside its job; its recording knows better than the reports."""
+        """Return the provenance of an episode; its recording is more precise than the reports."""
         line = self.line_of[index]
         ran = self.attempts.get(line.attempt, self.plan)
         device = {report.rank: report.device for report in self.reports}.get(line.rank)
@@ -350,7 +298,7 @@ class _Run:
 
 
 def _last_words(log: Path) -> list[str]:
-    """Return the last lines that the ranks wrote, before what the launcher says of their end."""
+    """Return the last lines of the ranks, before the launcher's lines about their end."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     of_ranks = list(takewhile(lambda line: _LAUNCHER not in line, lines))
     return of_ranks[-_LOG_LINES_SHOWN:]
@@ -371,7 +319,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEp
     try:
         recorded, found = before.recording(index), now.recording(index)
     except StorageError as error:
-        # That the files are not whole has been told; the other episodes are still worth comparing.
+        # The defect of the file is reported already; the other episodes are still compared.
         return dataclasses.replace(verdict, unreadable=first_line(error))
     if recorded is None or found is None:
         recorded = found = None
@@ -389,13 +337,13 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEp
 def _other_contents(before: Contents | None, now: Contents | None) -> tuple[str, ...]:
     if before is None or now is None:
         return ()
-    # The conditions of a sample are taken from the run itself.
+    # A sample takes its conditions from the run itself.
     differences = differences_of_contents(before, now)
     return tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
 
 
 def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | None:
-    """Return the first thing in which the commit lines of an episode differ, other than when and where it ran."""
+    """Return the first difference of two commit lines, other than time and place."""
     for name in ("episode_seed", "variations", "language_instruction"):
         before, now = (json_line(getattr(each, name)) for each in (line, again))
         if before != now:
@@ -413,7 +361,7 @@ def _results(line: CommitLine) -> dict[str, Any]:
 def _explanation(
     before: _RecordedJob, now: _RecordedJob, difference: Difference, contents: Sequence[str]
 ) -> str | None:
-    """Return why an episode may go otherwise this time, where the difference could come from that."""
+    """Return the reason why an episode may differ this time, None if the difference cannot come from it."""
     if contents:
         return "expected: something else ran than was run"
     comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)

@@ -38,22 +38,14 @@ from isaaclab_arena.storage.run_plan import Attempt, AttemptEntry, PlanEntry, Ru
 
 
 def draw_sample(finished: Mapping[str, Sequence[int]], size: int, *, seed: int) -> dict[str, tuple[int, ...]]:
-    """Draw episodes at random, from all jobs as evenly as their lengths allow, none twice.
-
-    Args:
-        finished: Episodes that may be drawn, by job.
-        size: How many to draw; fewer if there are fewer.
-        seed: Decides which.
-
-    Returns:
-        The episodes of each job, ascending; jobs without any are left out. The order of jobs is that of ``finished``.
-    """
+    """Draw episodes at random without repetition, as evenly over the jobs as their lengths allow; ascending."""
     generator = np.random.default_rng(seed)
     shuffled = {job: generator.permutation(np.asarray(episodes, np.int64)) for job, episodes in finished.items()}
     names = list(shuffled)
     turns = [names[position] for position in generator.permutation(len(names))]
     drawn: dict[str, list[int]] = {job: [] for job in names}
     left = min(size, sum(map(len, shuffled.values())))
+    # The jobs take turns in a random order, so that each gives the same number while it has episodes left.
     while left > 0:
         for job in turns:
             taken = len(drawn[job])
@@ -64,17 +56,12 @@ def draw_sample(finished: Mapping[str, Sequence[int]], size: int, *, seed: int) 
 
 
 def another_num_envs(num_envs: int, *, largest: int | None = None) -> int:
-    """Return a number of env slots that is not that of the job: one for a batch, else three.
-
-    Args:
-        num_envs: Env slots of the job.
-        largest: No more than that, even if it is then the same.
-    """
+    """Return a num_envs other than the job's, one for a batch, else three; at most `largest` even if equal."""
     wanted = 1 if num_envs > 1 else 3
     return wanted if largest is None else max(1, min(wanted, largest))
 
 
-# Running some episodes of a run again: the plan for it, and its jobs built from what the run says of itself.
+# Run some episodes of a run again: the plan, and the jobs built from the run's own plan.
 
 ATTEMPT = 1
 """Number of the one attempt at running a sample again."""
@@ -91,20 +78,11 @@ def plan_sample(
     world_size: int,
     policy_batches: Mapping[str, int],
 ) -> tuple[RunPlan, Attempt]:
-    """Return a plan and an attempt that run a sample of a run's episodes, by job, and nothing else.
-
-    Args:
-        plan: What the run set out to do.
-        sample: The episodes.
-        num_envs: Env slots of every job; None for other numbers than the run had.
-        world_size: Number of ranks.
-        policy_batches: Env slots that each job's policy was asked for together; kept where they are enough.
-
-    Raises:
-        ConfigError: If the run's fixed batch is too small for ``num_envs``.
-    """
+    """Return a plan and an attempt that run a sample of a run's episodes, by job, and nothing else."""
+    # `num_envs` None: numbers that differ from the run's; `ConfigError` if it exceeds the run's fixed batch.
+    # `policy_batches`: env slots of each policy call in the run, kept if they are enough.
     jobs = _jobs_of_sample(plan, sample, num_envs)
-    # The devices are for the ranks to say, in their reports.
+    # The ranks state their devices in their reports.
     here: dict[str, Any] = {
         "run_id": uuid.uuid4().hex,
         "world_size": world_size,
@@ -126,22 +104,14 @@ def plan_sample(
 
 
 def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
-    """Return the jobs of a plan that `plan_sample` made, checked and ready to run.
-
-    Args:
-        plan: The plan.
-        source: Directory of the run whose episodes they are; saved conditions are taken from its commit record.
-        may_import: Whether jobs may import code that is not registered.
-        device: ``--device`` as the user gave it, None for the rank's own choice.
-
-    Raises:
-        ConfigError: If an environment or a policy is not there any more, or an option is wrong.
-    """
+    """Return the checked jobs of a plan of `plan_sample`; `ConfigError` if one cannot be built any more."""
+    # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
+    # user.
     configs = [_without_latency_file(job.config) for job in plan.jobs]
     policy_batch = options_of_plan(plan).fixed_policy_batch()
     file = str(source / RUN_PLAN_FILE)
     jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
-    # What simulated the run simulates it again, also where another backend would be faster.
+    # The backend of the run is used again, even if another one would be faster here.
     jobs = tuple(job.with_delays(planned.latency) for job, planned in zip(jobs, plan.jobs, strict=True))
     return tuple(
         job.with_backend(planned.backend)
@@ -159,22 +129,18 @@ def _without_latency_file(config: JobConfig) -> JobConfig:
 
 
 def write_contents(directory: Path, jobs: Sequence[Job]) -> None:
-    """Write down what the jobs of a sample evaluate now.
-
-    Raises:
-        StorageError: If a checkpoint cannot be read, or the file cannot be written.
-    """
+    """Write the contents that the jobs of a sample evaluate now."""
     write_text(directory / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
 
 
 def read_contents(directory: Path) -> dict[str, Contents]:
-    """Return what `write_contents` wrote, by the name of the job; nothing where it wrote nothing."""
+    """Return the contents written by `write_contents`, by job; empty if there is no file."""
     path = directory / _CONTENTS_FILE
     return adapter(dict[str, Contents]).validate_json(read_whole(path)) if path.is_file() else {}
 
 
 def options_of_plan(plan: RunPlan) -> RunOptions:
-    """Return the options of the run that decide what comes out; its recordings are not compressed again."""
+    """Return the run's options that affect results; recordings are not compressed again."""
     known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
     given = {name: value for name, value in plan.settings.items() if name in known and value is not None}
     return RunOptions(**given)
@@ -202,12 +168,12 @@ def _work(job: PlanEntry, episodes: Sequence[int], policy_batch: int) -> Attempt
 
 
 def _with_sample(job: PlanEntry, episodes: Sequence[int], index: int, num_envs: int) -> PlanEntry:
-    """Return a job whose episodes other than the sample can be left out, with another number of env slots."""
+    """Return a job that can leave out episodes, with another number of env slots."""
     config, policy_config = job.config, dict(job.policy_config)
     if policy_config.get("num_envs") == config.num_envs:
         policy_config["num_envs"] = num_envs
     if config.num_episodes is None:
-        # How many episodes fit into a number of steps depends on the env slots; which ones they are does not.
+        # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
         config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
     config = dataclasses.replace(
         config,
@@ -231,10 +197,10 @@ def _conditions(source: Path, job: PlanEntry) -> tuple[Conditions, ...]:
     )
 
 
-# One rank of a verification: it runs its share of a sample, end to end, as the run that is verified did.
+# One rank of a verification: it runs its share of a sample, end to end, as the verified run did.
 #
-# `isaaclab_arena.evaluation.verification` starts it, alone or under torchrun, on a directory that holds a plan
-# and an attempt. It leaves commit lines and recordings there like any other rank; nobody merges them.
+# `isaaclab_arena.evaluation.verification` starts it, alone or under torchrun, on a directory that holds a plan and an
+# attempt. It leaves commit lines and recordings there like any other rank; they are not merged.
 
 PROGRAM = "isaaclab_arena.evaluation.verification_worker"
 
@@ -257,11 +223,7 @@ class WorkerOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the share of this rank and return 0; jobs that fail say so in their reports.
-
-    Args:
-        argv: Arguments after the program's name; those of this process where None.
-    """
+    """Run this rank's share and return 0; a job that fails states it in its report."""
     arguments = typed_words(argv)
     return exit_code_of(lambda: _run(arguments))
 

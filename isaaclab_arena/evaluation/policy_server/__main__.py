@@ -34,16 +34,12 @@ def main() -> None:
     networks = LoadedNetworks(loaders, max_batch=orders.max_batch, max_wait_s=orders.max_wait_ms / 1000.0)
     Serving(socket.socket(fileno=orders.listening), networks, token=orders.token)
     sys.stdin.buffer.read()
-    # Networks may be in the middle of a call, which nobody waits for.
+    # A network may be in the middle of a call, for which no client waits.
     os._exit(0)
 
 
 def load(order: NetworkOrder) -> Network:
-    """Return the network of a policy.
-
-    Raises:
-        ConfigError: If there is no such policy, or its options are wrong.
-    """
+    """Load the network of a policy; `ConfigError` if the policy is unknown, its options are wrong, or it has none."""
     by, key = f"policy '{order.policy_type}'", json_line(order)
     with put_back(), _SET_BY_NETWORKS.of(by, key):
         policy = resolve_policy_class(order.policy_type).from_dict(order.options)
@@ -53,15 +49,10 @@ def load(order: NetworkOrder) -> Network:
 
 
 class AskedNetwork:
-    """A network that is asked in any thread without recording gradients; see `Network`.
-
-    Args:
-        network: It.
-        by: See `Settings.of`. What the network has set for the process while it was loaded is set while it is asked.
-        key: The same.
-    """
+    """A network that is asked in any thread without recording gradients; see `Network`."""
 
     def __init__(self, network: Network, by: str, key: str) -> None:
+        # `by` and `key` as in `Settings.of`: process-wide settings made while loading are applied again in each call.
         self._network, self._by, self._key = network, by, key
         self.about = network.about
 

@@ -41,22 +41,14 @@ _NAMES_A_DEVICE = (DEVICE_OPTION, "policy_device_id", "device")
 
 
 def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, options: Collection[str] | None) -> None:
-    """Refuse a job whose policy cannot be in a policy server, or not in the one that it asks for.
-
-    Args:
-        policy_class: Class of the policy.
-        job: The job; without a policy server nothing is refused.
-        options: Names of the policy's options, None where it takes any.
-
-    Raises:
-        ConfigError: With every problem.
-    """
-    server = job.policy_server
+    """Raise `ConfigError` with every reason why a job's policy cannot be in its policy server."""
+    server = job.policy_server  # without one nothing is refused
     if server is None:
         return
     problems = _of_server(server, job.num_envs)
     if not issubclass(policy_class, AsksNetwork):
         problems.append(Problem(f"policy '{job.policy_type}' {_why_not(policy_class)}", key="policy_server"))
+    # A policy whose options are unknown (None) cannot promise this one.
     elif server.device is not None and DEVICE_OPTION not in (options or ()):
         message = f"policy '{job.policy_type}' has no option {DEVICE_OPTION}; leave it out"
         problems.append(Problem(message, key="policy_server.device"))
@@ -84,7 +76,7 @@ def _can_be_shared(name: str) -> bool:
     try:
         return issubclass(resolve_policy_class(name), AsksNetwork)
     except ConfigError:
-        # Of a package that is not installed.
+        # A policy of a package that is not installed.
         return False
 
 
@@ -99,7 +91,7 @@ def _of_server(server: PolicyServerConfig, num_envs: int) -> list[Problem]:
     return problems
 
 
-# Start a policy server, watch it, start it again where it dies, and stop it: what the rank does that owns it.
+# Start a policy server, watch it, restart it if it dies, and stop it: the part of the rank that owns it.
 
 PROGRAM = (sys.executable, "-m", "isaaclab_arena.evaluation.policy_server")
 
@@ -113,29 +105,16 @@ _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 class PolicyServer:
-    """A policy server of this rank's.
-
-    The listening socket is the rank's. While a server that died is started again, whoever asks waits in the socket's
-    queue. Only after the end of this rank, or `close`, they are refused.
-
-    Args:
-        orders: What it serves; ``listening`` and ``token`` are filled in.
-        host: Name of this machine that the other ranks know, None for ranks of this machine alone.
-        log_file: Where it writes.
-        command: The program.
-
-    Attributes:
-        address: Where it listens.
-
-    Raises:
-        ConfigError: If it cannot listen there.
-    """
+    """A policy server that this rank starts and watches; `ConfigError` if it cannot listen."""
 
     def __init__(
         self, orders: ServerOrders, *, host: str | None, log_file: Path, command: Sequence[str] = PROGRAM
     ) -> None:
-        # Only the user may look into the directory, and so only the user reaches a Unix socket in it.
+        # Only the user has access to the directory, and so to a Unix socket in it.
         self._directory = Path(tempfile.mkdtemp(prefix="arena-"))
+        # The rank owns the listening socket: clients wait in its queue while a dead server is restarted. They are
+        # refused only after `close` or the end of this rank. `host`: this machine's name for other ranks, None for
+        # local ranks only.
         token = secrets.token_hex(16)
         try:
             self._listening, self.address = _listening(self._directory, host, token)
@@ -178,18 +157,18 @@ class PolicyServer:
             _stop(process)
         if not self._is_closed.is_set():
             _LOG.error("the policy server died %d times; it is not started again", starts)
-            # Who waits in the queue is refused now.
+            # Clients in the queue are refused now.
             self._listening.close()
 
     def _started(self, log: int) -> "subprocess.Popen[bytes]":
-        # A rank's variables would make it take itself for that rank, and choose its device.
+        # With a rank's variables the server would act as that rank and choose its device.
         variables = {name: value for name, value in variables_of_child(sys.path).items() if name not in _OF_RANKS}
         process = subprocess.Popen(  # noqa: S603  this program's own interpreter
             self._command,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            # In a session of its own, so that Ctrl-C in a terminal asks the ranks to stop, who may yet need it.
+            # In its own session, so that Ctrl-C in a terminal stops only the ranks, which may still need the server.
             start_new_session=True,
             pass_fds=(self._listening.fileno(),),
             env=variables,
@@ -215,7 +194,7 @@ def _listening(directory: Path, host: str | None, token: str) -> tuple[socket.so
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a server, which ends when its stdin does."""
+    """End a server by closing its stdin; kill it if that takes too long."""
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()
@@ -226,7 +205,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-# Stand for a network in the run's policy server, as a rank asks it.
+# The client's end of a network in the run's policy server.
 
 _CONNECT_TIMEOUT_S = 20.0
 _LOAD_TIMEOUT_S = 3600.0
@@ -241,40 +220,26 @@ _MOST_LOSSES = 3
 
 
 class ServedNetwork:
-    """Asks a network in a policy server. It connects when it is first asked, and again where the server was lost.
-
-    To ask again is safe: the network keeps nothing between calls, so the same query has the same answer. Nothing
-    that a policy remembers is in the server.
-
-    Args:
-        address: Where the server listens.
-        key: Which of its networks.
-        answer_timeout_s: How long an answer may take [s].
-
-    Attributes:
-        usage: What the queries took of the server so far.
-
-    Raises:
-        ConfigError: If the server cannot load the network because of what the job says.
-        PolicyError: If it cannot load it for another reason.
-        DistributedError: If the rank that ran the server is gone.
-    """
+    """Asks a network in a policy server; reconnects if the server was lost."""
 
     def __init__(self, address: ServerAddress, key: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        # To ask again is safe: the network keeps nothing between calls, and a policy's memory is not in the server.
+        # `ConfigError` or `PolicyError` if the network cannot be loaded, `DistributedError` if the server's rank is
+        # gone.
         self._address, self._key, self._answer_timeout_s = address, key, answer_timeout_s
         self._connection: socket.socket | None = None
         self._elsewhere = PolicyElsewhere[Mapping[str, Any]](
             f"the policy server at {address}", most_losses=_MOST_LOSSES
         )
         self._number = 0
-        self.usage = ServerUsage()
+        self.usage = ServerUsage()  # of all queries so far
         self._seen: SoFar | None = None
         self.max_batch = 1
         self._exchange(None)
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the network says of itself."""
+        """The network's description of itself."""
         return self._elsewhere.stated or {}
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
@@ -287,7 +252,7 @@ class ServedNetwork:
         return answers
 
     def look_away(self) -> None:
-        """Count nothing of what the server does for others until the next answer."""
+        """Do not count what the server does for other clients until the next answer."""
         self._seen = None
 
     def close(self) -> None:
@@ -298,7 +263,7 @@ class ServedNetwork:
             connection.close()
 
     def _exchange(self, query: _Query | None) -> _Answer:
-        """Return what a query took and its answers; for None, only see to it that there is a connection."""
+        """Return the usage and the answers of a query; with None only connect."""
         try:
             return self._elsewhere.asked(
                 lambda: self._tried(query),
@@ -312,7 +277,7 @@ class ServedNetwork:
         try:
             return self._ask_once(query)
         except Exception:
-            # What comes late would be taken for the answer to the next query.
+            # A late answer would be taken for that of the next query.
             self.close()
             raise
 
@@ -329,7 +294,7 @@ class ServedNetwork:
         return ServerUsage(**said["usage"]) + self._seen_since(SoFar(**said["so_far"])), arrays
 
     def _seen_since(self, now: SoFar) -> ServerUsage:
-        """Return what the server has done for everybody since the last answer."""
+        """Return the server's work for all clients since the last answer."""
         before, self._seen = self._seen or now, now
         return ServerUsage(
             seen_s=now.at_s - before.at_s,
@@ -338,7 +303,7 @@ class ServedNetwork:
         )
 
     def _meet(self, connection: socket.socket) -> None:
-        """Name the network, and hear about it; another one than before is refused."""
+        """Name the network and receive its description; refuse another one than before."""
         wire.send(connection, {"hello": wire.VERSION, "token": self._address.token, "network": self._key})
         said, _ = self._heard(connection, patience_s(_LOAD_TIMEOUT_S))
         self._elsewhere.meet(said["about"])
@@ -348,8 +313,8 @@ class ServedNetwork:
         try:
             return self._address.connected(_CONNECT_TIMEOUT_S)
         except OSError as error:
-            # The rank that started the server listens as long as it lives, also while the server is started again. Its
-            # end is no error of the episodes under way: they stay missing, and a later attempt runs them.
+            # The rank that started the server listens while it lives, also during a restart of the server. Its end is
+            # no error of the episodes under way: they stay missing, and a later attempt runs them.
             message = f"the rank that ran the policy server at {self._address} is gone ({error.strerror or error})"
             raise DistributedError(message) from error
 

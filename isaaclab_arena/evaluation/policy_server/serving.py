@@ -20,13 +20,7 @@ _FIRST_MESSAGE_S = 30.0
 
 
 class LoadedNetworks:
-    """The networks that somebody asks, and the one that was asked last.
-
-    Args:
-        loaders: Loads each network, by its key.
-        max_batch: See `Batcher`.
-        max_wait_s: See `Batcher`.
-    """
+    """The networks in memory: those with clients, and unused ones until another is loaded."""
 
     def __init__(self, loaders: Mapping[str, Callable[[], Network]], *, max_batch: int, max_wait_s: float) -> None:
         self.max_batch = max_batch
@@ -35,12 +29,7 @@ class LoadedNetworks:
         self._loaded: dict[str, tuple[Network, Batcher]] = {}
 
     def taken(self, key: str) -> tuple[Network, Batcher]:
-        """Return a network, loaded if it was not, and count one asker of it more.
-
-        Raises:
-            PolicyError: If there is none of that name, or it cannot be loaded.
-            ConfigError: If what the job says is wrong.
-        """
+        """Return a network, loaded if needed, and add a client to it; `PolicyError` if it is unknown."""
         with self._loading:
             if key not in self._loaded:
                 if key not in self._loaders:
@@ -54,27 +43,22 @@ class LoadedNetworks:
             return found
 
     def close(self) -> None:
-        """Let go of all networks."""
+        """Release all networks."""
         for _, batcher in self._loaded.values():
             batcher.close()
         self._loaded.clear()
 
     def _let_go_of_unused(self) -> None:
-        # What nobody asks is kept until there is need for the memory: the next job may ask for the same.
+        # Unused networks are kept until another one needs memory: the next job may ask for the same.
         for key in [key for key, (_, batcher) in self._loaded.items() if not batcher.num_askers]:
             self._loaded.pop(key)[1].close()
 
 
 class Serving:
-    """Answers those who connect, until `close`.
-
-    Args:
-        listening: The listening socket. It stays open at the end: it is the starter's too.
-        networks: What is served.
-        token: What an asker has to know.
-    """
+    """Answers the clients that connect, until `close`."""
 
     def __init__(self, listening: socket.socket, networks: LoadedNetworks, *, token: str) -> None:
+        # The listening socket stays open at the end: it also belongs to the rank that started this process.
         self._listening, self._networks, self._token = listening, networks, token
         self._connections: set[socket.socket] = set()
         self._is_closed = False
@@ -98,7 +82,7 @@ class Serving:
             except TimeoutError:
                 continue
             except OSError:
-                # Nobody can come any more.
+                # The socket is closed: no client can connect any more.
                 return
             self._connections.add(connection)
             threading.Thread(target=self._converse, args=(connection,), name="asker", daemon=True).start()
@@ -111,7 +95,7 @@ class Serving:
                 while batcher is not None:
                     self._answer_next(connection, batcher)
         except (EOFError, OSError):
-            # The asker has what it wanted, or is gone. Nobody is owed an answer.
+            # The client is gone, and waits for no answer.
             pass
         except FrameError as error:
             _LOG.warning("an asker was left: %s", error)
@@ -121,7 +105,7 @@ class Serving:
                 batcher.go()
 
     def _greeted(self, connection: socket.socket) -> Batcher | None:
-        """Return what answers the asker, None for one that is not let in."""
+        """Return the batcher of the client's network, None if the client is refused."""
         hello, _ = wire.received(connection, timeout_s=_FIRST_MESSAGE_S, max_bytes=wire.MAX_FIRST_BYTES)
         if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
             _LOG.warning("an asker with a wrong token was refused")
@@ -137,6 +121,7 @@ class Serving:
             wire.send(connection, _error(error))
             return None
         try:
+            # From here on the client is counted, and must be removed on an error.
             wire.send(connection, {"about": dict(network.about), "max_batch": self._networks.max_batch})
         except BaseException:
             batcher.go()

@@ -15,41 +15,27 @@ from isaaclab_arena.interfaces.policy_traits import Entries, Network
 from isaaclab_arena.storage.commits import ServerUsage
 from isaaclab_arena.workers.program import frames
 
-# What a policy server is told when it is started: where to listen, and which networks there are.
+# The orders that a policy server starts with: its socket and its networks.
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOrder:
-    """A policy whose network the server is to have.
+    """A policy whose network the server provides."""
 
-    Attributes:
-        policy_type: Registered name or dotted path of the policy.
-        options: What its ``from_dict`` takes.
-    """
-
-    policy_type: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    policy_type: str  # registered name or dotted path
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the policy's `from_dict`
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOrders:
-    """What a server is to do.
+    """The networks of a server, and its socket and limits."""
 
-    Attributes:
-        networks: What may be asked for, by key; loaded when it is.
-        max_batch: Entries that are answered together at most.
-        max_wait_ms: How long a query waits for others [ms].
-        listening: File descriptor of the listening socket.
-        token: What an asker has to know.
-        torch_threads: Torch threads; as many as ranks have, because the last digits of an answer may depend on it.
-        deterministic: Whether torch is to calculate deterministically.
-    """
-
-    networks: Mapping[str, NetworkOrder]
-    max_batch: int
-    max_wait_ms: float
-    listening: int = -1
-    token: str = ""
+    networks: Mapping[str, NetworkOrder]  # by key; loaded when first asked for
+    max_batch: int  # most entries answered together
+    max_wait_ms: float  # wait of a query for others [ms]
+    listening: int = -1  # file descriptor of the listening socket
+    token: str = ""  # secret of the clients
+    # As many as ranks have: the last digits of an answer may depend on the number.
     torch_threads: int = 1
     deterministic: bool = False
 
@@ -68,17 +54,10 @@ MAX_FIRST_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """Where a policy server listens.
+    """The address of a policy server."""
 
-    Attributes:
-        path: Unix socket, None for TCP.
-        host: Name of the machine, for TCP.
-        port: Its port.
-        token: What an asker has to know.
-    """
-
-    token: str
-    path: str | None = None
+    token: str  # secret of the clients
+    path: str | None = None  # Unix socket, None for TCP
     host: str = ""
     port: int = 0
 
@@ -86,11 +65,7 @@ class ServerAddress:
         return self.path or f"{self.host}:{self.port}"
 
     def connected(self, timeout_s: float) -> socket.socket:
-        """Return a connection.
-
-        Raises:
-            OSError: If nobody listens there.
-        """
+        """Return a connection; `OSError` if no server listens there."""
         if self.path is None:
             connection = socket.create_connection((self.host, self.port), timeout_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -106,29 +81,16 @@ class ServerAddress:
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-    """Send a message.
-
-    Raises:
-        OSError: If the other side is gone.
-    """
+    """Send a message; `OSError` if the other side is gone."""
     connection.sendall(frames.encode(message, arrays or {}))
 
 
 def received(
     connection: socket.socket, *, timeout_s: float | None = None, max_bytes: int | None = None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return message and arrays of the next frame.
-
-    Args:
-        connection: Where it comes from.
-        timeout_s: How long it may take [s], None for however long.
-        max_bytes: How large it may be, None for what frames allow.
-
-    Raises:
-        EOFError: If the other side is gone.
-        OSError: If the connection breaks, `TimeoutError` if it takes too long.
-        FrameError: If it is no frame, or too large.
-    """
+    """Return message and arrays of the next frame. No limit of time [s] or size if the argument is None."""
+    # `EOFError` if the other side is gone, `OSError` if the connection breaks or times out, `FrameError` if the frame
+    # is damaged or too large.
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     left = max_bytes
 
@@ -155,67 +117,46 @@ def received(
 
 
 def split(entries: Entries) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
-    """Return the texts and the arrays of entries, which travel apart."""
+    """Split entries into their texts and their arrays, which travel apart."""
     arrays = {name: values for name, values in entries.items() if isinstance(values, np.ndarray)}
     return {name: list(values) for name, values in entries.items() if name not in arrays}, arrays
 
 
-# Gather what several askers ask a network into calls of one fixed size, and share out the answers.
+# Gather the queries of several clients to a network into calls of one fixed size, and share out the answers.
 #
-# A call is cut from a queue of entries, and filled up with copies of one. So no answer depends on who else asked.
+# A call is cut from a queue of entries, and filled up with copies of one. So no answer depends on other clients.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoFar:
-    """What a server has done for everybody, at the end of a call.
+    """The sums of a server at the end of a call, over all clients."""
 
-    Attributes:
-        at_s: When that was, on the server's clock [s].
-        busy_s: Time of all calls [s].
-        entries: Batch entries that were answered.
-    """
-
-    at_s: float
-    busy_s: float = 0.0
-    entries: int = 0
+    at_s: float  # end of the call, on the server's clock [s]
+    busy_s: float = 0.0  # time of all calls [s]
+    entries: int = 0  # batch entries answered
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The answer to a query.
+    """The answer to a query."""
 
-    Attributes:
-        answers: By name. First dimension: entries.
-        usage: What it took.
-        so_far: What the server has done since it began.
-    """
-
-    answers: dict[str, np.ndarray]
-    usage: ServerUsage
-    so_far: SoFar
+    answers: dict[str, np.ndarray]  # by name; first dimension: entries
+    usage: ServerUsage  # of this query
+    so_far: SoFar  # of the server since its start
 
 
 class Calls:
-    """The calls of all networks of a server, of which there is one at a time.
-
-    Args:
-        now_s: Tells the time [s].
-    """
+    """The calls of all networks of a server, one at a time."""
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
-        self.now_s = now_s
+        self.now_s = now_s  # clock [s]
         self._lock = threading.Lock()
         self._so_far = SoFar(at_s=now_s())
 
     def made(self, call: Callable[[], T], *, entries: int) -> tuple[T, float, SoFar]:
-        """Make a call, and return what it returns, when it began [s], and what the server has done so far.
-
-        Args:
-            call: The call.
-            entries: Batch entries that it answers.
-        """
+        """Make a call that answers `entries` entries; return its result, its start [s] and the server's sums."""
         with self._lock:
             began_s = self.now_s()
             try:
@@ -242,16 +183,7 @@ class _Query:
 
 
 class Batcher:
-    """Answers the queries of several askers, in a thread of its own.
-
-    It waits for further queries until a batch is full, every asker has asked, or a query has waited long enough.
-
-    Args:
-        network: What is asked.
-        max_batch: Entries that are answered together at most, in one or several calls.
-        max_wait_s: How long a query waits for others [s].
-        calls: Makes the calls; networks that share it never calculate at the same time.
-    """
+    """Answers the queries of several clients to one network, in a thread of its own."""
 
     def __init__(
         self,
@@ -261,6 +193,8 @@ class Batcher:
         max_wait_s: float,
         calls: Calls | None = None,
     ) -> None:
+        # It waits until a batch is full, every client has asked, or a query has waited `max_wait_s` [s]. A batch of
+        # `max_batch` entries may take several calls. Networks that share `calls` never calculate at the same time.
         self._network, self._max_batch, self._max_wait_s = network, max_batch, max_wait_s
         self._calls = calls or Calls()
         self._changed = threading.Condition()
@@ -272,27 +206,22 @@ class Batcher:
 
     @property
     def num_askers(self) -> int:
-        """Number of askers that have come and not gone."""
+        """Number of connected clients."""
         return self._num_askers
 
     def come(self) -> None:
-        """Count one asker more, who asks one query at a time."""
+        """Add a client, which asks one query at a time."""
         with self._changed:
             self._num_askers += 1
 
     def go(self) -> None:
-        """Count one asker less."""
+        """Remove a client."""
         with self._changed:
             self._num_askers -= 1
             self._changed.notify()
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> Answered:
-        """Return the answer to a query; see `NetworkElsewhere.ask`.
-
-        Raises:
-            PolicyError: If the entries are not of one number, or the network raises or answers something else.
-            PolicyLostError: If the network says that it is lost.
-        """
+        """Return the answer to a query, see `NetworkElsewhere.ask`; `PolicyError` if query or answer is invalid."""
         number = _number_of(entries)
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
@@ -305,7 +234,7 @@ class Batcher:
         return query.answer.result()
 
     def close(self) -> None:
-        """End the thread once the queries at hand are answered."""
+        """End the thread once the waiting queries are answered."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -316,7 +245,7 @@ class Batcher:
             self._answer(queries)
 
     def _gathered(self) -> list[_Query]:
-        """Wait for a batch and take it from the queue: queries of one kind, in order. None at the end."""
+        """Wait for a batch and take it from the queue: queries of one kind, in order. Empty at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             if not self._waiting:
@@ -336,7 +265,7 @@ class Batcher:
             answers, spent, so_far = self._called(queries)
         except Exception as error:  # noqa: BLE001  whatever a network raises, its askers are told, and others go on
             if len(queries) > 1:
-                # One of them may have asked what the network does not take, and the others are not to blame.
+                # One query may be invalid: ask again one by one, so that the others get their answers.
                 for each in queries:
                     self._answer([each])
                 return
@@ -349,7 +278,7 @@ class Batcher:
             first += each.number
 
     def _called(self, queries: Sequence[_Query]) -> tuple[dict[str, np.ndarray], list[ServerUsage], SoFar]:
-        """Return the answers to all entries of some queries, what each query took, and what was done so far."""
+        """Return the answers to all entries of the queries, the usage of each query, and the server's sums."""
         size, number = queries[0].slots_per_call, sum(each.number for each in queries)
         together = _joined([each.entries for each in queries])
         parts, began_s, so_far = self._calls.made(lambda: self._parts(together, number, size), entries=number)
@@ -358,6 +287,7 @@ class Batcher:
         wrong = [name for name, values in answers.items() if len(values) != number]
         if wrong:
             raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' to {number} entries")
+        # Each query bears a share of calls and time in proportion to its entries.
         usages = [
             ServerUsage(
                 queries=1,
@@ -372,10 +302,11 @@ class Batcher:
         return answers, usages, so_far
 
     def _parts(self, together: Entries, number: int, size: int) -> list[dict[str, np.ndarray]]:
-        """Return the answers to some entries, call by call."""
+        """Return the answers to the entries, one dict for each call."""
         parts: list[dict[str, np.ndarray]] = []
         for first in range(0, number, size):
             places = [*range(first, min(first + size, number))]
+            # Every call has the same size, as the last digits of an answer may depend on it.
             filled = places + places[:1] * (size - len(places))
             answered = self._network.answer({name: _taken(values, filled) for name, values in together.items()})
             parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
@@ -383,7 +314,7 @@ class Batcher:
 
 
 def _first_batch(waiting: Sequence[_Query], max_batch: int) -> list[_Query]:
-    """Return the queries, from the first one on, that can be answered together."""
+    """Return the first query and those behind it that can be answered with it."""
     taken, number = [], 0
     for each in waiting:
         if taken and (each.kind != taken[0].kind or number + each.number > max_batch):
@@ -414,7 +345,7 @@ def _joined(entries: Sequence[Entries]) -> Entries:
 
 
 def _taken(values: np.ndarray | Sequence[str], places: Sequence[int]) -> np.ndarray | Sequence[str]:
-    # In new memory in any case: an operation may calculate otherwise on another layout.
+    # Always copy: an operation may round differently on another memory layout.
     return values[list(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
 
 

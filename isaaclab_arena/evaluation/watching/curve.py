@@ -14,34 +14,22 @@ from isaaclab_arena.results.rows import of_conditions, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 
-# Hold the success of a job at one step of a training.
+# The success of a job at one step of a training.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A job's success at one step.
+    """A job's success at one step; the interval is the 95 % Wilson interval."""
 
-    Attributes:
-        job: The job, as the watch's job file calls it.
-        step: Step of the checkpoint.
-        successes: Episodes that succeeded.
-        scored: Episodes whose success was measured, without errors.
-        success_rate: Their share.
-        success_low: Lower end of its 95 % Wilson interval.
-        success_high: Upper end.
-        episodes: The scored episodes themselves.
-        is_baseline: Whether it is a job without checkpoints, which is the same at every step.
-    """
-
-    job: str
+    job: str  # as the watch's job file names it
     step: int
     successes: int
-    scored: int
+    scored: int  # episodes with measured success, without errors
     success_rate: float
-    success_low: float
-    success_high: float
-    episodes: ScoredEpisodes
-    is_baseline: bool = False
+    success_low: float  # lower end of the interval
+    success_high: float  # upper end
+    episodes: ScoredEpisodes  # the scored episodes themselves
+    is_baseline: bool = False  # a job without checkpoints, equal at every step
 
 
 # Choose the best checkpoint of a watch.
@@ -49,25 +37,17 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How often a checkpoint succeeded, over all jobs of a watch that have checkpoints together.
-
-    Attributes:
-        step: Its step.
-        success_rate: Mean of the jobs' rates: each job weighs the same.
-        interval: 95 % Wilson interval of all episodes together.
-        scored: Episodes whose success was measured.
-        distinct: How many different conditions these started from.
-    """
+    """The success of a checkpoint over all jobs of a watch with checkpoints."""
 
     step: int
-    success_rate: float
-    interval: Interval
-    scored: int
-    distinct: int
+    success_rate: float  # mean of the jobs' rates: each job has the same weight
+    interval: Interval  # 95 % Wilson interval of all episodes together
+    scored: int  # episodes with measured success
+    distinct: int  # different start conditions of these
 
 
 def scores_of(points: Iterable[Point]) -> dict[int, Score]:
-    """Return the score of each checkpoint by its step; baselines say nothing of a checkpoint."""
+    """Map each step to the score of its checkpoint; baselines do not count."""
     by_step: dict[int, list[Point]] = {}
     for point in points:
         if not point.is_baseline:
@@ -90,7 +70,7 @@ def scores_of(points: Iterable[Point]) -> dict[int, Score]:
 
 
 def best_of(scores: Mapping[int, Score]) -> Score | None:
-    """Return the highest score, of equal ones that of the earliest step; None where there is none."""
+    """Return the highest score, the earliest step of equal ones; None if there is none."""
     return max(scores.values(), key=lambda score: (score.success_rate, -score.step), default=None)
 
 
@@ -104,11 +84,7 @@ _COLOURS = (("#0f766e", "#ccfbf1"), ("#c2410c", "#ffedd5"), ("#1d4ed8", "#dbeafe
 
 
 def curve_picture(points: Sequence[Point]) -> Picture:
-    """Return the picture of a learning curve.
-
-    Args:
-        points: At least one, in the order of their jobs and steps.
-    """
+    """Return the picture of a learning curve; at least one point, in the order of jobs and steps."""
     steps = [point.step for point in points]
     first, last = min(steps), max(steps)
 
@@ -121,6 +97,7 @@ def curve_picture(points: Sequence[Point]) -> Picture:
     of_jobs = [
         ([point for point in points if point.job == job], _COLOURS[i % len(_COLOURS)]) for i, job in enumerate(jobs)
     ]
+    # All bands come first, so that no band hides a line.
     for own, (_, band) in of_jobs:
         low = [place(point.step, point.success_low) for point in own]
         high = [place(point.step, point.success_high) for point in own]
@@ -128,7 +105,7 @@ def curve_picture(points: Sequence[Point]) -> Picture:
     for own, (colour, _) in of_jobs:
         centres = [place(point.step, point.success_rate) for point in own]
         marks.append(Line(points=centres, colour=colour, width=2.0))
-        # A single checkpoint has no band, so its interval is a line.
+        # A single checkpoint has no band, so a line shows its interval.
         if len(own) == 1:
             ends = [place(own[0].step, rate) for rate in (own[0].success_low, own[0].success_high)]
             marks.append(Line(points=ends, colour=colour, width=1.5))
@@ -170,11 +147,7 @@ _NO_COLUMN = ("episodes", "is_baseline")
 
 
 def points_of(run_directory: Path, step: int) -> list[Point]:
-    """Return the success of each job of one checkpoint's run; jobs that measure none are left out.
-
-    Raises:
-        ArenaError: If the directory is no output of a run.
-    """
+    """Return the success of each job of one checkpoint's run; jobs without measured success are left out."""
     merged = stored_results(run_directory) or merge_results(run_directory)
     scored = scored_by_job(merged)
     lines = (line for line in records(merged.jobs) if line["success_rate"] is not None)
@@ -198,15 +171,7 @@ def _point(line: Mapping[str, Any], step: int, episodes: ScoredEpisodes) -> Poin
 
 
 def write_curve(directory: Path, points: Sequence[Point]) -> Path:
-    """Write ``curve.csv``, ``curve.md``, ``curve.svg`` and ``curve.png``, and return the table.
-
-    Args:
-        directory: Directory of the watch.
-        points: In any order.
-
-    Raises:
-        StorageError: If a file cannot be written.
-    """
+    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
     table = directory / "curve.csv"
     write_text(table, _csv(ordered), overwrite=True)

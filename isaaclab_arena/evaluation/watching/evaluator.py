@@ -25,7 +25,7 @@ from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run_plan import RunLock
 
-# Let a watch's jobs play episodes by which nothing was chosen, and count those that begin alike all the same.
+# Give a watch's jobs episodes that chose no checkpoint, and count those with the same start conditions.
 
 OTHER_SEED = 1_000_003
 """What is added to the seeds of jobs that score the best checkpoint on episodes by which nothing was chosen."""
@@ -36,15 +36,11 @@ _PLACEMENT_SEED = ("--placement_seed", "--placement-seed")
 
 
 def shift_seeds(document: dict[str, Any], offset: int) -> None:
-    """Add a number to every seed of a job file, those of initial conditions and of sweeps too.
-
-    Args:
-        document: The job file, with ``defaults`` and ``jobs`` in today's spelling; it is changed.
-        offset: The number.
-    """
+    """Add `offset` to every seed of a job file in place, including those of conditions and sweeps."""
     for block in (document, document["defaults"], *document["jobs"]):
         for key in _SEEDS:
             change(block, key, lambda seed: _shifted(seed, offset))
+    # A job without a seed takes that of the defaults; without one there, `offset` itself is the seed.
     for job in document["jobs"]:
         if job.get("seed", offset) is None:
             del job["seed"]
@@ -53,7 +49,7 @@ def shift_seeds(document: dict[str, Any], offset: int) -> None:
 
 
 def with_shifted_seed(options: Sequence[str], offset: int) -> tuple[str, ...]:
-    """Return options of a command line with a number added to the seed of the initial conditions."""
+    """Return command-line options with `offset` added to the seed of the initial conditions."""
     words = list(options)
     for position, word in enumerate(words):
         name, is_joined, value = word.partition("=")
@@ -65,13 +61,7 @@ def with_shifted_seed(options: Sequence[str], offset: int) -> tuple[str, ...]:
 
 
 def change(block: dict[str, Any], key: str, changed: Callable[[Any], Any]) -> None:
-    """Change what a block of job keys says of a key, itself and in its sweep.
-
-    Args:
-        block: The block.
-        key: The key, with dots.
-        changed: Returns what stands there instead of a value.
-    """
+    """Replace the value of a dotted key in a block of job keys, and the values in its sweep."""
     path = key.split(".")
     if value_at(block, path) is not None:
         set_at(block, path, changed(value_at(block, path)))
@@ -81,16 +71,8 @@ def change(block: dict[str, Any], key: str, changed: Callable[[Any], Any]) -> No
 
 
 def take_unused_conditions(document: Mapping[str, Any], directory: Path) -> None:
-    """Let jobs with saved conditions begin from those that they have not begun from yet, where there are enough.
-
-    Args:
-        document: The job file; its jobs are changed.
-        directory: Where the conditions that they get instead are written.
-
-    Raises:
-        ConfigError: If a file of conditions cannot be read.
-        StorageError: If one cannot be written.
-    """
+    """Let jobs with saved conditions use the next ones in their files, if there are enough."""
+    # The jobs of the document are changed; their new conditions are written below `directory`.
     for number, job in enumerate(document["jobs"]):
         whole = job_over_defaults(document["defaults"], job)
         reference, played = whole.get(CONDITIONS), whole.get("num_episodes")
@@ -108,13 +90,13 @@ def take_unused_conditions(document: Mapping[str, Any], directory: Path) -> None
 
 
 def count_alike(run: Path, other: Path) -> int:
-    """Return how many episodes of a run began from initial conditions from which the same job began in another run."""
+    """Count the episodes of a run with start conditions that the same job had in the other run."""
     before = set(_starts(other))
     return sum(start in before for start in _starts(run))
 
 
 def _starts(run: Path) -> Iterator[tuple[str, str]]:
-    """Yield the job of each episode of a checkpoint and what it began from."""
+    """Yield the job and the start conditions of each episode of a checkpoint, without baselines."""
     results = stored_results(run) or merge_results(run)
     jobs = {line["name"] for line in records(results.jobs) if line.get(PREFIX + STEP) is not None}
     for job, key in zip(results.episodes["job"], keys_in(results.episodes), strict=True):
@@ -123,7 +105,7 @@ def _starts(run: Path) -> Iterator[tuple[str, str]]:
 
 
 def _shifted(seed: Any, offset: int) -> Any:
-    """Return another seed; what is no number yet, such as an interpolation, stays."""
+    """Return another seed; a value that is not a number yet, such as an interpolation, stays."""
     return (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed
 
 
@@ -131,18 +113,14 @@ def _shifted(seed: Any, offset: int) -> Any:
 
 
 def option_of(checkpoint: Checkpoint) -> str:
-    """Return the option in which policies take a checkpoint of that kind, where no job says."""
+    """Return the default policy option for a checkpoint of this kind."""
     if checkpoint.path.is_file():
         return "checkpoint_path"
     return "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
 
 
 def robustness_problems(document: Mapping[str, Any]) -> list[Problem]:
-    """Return why jobs that ask for their robustness are none for a watch; empty where none does.
-
-    Args:
-        document: The job file of the watch.
-    """
+    """Return a problem for each block of a watch's job file that asks for robustness."""
     jobs = document.get("jobs")
     blocks = {"defaults": document.get("defaults"), **{f"jobs[{n}]": job for n, job in enumerate(jobs or ())}}
     return [
@@ -165,19 +143,9 @@ def jobs_of_checkpoint(
     seed_offset: int = 0,
     directory: Path = Path(),
 ) -> dict[str, Any]:
-    """Return the jobs of a watch for one checkpoint; a job that says ``checkpoints: null`` stays as it is.
-
-    Args:
-        document: The job file of the watch.
-        checkpoint: The checkpoint, below the directory of its training.
-        training: That directory.
-        pattern: Glob by which the checkpoint was found, None for the usual names.
-        seed_offset: What is added to every seed.
-        directory: What relative paths of saved conditions start from.
-
-    Raises:
-        ConfigError: If the document lists no jobs, or a job's options are no mapping.
-    """
+    """Return the watch's jobs for one checkpoint; a job with `checkpoints: null` stays as it is."""
+    # `training`: directory of the training; `pattern`: glob below it, None for the usual names. Relative paths of saved
+    # conditions start from `directory`. `ConfigError` if the document's jobs or options are malformed.
     listed = document.get("jobs")
     if not isinstance(listed, list) or not all(isinstance(job, dict) for job in listed):
         raise ConfigError(Problem(f"{shown(listed)} is no list of jobs", key="jobs"))
@@ -199,7 +167,7 @@ def jobs_of_checkpoint(
 
 
 def _rooted(reference: Any, directory: Path) -> Any:
-    """Return where saved conditions lie, from wherever they are looked for; an interpolation says it itself."""
+    """Return an absolute path of saved conditions; an interpolation must be absolute itself."""
     is_path = isinstance(reference, str) and "${" not in reference
     return str(directory.absolute() / reference) if is_path else reference
 
@@ -224,33 +192,19 @@ _REFUSED = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Runs the jobs of a watch for one checkpoint.
+    """Runs the jobs of a watch for one checkpoint."""
 
-    Attributes:
-        document: The job file of the watch.
-        training: Directory of the training.
-        pattern: Glob of the checkpoints below it, None for the usual names.
-        options: Options of the runner, such as ``--device`` and its value.
-        nice: How much less of the processor the evaluation gets than the training, 0 to 19.
-        seed_offset: What is added to every seed; then saved conditions are others too, where there are enough.
-        directory: What relative paths of saved conditions in the job file start from.
-    """
-
-    document: Mapping[str, Any]
-    training: Path
-    pattern: str | None = None
-    options: Sequence[str] = ()
-    nice: int = 0
+    document: Mapping[str, Any]  # job file of the watch
+    training: Path  # directory of the training
+    pattern: str | None = None  # glob of checkpoints below it, None for the usual names
+    options: Sequence[str] = ()  # of the runner, such as `--device` and its value
+    nice: int = 0  # lowers the priority against the training, 0 to 19
+    # Added to every seed; if not 0, unused saved conditions are taken too, if there are enough.
     seed_offset: int = 0
-    directory: Path = Path()
+    directory: Path = Path()  # base of relative paths of saved conditions
 
     def __call__(self, checkpoint: Checkpoint, directory: Path) -> Outcome:
-        """Evaluate a checkpoint in a directory, or go on with what was begun there.
-
-        Raises:
-            ConfigError: If the job file cannot be that of a checkpoint, or saved conditions cannot be read.
-            StorageError: If the job file of the checkpoint, or conditions, cannot be written.
-        """
+        """Evaluate a checkpoint in a directory, or resume an evaluation there."""
         jobs = jobs_of_checkpoint(
             self.document,
             checkpoint,
@@ -276,14 +230,14 @@ class Evaluator:
         return Outcome(verdict=Verdict.FAILED, reason=reason)
 
     def _exit_code(self, command: Sequence[str], lock_directory: Path) -> int:
-        """Run the runner; it keeps others away from its checkpoint even if this process is killed."""
+        """Run the runner, which holds the lock of its checkpoint even if this process is killed."""
         lock_directory.mkdir(parents=True, exist_ok=True)
         with RunLock(lock_directory) as lock:
             lock.hold_alone()
             return subprocess.run(command, check=False, pass_fds=(lock.descriptor,)).returncode  # noqa: S603 - our own program
 
     def runner(self) -> list[str]:
-        """Return the program that runs job files, as the beginning of a command line."""
+        """Return the beginning of the command line: the program that runs job files."""
         return [sys.executable, "-m", _RUNNER]
 
     def _command(self, job_file: Path, directory: Path) -> list[str]:
@@ -300,7 +254,7 @@ class Evaluator:
         ]
 
 
-# Score the best checkpoint of a watch again, in episodes by which it was not chosen, and remember both scores.
+# Score the best checkpoint of a watch again, in episodes that did not choose it, and store both scores.
 
 _BEST = "best.json"
 _SCHEMA_VERSION = 1
@@ -308,24 +262,18 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best checkpoint of a watch, and how good it is.
+    """The best checkpoint of a watch and its scores."""
 
-    Attributes:
-        chosen: Its score in the episodes that it was chosen by, in which the best of many looks too good.
-        fresh: Its score in other episodes.
-        alike: How many of these began from initial conditions by which it was chosen, because they come from a file or
-            a benchmark's fixed list.
-        schema_version: Version of the format.
-    """
-
+    # In the episodes that chose it: the maximum over many checkpoints is biased upwards.
     chosen: Score
-    fresh: Score
+    fresh: Score  # in other episodes
+    # Fresh episodes with start conditions that chose it: those of a file or of a benchmark's fixed list.
     alike: int = 0
     schema_version: int = _SCHEMA_VERSION
 
     @property
     def in_words(self) -> str:
-        """In which episodes it was scored again."""
+        """The episodes of the fresh score, in words."""
         if self.alike == 0:
             return "in other episodes"
         if self.alike >= self.fresh.scored:
@@ -334,37 +282,23 @@ class Best:
 
 
 def fresh_run(directory: Path, step: int) -> Path:
-    """Return the directory of the run of the best checkpoint's other episodes, below that of the watch."""
+    """Return the directory of the run that scores the best checkpoint again, below that of the watch."""
     return directory / f"best_step_{step}"
 
 
 def best_of_watch(directory: Path, chosen: Score) -> Best | None:
-    """Return both scores of the best checkpoint, None as long as it has no other one than that by which it was chosen.
-
-    Args:
-        directory: Directory of the watch.
-        chosen: The score of the checkpoint that is the best now; it may have been another one when one was scored.
-
-    Raises:
-        ConfigError: If ``best.json`` is damaged or of a newer version.
-    """
+    """Return both scores of the best checkpoint, None if `chosen` was not scored again yet."""
     path = directory / _BEST
     found = read_versioned(path, Best, _SCHEMA_VERSION) if path.is_file() else None
+    # The file may hold the scores of an earlier best checkpoint.
     return found if found is not None and found.chosen == chosen else None
 
 
 def score_again(
     ledger: Ledger, chosen: Score, checkpoint: Checkpoint, evaluate_again: Evaluate, *, wait: Callable[[], None]
 ) -> Outcome:
-    """Score the best checkpoint again and write ``best.json``, unless that was done.
-
-    Args:
-        ledger: Where the watch lies.
-        chosen: Its score so far.
-        checkpoint: The checkpoint.
-        evaluate_again: Evaluates it in episodes by which it was not chosen.
-        wait: Waits a while, as long as another watcher scores it, or a run goes on whose watcher has died.
-    """
+    """Score the best checkpoint in other episodes and write `best.json`, unless that is done."""
+    # `wait` pauses while another watcher scores it, or the run of a dead watcher goes on.
     directory = fresh_run(ledger.directory, chosen.step)
     while best_of_watch(ledger.directory, chosen) is None:
         if not checkpoint.path.exists():

@@ -24,61 +24,36 @@ from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, Tra
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOnPage:
-    """A score of the best checkpoint.
+    """A score of the best checkpoint."""
 
-    Attributes:
-        name: In which episodes it was reached.
-        rate: The score, 0 to 1.
-        interval: Its interval.
-        text: Both as text.
-        scored: The number of episodes, with that of their conditions where some repeat.
-        address: The page of their run, None where there is none.
-    """
-
-    name: str
-    rate: float
+    name: str  # the episodes, in words
+    rate: float  # 0 to 1
     interval: Interval
-    text: str
-    scored: str
-    address: str | None
+    text: str  # rate and interval
+    scored: str  # number of episodes, and of their conditions if some repeat
+    address: str | None  # page of their run, if any
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestOnPage:
-    """The best checkpoint.
-
-    Attributes:
-        step: Its step.
-        scores: Its scores, the second of them as soon as it was scored again.
-        is_fresh: Whether that is of episodes none of which began as one by which it was chosen.
-    """
+    """The best checkpoint."""
 
     step: str
-    scores: tuple[ScoreOnPage, ...]
-    is_fresh: bool
+    scores: tuple[ScoreOnPage, ...]  # the second one once it was scored again
+    is_fresh: bool  # no episode of the second started as one that chose it
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchPage:
-    """A page.
-
-    Attributes:
-        title: What it is called.
-        made_at: When it was made, in UTC.
-        curves: Success by step, one curve per job.
-        best: The best checkpoint, None where no success was measured.
-        num_checkpoints: Checkpoints that were evaluated.
-        num_episodes: Their episodes whose success was measured.
-        unfinished: Which checkpoints could not be evaluated, and why.
-    """
+    """The content of the page of a watch."""
 
     title: str
-    made_at: str
-    curves: tuple[Curve, ...]
-    best: BestOnPage | None
+    made_at: str  # UTC
+    curves: tuple[Curve, ...]  # success by step, one curve for each job
+    best: BestOnPage | None  # None if no success was measured
     num_checkpoints: int
-    num_episodes: int
-    unfinished: tuple[str, ...]
+    num_episodes: int  # with measured success
+    unfinished: tuple[str, ...]  # checkpoints without an evaluation, with the reason
 
 
 def is_watch(directory: Path) -> bool:
@@ -87,31 +62,18 @@ def is_watch(directory: Path) -> bool:
 
 
 def points_of_watch(directory: Path) -> list[Point]:
-    """Return the success of each job of every checkpoint that a watch has evaluated, in the order of their steps.
-
-    Raises:
-        ArenaError: If one of its files cannot be read.
-    """
+    """Return the success of each job of every evaluated checkpoint, in the order of their steps."""
     ledger = Ledger(directory)
     done = [record.step for record in ledger.all() if record.is_done]
     return [point for step in done for point in points_of(ledger.run_directory(step), step)]
 
 
 def write_watch_page(directory: Path, points: Sequence[Point], output: Path | None = None) -> Path:
-    """Write the page of a watch over an earlier one.
-
-    Args:
-        directory: Directory of the watch.
-        points: The success of each job of every checkpoint.
-        output: The file; ``report.html`` in that directory where None. Pages of runs are linked only from there.
-
-    Raises:
-        ConfigError: If nothing has been evaluated yet.
-        StorageError: If it cannot be written.
-    """
+    """Write the page of a watch over an earlier one; `ConfigError` if no checkpoint was evaluated."""
     if not points:
         raise ConfigError(Problem("no checkpoint of this watch has been evaluated yet", file=str(directory)))
     path = output or directory / REPORT_FILE
+    # Links to the runs' pages are relative, so only a page in the directory of the watch has them.
     links_from = directory if path.resolve().parent == directory.resolve() else None
     steps = sorted({point.step for point in points})
     left = [record for record in Ledger(directory).all() if not record.is_done and record.reason]
@@ -175,24 +137,17 @@ def _score(name: str, score: Score, run: Path | None) -> ScoreOnPage:
 
 
 def _address(run: Path) -> str | None:
-    """Return the address of a run's page from the directory of the watch, None where the run has no page."""
+    """Return the address of a run's page relative to the watch, None if the run has no page."""
     return f"{run.name}/{REPORT_FILE}" if (run / REPORT_FILE).is_file() else None
 
 
-# Show the learning curve of a watch in services that keep results, as one run of theirs for all checkpoints.
+# Show the learning curve of a watch in tracking services, as one run of theirs for all checkpoints.
 
 _LOCK = "tracking"
 
 
 class TrackedCurve:
-    """Tells services of success by step, a series per job, and of the best checkpoint once it was scored again.
-
-    Args:
-        names: The services.
-        ledger: Where the watch lies; files of services without a server are in its ``logs``.
-        training: Directory of the training.
-        opened: Makes a tracker of a name.
-    """
+    """Sends success by step to tracking services, one series for each job, and the best checkpoint's scores."""
 
     def __init__(
         self,
@@ -201,6 +156,7 @@ class TrackedCurve:
         training: Path,
         opened: Callable[[str, TrackedRun], Tracker] = open_tracker,
     ) -> None:
+        # Files of services without a server are in its `logs`.
         self._directory = ledger.directory
         self._training = training
         self._series = TrackedSeries(
@@ -211,15 +167,12 @@ class TrackedCurve:
         )
 
     def tell(self, points: Sequence[Point]) -> None:
-        """Tell the services what they do not know yet.
-
-        Args:
-            points: All that is known, in any order.
-        """
+        """Send the services the points that they do not have yet; `points` are all, in any order."""
         jobs = sorted({point.job for point in points})
         best_name = "best"
         while best_name in jobs:
             best_name += "_"
+        # The best checkpoint is a series of its own, once it was scored again.
         chosen = best_of(scores_of(points))
         best = None if chosen is None else best_of_watch(self._directory, chosen)
         measures = [_measures(point.job, point.step, _values(point)) for point in points]

@@ -50,18 +50,8 @@ def watch(
     say: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Watch a training to its end and return the exit code.
-
-    Args:
-        settings: How.
-        evaluate: Evaluates one checkpoint.
-        evaluate_again: The same in episodes by which nothing was chosen.
-        say: Shows a line to the user.
-        sleep: Waits [s].
-
-    Returns:
-        0 if every checkpoint was evaluated, 1 if not, 2 if the job file fits none, 130 if interrupted.
-    """
+    """Watch a training to its end. Return 0 if all checkpoints were evaluated, else 1; 2 if refused; 130 if stopped."""
+    # `evaluate_again` evaluates in episodes that chose no checkpoint. `say` shows a line; `sleep` waits [s].
     ledger = Ledger(settings.directory)
     watcher = Watcher(watched=settings.watched, ledger=ledger, evaluate=evaluate)
     points: dict[int, list[Point]] = {}
@@ -70,6 +60,7 @@ def watch(
         done = watcher.one_pass()
         if done in _ENDS:
             return _ENDS[done]
+        # Another watcher of the directory may have evaluated checkpoints too.
         if _read_new(watcher, points, say):
             _show(ledger, points, tracked)
             _reach_bar(settings, ledger, watcher, points, say)
@@ -85,12 +76,12 @@ def watch(
 
 
 def evaluators(evaluator: Evaluator) -> tuple[Evaluator, Evaluator]:
-    """Return what evaluates a watch's checkpoints, and what scores the best one on other episodes."""
+    """Return the evaluator of a watch's checkpoints, and the one that scores the best in other episodes."""
     return evaluator, replace(evaluator, seed_offset=OTHER_SEED)
 
 
 def _read_new(watcher: Watcher, points: dict[int, list[Point]], say: Callable[[str], None]) -> bool:
-    """Read what was evaluated since, by others too, and say it; returns whether there was anything."""
+    """Read the checkpoints evaluated since, by any watcher, and show their scores. True if there were any."""
     new = [record.step for record in watcher.done() if record.step not in points]
     for step in new:
         points[step] = points_of(watcher.ledger.run_directory(step), step)
@@ -128,6 +119,7 @@ def _reach_bar(
         if score.interval.low < settings.bar:
             continue
         if settings.promote is not None and Path(records[score.step].path).exists():
+            # Only one watcher at a time may promote, because it compares with the last promotion.
             with ledger.held("promotion") as is_mine:
                 record = records[score.step]
                 target = promote(settings.promote, score, record, ledger, jobs=jobs) if is_mine else None
@@ -146,7 +138,7 @@ def _scored_again(
     say: Callable[[str], None],
     wait: Callable[[], None],
 ) -> bool:
-    """Score the best checkpoint in episodes by which it was not chosen; returns whether nobody interrupted it."""
+    """Score the best checkpoint in episodes that did not choose it. False if interrupted."""
     ledger = watcher.ledger
     chosen = best_of(scores_of(_together(points)))
     if chosen is None:

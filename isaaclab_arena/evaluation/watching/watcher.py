@@ -25,37 +25,26 @@ from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.run_plan import RunLock
 
-# Remember in files which checkpoints of a watch are evaluated, so that watchers can share them and go on.
+# Remember in files which checkpoints of a watch are evaluated, so that watchers can share and resume them.
 #
-# Below the directory of the watch, ``watch/step_<n>/`` has the record of a checkpoint and a lock, and ``step_<n>/``
-# has its run. Whoever holds the lock evaluates; the system gives it back when its holder has died.
+# Below the directory of the watch, ``watch/step_<n>/`` has the record of a checkpoint and a lock, and ``step_<n>/`` has
+# its run. The holder of the lock evaluates; the system releases the lock if its holder dies.
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """What a watch knows of a checkpoint whose evaluation was begun.
-
-    Attributes:
-        step: Its step.
-        path: The checkpoint, as it was found.
-        fingerprint: Its files when they were found complete; see `Look`.
-        content: Hash of what was evaluated, with what it takes to load it; None as long as that is not done, or where
-            it was gone by then.
-        is_done: Whether every job has all its episodes.
-        tries: How often it was evaluated without becoming done.
-        reason: Why the last try failed; None where none did.
-        schema_version: Version of the format.
-    """
+    """The record of a checkpoint whose evaluation has begun."""
 
     step: int
-    path: str
-    fingerprint: str
+    path: str  # as the checkpoint was found
+    fingerprint: str  # of its complete files; see `Look`
+    # Hash of the evaluated files and of those needed to load them; None before the end, or if they were gone by then.
     content: str | None = None
-    is_done: bool = False
-    tries: int = 0
-    reason: str | None = None
+    is_done: bool = False  # whether every job has all its episodes
+    tries: int = 0  # failed evaluations
+    reason: str | None = None  # of the last failure
     schema_version: int = SCHEMA_VERSION
 
 
@@ -65,16 +54,12 @@ def step_name(step: int) -> str:
 
 
 def runner_directory(run_directory: Path) -> Path:
-    """Return the directory whose lock the program that evaluates a checkpoint holds from its first moment on."""
+    """Return the directory whose lock the evaluating program holds from its start on."""
     return run_directory.parent / "watch" / run_directory.name / "runner"
 
 
 class Ledger:
-    """The records of one watch.
-
-    Args:
-        directory: Directory of the watch.
-    """
+    """The records of one watch, below its directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,22 +69,18 @@ class Ledger:
         return self.directory / step_name(step)
 
     def read(self, step: int) -> Evaluated | None:
-        """Return what is known of a checkpoint, None where its evaluation was never begun.
-
-        Raises:
-            ConfigError: If the record is damaged or of a newer version.
-        """
+        """Return the record of a checkpoint, None if its evaluation never began; `ConfigError` if it is damaged."""
         path = self._record(step)
         return read_versioned(path, Evaluated, SCHEMA_VERSION) if path.is_file() else None
 
     def all(self) -> list[Evaluated]:
-        """Return everything that is known, in the order of the steps; checkpoints may be gone meanwhile."""
+        """Return all records in the order of their steps; their checkpoints may be gone."""
         names = (path.parent.name for path in self.directory.glob("watch/step_*/evaluated.json"))
         records = (self.read(int(name.removeprefix("step_"))) for name in names)
         return sorted((record for record in records if record is not None), key=lambda record: record.step)
 
     def write(self, evaluated: Evaluated) -> None:
-        """Write what is known of a checkpoint; its lock must be held."""
+        """Write the record of a checkpoint; its lock must be held."""
         write_text(self._record(evaluated.step), json_text(evaluated), overwrite=True)
 
     def forget_run(self, step: int) -> None:
@@ -109,12 +90,9 @@ class Ledger:
 
     @contextmanager
     def held(self, name: str) -> Iterator[bool]:
-        """Hold a lock in a ``with`` block; yields whether nobody else holds it.
-
-        Args:
-            name: What it is for. If it is the name of a run's directory, the lock is not to be had either as long as
-                that run goes on, though the watcher that started it may be dead.
-        """
+        """Hold a lock in a `with` block; yields False if another watcher or its run holds it."""
+        # The name of a run's directory stays locked while that run goes on, even if the watcher that started it is
+        # dead.
         directory = self.directory / "watch" / name
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -122,7 +100,7 @@ class Ledger:
             yield _is_free(lock) and not self._is_at_work(self.directory / name)
 
     def _is_at_work(self, run_directory: Path) -> bool:
-        # A program that has just been started has no directory yet, and holds only what its watcher gave it.
+        # A program that has just started has no run directory yet: it holds only the lock of `runner_directory`.
         return any(not _is_unlocked(each) for each in (run_directory, runner_directory(run_directory)))
 
     def _record(self, step: int) -> Path:
@@ -137,7 +115,7 @@ def _is_unlocked(directory: Path) -> bool:
 
 
 def _is_free(lock: RunLock) -> bool:
-    """Take a lock, and return whether nobody else had it."""
+    """Take a lock. True if no other process held it."""
     try:
         lock.hold_alone()
     except ConfigError:
@@ -145,7 +123,7 @@ def _is_free(lock: RunLock) -> bool:
     return True
 
 
-# Tell with which checkpoint a training ends, by what it says of itself and by how its checkpoints are called.
+# Find the last checkpoint of a training, by the training's own files and the names of its checkpoints.
 
 _OF_RSL_RL = re.compile(r"model_\d+\.pt")
 _SETTINGS_OF_OURS = Path("params", "train.yaml")
@@ -154,19 +132,13 @@ _STATE_OF_TRANSFORMERS = "trainer_state.json"
 
 
 def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Checkpoint | None:
-    """Return the checkpoint after which a training writes no more, None as long as nothing says that it is there.
-
-    rsl_rl counts iterations from 0, so that after 1,000 of them its last checkpoint is ``model_999.pt``; this package
-    calls its own ``model_1000.pt``.
-
-    Args:
-        found: The checkpoints of the training in the order of their steps.
-        until: The step that is waited for, which rsl_rl's last checkpoint stands for where no file says how many
-            iterations there are; None if none is.
-    """
+    """Return the final checkpoint of a training, None as long as no file shows that it is there."""
     if not found:
         return None
     newest = found[-1]
+    # rsl_rl counts iterations from 0: after 1,000 of them its last checkpoint is `model_999.pt`. This package writes
+    # `model_1000.pt`. `until` is the step to wait for, None for none; it replaces rsl_rl's unknown number of
+    # iterations.
     if _OF_RSL_RL.fullmatch(newest.path.name):
         is_last = _ends_rsl_rl([each.step for each in found], newest.path.parent, until)
     else:
@@ -181,12 +153,12 @@ def _ends_rsl_rl(steps: Sequence[int], directory: Path, until: int | None) -> bo
         return iterations is not None and steps[-1] >= iterations
     if interval is None or iterations is None:
         return until is not None and steps[-1] + 1 == until and _is_between(steps[-1], math.gcd(*steps[:-1]))
-    # A run that goes on from another one ends later, and only its last checkpoint comes between two others.
+    # A resumed run ends later, and only its last checkpoint is not a multiple of the save interval.
     return (steps[0] == 0 and steps[-1] + 1 >= iterations) or _is_between(steps[-1], interval)
 
 
 def _is_between(step: int, interval: int) -> bool:
-    """Whether a step is none of those after which a training saves as it goes; 0 for an interval that nobody knows."""
+    """Whether `step` is a final checkpoint, not a multiple of the save interval. `interval` is 0 if unknown."""
     return interval == 0 or step % interval != 0
 
 
@@ -201,7 +173,7 @@ def _ends_transformers(newest: Checkpoint) -> bool:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return what a file of a training says, nothing where there is none or it cannot be read."""
+    """Return the content of a training's file, empty if it is missing or unreadable."""
     if not path.is_file():
         return {}
     try:
@@ -216,7 +188,7 @@ def _count(document: Mapping[str, Any], key: str) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-# Promote the checkpoints of a watch that reach a bar: as they were evaluated, with what it takes to load them.
+# Promote the checkpoints of a watch that reach a bar: copy what was evaluated, with the files needed to load it.
 
 _LOG = logging.getLogger(__name__)
 _PROMOTED = "promoted.json"
@@ -225,44 +197,23 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Promoted:
-    """The checkpoint that was promoted last.
-
-    Attributes:
-        step: Its step.
-        source: Where it was found.
-        name: Where a policy finds it in the directory of promoted checkpoints.
-        success_rate: Mean of the jobs' rates.
-        success_low: Lower end of the interval of all episodes together.
-        success_high: Upper end.
-        episodes: Episodes whose success was measured.
-        distinct_conditions: How many different conditions these started from.
-        compared_with: Step of the one that was promoted before, None for the first.
-        verdict: What the comparison with that one says; None for the first, and where they cannot be compared.
-        schema_version: Version of the format.
-    """
+    """The checkpoint that was promoted last."""
 
     step: int
-    source: str
-    name: str
-    success_rate: float
-    success_low: float
-    success_high: float
-    episodes: int | None = None
-    distinct_conditions: int | None = None
-    compared_with: int | None = None
-    verdict: str | None = None
+    source: str  # path where it was found
+    name: str  # path for a policy, below the directory of promoted checkpoints
+    success_rate: float  # mean of the jobs' rates
+    success_low: float  # lower end of the interval of all episodes together
+    success_high: float  # upper end
+    episodes: int | None = None  # with measured success
+    distinct_conditions: int | None = None  # of these episodes
+    compared_with: int | None = None  # step of the previous one, None for the first
+    verdict: str | None = None  # of that comparison; None if there is none
     schema_version: int = _SCHEMA_VERSION
 
 
 def content_of(checkpoint: Path) -> str:
-    """Return a hash of a checkpoint and of what it takes to load it.
-
-    Args:
-        checkpoint: The file or directory that a policy loads.
-
-    Raises:
-        StorageError: If it cannot be read.
-    """
+    """Return a hash of a checkpoint file or directory and of the files needed to load it."""
     hashes = {"checkpoint": content_hash(checkpoint)}
     if checkpoint.is_file():
         hashes |= {str(name): content_hash(path) for name, path in _beside(checkpoint).items()}
@@ -270,23 +221,9 @@ def content_of(checkpoint: Path) -> str:
 
 
 def promote(directory: Path, score: Score, record: Evaluated, ledger: Ledger, *, jobs: Iterable[str]) -> Path | None:
-    """Copy a checkpoint that reached the bar, if it is better than the one promoted before; return where it lies.
-
-    Each has a directory ``step_<n>``, which is there whole or not at all, with ``params/agent.yaml`` if there is one.
-    Beside them lie ``promoted.json``, about the last of them, and ``comparison_<step>/`` with the paired comparison of
-    each with the one before. A checkpoint whose content is not what was evaluated is not promoted, and a warning says
-    so.
-
-    Args:
-        directory: Directory of the promoted checkpoints.
-        score: Its score.
-        record: What the watch knows of it.
-        ledger: Where the runs of both lie.
-        jobs: The jobs of the watch that have checkpoints, as its job file calls them.
-
-    Raises:
-        StorageError: If it cannot be copied.
-    """
+    """Copy a checkpoint that reached the bar, if it beats the one before. Return the path of the copy, else None."""
+    # A copy `step_<n>` is complete or absent, with `params/agent.yaml` if there is one. Beside it lie `promoted.json`
+    # about the last promotion, and `comparison_<step>/` with the paired comparison with the one before.
     with storage_errors("make", directory):
         directory.mkdir(parents=True, exist_ok=True)
     told = directory / _PROMOTED
@@ -319,7 +256,7 @@ def _promoted(score: Score, record: Evaluated, name: Path) -> Promoted:
 
 
 def _copied(record: Evaluated, target: Path) -> Path | None:
-    """Copy what was evaluated; return what a policy loads of the copy, None where it is not the same any more."""
+    """Copy the evaluated files. Return the path that a policy loads, None if they have changed."""
     source, temporary = Path(record.path), temporary_path(target)
     name = source.name if source.is_file() else ""
     try:
@@ -327,6 +264,7 @@ def _copied(record: Evaluated, target: Path) -> Path | None:
             shutil.rmtree(temporary, ignore_errors=True)
             with suppress(FileNotFoundError):
                 _copy(source, temporary)
+            # Check the copy, not the source, which may change at any time.
             if not _is_as_evaluated(record, temporary / name):
                 return None
             shutil.rmtree(target, ignore_errors=True)
@@ -350,12 +288,12 @@ def _is_as_evaluated(record: Evaluated, copy: Path) -> bool:
         return False
     if record.content is not None:
         return content_of(copy) == record.content
-    # A watch of an earlier version knows only how the files looked.
+    # A record of an earlier version has the fingerprint only.
     return look_at(Path(record.path)).fingerprint == record.fingerprint
 
 
 def _beside(file: Path) -> dict[Path, Path]:
-    """Return what is needed beside a file, by its place below the file's directory."""
+    """Map the files needed beside a checkpoint file by their path below its directory."""
     agent, tensors = find_agent_file(file), file.with_name(f"{file.name}.data")
     found = {} if agent is None else {AGENT_FILE: agent}
     # An ONNX file may keep its tensors in a file beside it.
@@ -374,7 +312,7 @@ def _compared(directory: Path, ledger: Ledger, before: int, now: int, jobs: Iter
     return str(report.verdict)
 
 
-# The watch: find checkpoints, wait until they are complete, evaluate each once, and say what came of it.
+# The watch: find checkpoints, wait until they are complete, evaluate each once, and report the outcome.
 
 _LONGEST_WAIT_S = 3_600.0
 _TRIES_AT_END = 3
@@ -382,29 +320,20 @@ _TRIES_AT_END = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What is watched, and how.
+    """The training to watch, and the intervals."""
 
-    Attributes:
-        training: Directory of the training.
-        pattern: Glob of the checkpoints below it, None for the usual names.
-        every: Only steps that are multiples of this are evaluated, and the last checkpoint of a training that is over.
-        until: The step with which the watch ends, or the training if that is over before; None for no end.
-        poll_s: How long to wait between two looks at the directory [s].
-        quiet_s: How long a checkpoint whose writer leaves no sign must have stayed as it is [s].
-        retry_s: How long to wait before a failed evaluation is tried again; twice as long each time [s].
-    """
-
-    training: Path
-    pattern: str | None = None
+    training: Path  # directory of the training
+    pattern: str | None = None  # glob below it, None for the usual names
+    # Evaluate only steps that are multiples of it, and the last checkpoint of a finished training.
     every: int = 1
-    until: int | None = None
-    poll_s: float = 10.0
-    quiet_s: float = 30.0
-    retry_s: float = 60.0
+    until: int | None = None  # step that ends the watch, unless the training ends before; None for no end
+    poll_s: float = 10.0  # between two looks at the directory [s]
+    quiet_s: float = 30.0  # without a change, until a checkpoint counts as complete [s]
+    retry_s: float = 60.0  # before a failed evaluation is tried again; doubles each time [s]
 
 
 class Verdict(StrEnum):
-    """What became of one evaluation."""
+    """The result of one evaluation."""
 
     DONE = "done"
     FAILED = "failed"
@@ -414,22 +343,22 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one evaluation, and why it failed."""
+    """The result of one evaluation, and the reason of a failure."""
 
     verdict: Verdict
     reason: str | None = None
 
 
 class Evaluate(Protocol):
-    """Evaluates a checkpoint in a directory, or goes on there with an evaluation that was interrupted."""
+    """Evaluates a checkpoint in a directory, or resumes an evaluation there."""
 
     def __call__(self, checkpoint: Checkpoint, directory: Path) -> Outcome:
-        """Return what became of it."""
+        """Evaluate the checkpoint and return the outcome."""
         ...
 
 
 class Pass(StrEnum):
-    """What one pass over a training's checkpoints led to."""
+    """The result of one pass over a training's checkpoints."""
 
     EVALUATED = "evaluated"
     NOTHING_TO_DO = "nothing to do"
@@ -440,21 +369,14 @@ class Pass(StrEnum):
 
 @dataclass
 class Watcher:
-    """Evaluates the checkpoints of a training, each once, with other watchers in the same directory.
-
-    Args:
-        watched: What is watched.
-        ledger: What is evaluated already; shared by all watchers of a directory.
-        evaluate: Evaluates one checkpoint.
-        now: The time [s].
-    """
+    """Evaluates each checkpoint of a training once, together with other watchers of the same directory."""
 
     watched: Watched
     ledger: Ledger
     evaluate: Evaluate
-    now: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.monotonic  # [s]
     _readiness: Readiness = field(init=False)
-    _not_before: dict[int, float] = field(init=False, default_factory=dict)
+    _not_before: dict[int, float] = field(init=False, default_factory=dict)  # by step: time of the next try [s]
     _told: dict[int, str] = field(init=False, default_factory=dict)
     _last: Checkpoint | None = field(init=False, default=None)
 
@@ -462,7 +384,7 @@ class Watcher:
         self._readiness = Readiness(self.watched.quiet_s, now=self.now)
 
     def one_pass(self) -> Pass:
-        """Evaluate the first checkpoint that can be, and say what is next."""
+        """Evaluate the first checkpoint that is ready, and return the result of the pass."""
         watched = self.watched
         found = find_checkpoints(watched.training, watched.pattern)
         self._last = last_checkpoint(found, watched.until)
@@ -471,6 +393,7 @@ class Watcher:
             if self._is_done(checkpoint):
                 continue
             outcome = self._tried(checkpoint)
+            # One evaluation takes long: look for new checkpoints before the next one.
             if outcome is not None:
                 return self._led_to(outcome.verdict)
         if self._nothing_follows(found) and all(self._is_over(checkpoint) for checkpoint in wanted):
@@ -480,15 +403,15 @@ class Watcher:
     def _led_to(self, verdict: Verdict) -> Pass:
         if verdict is Verdict.INTERRUPTED:
             return Pass.INTERRUPTED
-        # One checkpoint may be damaged; where not even one was let in, the job file is wrong.
+        # One checkpoint may be damaged; if none was ever accepted, the job file is wrong.
         return Pass.REFUSED if verdict is Verdict.REFUSED and not self.done() else Pass.EVALUATED
 
     def done(self) -> tuple[Evaluated, ...]:
-        """Return the checkpoints that were evaluated, by this watcher or another, and are of what is watched."""
+        """Return the records of evaluated checkpoints of this watch, whichever watcher evaluated them."""
         return tuple(record for record in self._records() if record.is_done)
 
     def unfinished(self) -> tuple[Evaluated, ...]:
-        """Return the checkpoints whose evaluation was begun and is not done."""
+        """Return the records of checkpoints whose evaluation has begun and is not done."""
         return tuple(record for record in self._records() if not record.is_done)
 
     def _records(self) -> list[Evaluated]:
@@ -502,7 +425,7 @@ class Watcher:
         return [each for each in found if self._is_of_these(each.step) and each.step <= until]
 
     def _nothing_follows(self, found: Sequence[Checkpoint]) -> bool:
-        """Whether the watch has an end, and nothing comes any more that it would wait for."""
+        """Whether the watch has an end, and no further checkpoint to wait for will come."""
         until = self.watched.until
         return until is not None and (self._last is not None or any(each.step >= until for each in found))
 
@@ -511,12 +434,12 @@ class Watcher:
         return record is not None and record.is_done
 
     def _is_over(self, checkpoint: Checkpoint) -> bool:
-        """Whether nothing more is expected of a checkpoint once the training has ended."""
+        """Whether a checkpoint is done or has failed often enough, once the training has ended."""
         record = self.ledger.read(checkpoint.step)
         return record is not None and (record.is_done or record.tries >= _TRIES_AT_END)
 
     def _tried(self, checkpoint: Checkpoint) -> Outcome | None:
-        """Evaluate a checkpoint, or return None: not complete, at work elsewhere, or not to be tried again yet."""
+        """Evaluate a checkpoint. None if it is incomplete, held by another watcher, or not due for a retry."""
         step = checkpoint.step
         if self.now() < self._not_before.get(step, 0.0):
             return None
@@ -532,7 +455,7 @@ class Watcher:
     def _evaluated(self, checkpoint: Checkpoint, fingerprint: str) -> Outcome:
         before = self.ledger.read(checkpoint.step)
         if before is not None and before.fingerprint != fingerprint:
-            # What was evaluated of it so far belongs to other weights.
+            # The episodes so far belong to other weights.
             self.ledger.forget_run(checkpoint.step)
         tries = before.tries if before is not None else 0
         record = Evaluated(step=checkpoint.step, path=str(checkpoint.path), fingerprint=fingerprint, tries=tries)
@@ -540,6 +463,7 @@ class Watcher:
         outcome = self.evaluate(checkpoint, self.ledger.run_directory(checkpoint.step))
         if outcome.verdict is Verdict.INTERRUPTED:
             return outcome
+        # The weights may have changed during the evaluation: then its episodes do not count.
         content, now = self._content_and_fingerprint(checkpoint.path)
         if now not in (fingerprint, ""):
             outcome = Outcome(verdict=Verdict.FAILED, reason="it changed while it was evaluated")
@@ -553,7 +477,7 @@ class Watcher:
         return outcome
 
     def _content_and_fingerprint(self, path: Path) -> tuple[str | None, str]:
-        """Return the content of a checkpoint, None where it is gone, and how it looked after it was read."""
+        """Return the checkpoint's content hash, None if it is gone, and its fingerprint after that."""
         try:
             content = content_of(path)
         except StorageError:
@@ -563,7 +487,7 @@ class Watcher:
         return content if fingerprint else None, fingerprint
 
     def _tell(self, step: int, message: str) -> None:
-        """Log what is waited for, once as long as it stays the same but for its numbers."""
+        """Log why a step waits, once for messages that differ in their numbers only."""
         told = message.rpartition(":")[0]
         if self._told.get(step) != told:
             self._told[step] = told
