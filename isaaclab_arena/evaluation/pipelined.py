@@ -38,7 +38,6 @@ class _Made:
 class Stepping(ABC):
     """Steps of an environment that is used by no other code between `begin` and `finish`."""
 
-    # Only the wait in `finish` is counted: time that overlaps with the policy costs the job nothing.
     @property
     @abstractmethod
     def is_done(self) -> bool:
@@ -50,7 +49,7 @@ class Stepping(ABC):
 
     @abstractmethod
     def finish(self) -> Step:
-        """Wait for the step, and return it."""
+        """Wait for the step, and return it. The stopwatch counts only this wait: the overlap costs nothing."""
 
     @abstractmethod
     def close(self) -> None:

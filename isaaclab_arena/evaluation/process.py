@@ -325,7 +325,7 @@ def _umask() -> int:
 
 
 def _variables() -> dict[bytes, bytes]:
-    # torch sets these when its compiler loads, and no result depends on them.
+    # torch sets the variables in `_CACHES` when its compiler loads, and no result depends on them.
     return {name: value for name, value in os.environb.items() if name not in _CACHES}
 
 

@@ -388,7 +388,7 @@ def _result(recorded: RecordedEpisode, record: EpisodeRecord) -> Mapping[str, At
     }
     was_broken_off = recorded.attributes.get("termination") in BROKEN_OFF
     if was_broken_off and record.termination == POLICY_FINISHED:
-        # The recorded episode was cut by its wall time or an error, so only its steps can be compared.
+        # The recorded end did not follow from the actions (`BROKEN_OFF`), so only the steps can be compared.
         values = {name: recorded.attributes.get(name) for name in values}
     values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}
     return {name: value for name, value in values.items() if value is not None}

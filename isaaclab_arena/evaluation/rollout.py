@@ -256,7 +256,7 @@ class PictureReaders:
         with self._stopwatch.measure(Phase.POLICY, self._environment):
             if self._drawing is None:
                 return ask(self._policy, self._environment, observation, running)
-            # The policy announced the env slots whose pictures it sees in the call before.
+            # The policy announced in its previous call the env slots whose pictures it sees now.
             seen = observation if self._announced.all() else _seen_by(self._policy, observation, self._announced)
             answer = ask(self._policy, self._environment, seen, running)
             # From here on, what is announced concerns the observation after the step.

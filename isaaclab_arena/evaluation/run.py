@@ -164,10 +164,10 @@ def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool 
         write_tables,
     )
 
-    # A run with nothing left to do rewrites only tables that are missing, old or changed.
     if is_finished:
         _LOG.info("%s is complete; there is nothing to do", output_directory)
     merged = merge_results(output_directory)
+    # A run with nothing left to do rewrites only tables that are missing, old or changed.
     stale = stale_tables(output_directory, merged) if is_finished else ()
     if stale:
         names = ", ".join(path.name for path in stale)
@@ -205,7 +205,7 @@ def _written_report(output_directory: Path, merged: "MergedResults") -> Path | N
 
 
 def write_live_report(output_directory: Path) -> None:
-    """Write the page of a run that goes on; it links films, because to embed them means to read all of them again."""
+    """Write the page of a run that goes on; it links films, since embedding reads all of them again."""
     _writing().write_report([output_directory], embed_mb=0.0, running=True)
 
 
@@ -260,8 +260,8 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     join_freed_memory_at_once()
     if request.options.deterministic:
         calculate_deterministically()
-    # 0 if every job completed, else 1; 130 or 143 if interrupted. A rank that does not merge returns 0 even if its jobs
-    # failed: torchrun takes any other code for a death and ends the ranks that still work. A full disk raises
+    # Exit code: 0 if every job completed, else 1; 130 or 143 if interrupted. A rank that does not merge returns 0 even if
+    # its jobs failed: torchrun takes any other code for a death and ends the ranks that still work. A full disk raises
     # `StorageError` at once, because later jobs would fail too.
     with initialise(context, process_group=request.options.process_group) as ranks:
         return execute_among(ranks, request, conduct=RunConduct(is_whole_program=True, writes_report=True)).exit_code

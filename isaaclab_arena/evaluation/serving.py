@@ -223,6 +223,7 @@ def _with_more_slots(first: BuiltTogether, build: Callable[[int], BuiltTogether]
 
 def _said(built: BuiltTogether, size: int, result: ProbeResult) -> BuiltTogether:
     name = type(built.policy).__name__
+    # A probe that failed leaves the question open.
     others_matter = None if result.error is not None else not result.passes
     if others_matter:
         _LOG.warning(

@@ -446,7 +446,7 @@ class _Beginning:
         try:
             return self._begin()
         except BaseException:
-            # After an error the caller may try again in this process.
+            # Release the lock, because the caller may try again in this process.
             self.lock.release()
             raise
 

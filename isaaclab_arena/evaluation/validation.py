@@ -210,6 +210,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
     """Describe in one sentence how the job differs from the files' origin; empty if it does not."""
     config, source, name = job.config, described.source, described.environment.get(ENV_NAME)
     if name and name != config.environment:
+        # In another environment all other differences have no meaning.
         return [f"{source} was made in '{name}', and is used in '{config.environment}'"]
     differences = _differences(described.environment, job) if name else []
     varied = described.environment.get(ENV_VARIATIONS)
@@ -290,7 +291,7 @@ def resolve_jobs(
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    """The agreement of an environment and a policy; see `Job`."""
+    """The facts that follow from an environment and a policy together; see `Job`."""
 
     connections: Connections | None
     doubts: tuple[str, ...]

@@ -165,7 +165,7 @@ def jobs_of_one_program(plan: RunPlan) -> list[str]:
 
 
 def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
-    """Map each job that can run again to its finished episodes that were not cut by a time-out or a loss."""
+    """Map each job that can run again to its finished episodes, except those that ended as in `BROKEN_OFF`."""
     gone = jobs_of_one_program(plan)
     return {
         job.name: [
@@ -364,6 +364,7 @@ def _explanation(
     """Return the reason why an episode may differ this time, None if the difference cannot come from it."""
     if contents:
         return "expected: something else ran than was run"
+    # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
     comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)
     if not comes_from_actions:
         return None

@@ -249,6 +249,7 @@ def _run(arguments: Sequence[str]) -> int:
         config_hash=plan.config_hash,
     )
     with initialise(context):
+        # The sample is divided before the start: no rank takes over the episodes of another.
         runner = JobRunner(settings)
         try:
             for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):

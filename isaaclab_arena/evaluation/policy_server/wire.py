@@ -221,7 +221,7 @@ class Batcher:
             self._changed.notify()
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> Answered:
-        """Return the answer to a query, see `NetworkElsewhere.ask`; `PolicyError` if query or answer is invalid."""
+        """Return a query's answer, see `NetworkElsewhere.ask`; `PolicyError` if invalid, `PolicyLostError` if lost."""
         number = _number_of(entries)
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")

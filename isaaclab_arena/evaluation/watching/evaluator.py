@@ -40,7 +40,7 @@ def shift_seeds(document: dict[str, Any], offset: int) -> None:
     for block in (document, document["defaults"], *document["jobs"]):
         for key in _SEEDS:
             change(block, key, lambda seed: _shifted(seed, offset))
-    # A job without a seed takes that of the defaults; without one there, `offset` itself is the seed.
+    # An explicit null counts as no seed: the job takes the default seed, which is `offset` if there is none.
     for job in document["jobs"]:
         if job.get("seed", offset) is None:
             del job["seed"]

@@ -91,8 +91,7 @@ class Ledger:
     @contextmanager
     def held(self, name: str) -> Iterator[bool]:
         """Hold a lock in a `with` block; yields False if another watcher or its run holds it."""
-        # The name of a run's directory stays locked while that run goes on, even if the watcher that started it is
-        # dead.
+        # A run's name stays locked while that run goes on, even if the watcher that started it is dead.
         directory = self.directory / "watch" / name
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
