@@ -260,9 +260,9 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     join_freed_memory_at_once()
     if request.options.deterministic:
         calculate_deterministically()
-    # Exit code: 0 if every job completed, else 1; 130 or 143 if interrupted. A rank that does not merge returns 0 even if
-    # its jobs failed: torchrun takes any other code for a death and ends the ranks that still work. A full disk raises
-    # `StorageError` at once, because later jobs would fail too.
+    # Exit code: 0 if every job completed, else 1; 130 or 143 if interrupted. A rank that does not merge returns 0 even
+    # if its jobs failed: torchrun takes any other code for a death and ends the ranks that still work. A full disk
+    # raises `StorageError` at once, because later jobs would fail too.
     with initialise(context, process_group=request.options.process_group) as ranks:
         return execute_among(ranks, request, conduct=RunConduct(is_whole_program=True, writes_report=True)).exit_code
 

@@ -36,7 +36,8 @@ class RolloutLimits:
     # Control steps of the batch; then the rollout ends and cuts the episodes under way.
     max_steps: int | None = None
     max_envs: int | None = None  # env slots used at once; the others rest
-    # Wall time of an episode [s]. A longer one ends as an error after the current step, and its env slot goes on.
+    # Wall time of an episode [s]. A longer one ends as an error after the current step, and its env slot takes the
+    # next.
     episode_timeout_s: float | None = None
 
     def allow_step(self, num_steps: int) -> bool:

@@ -72,7 +72,8 @@ def settle_backends(
     measured: dict[str, str] = {}
     settled: dict[str, str] = {}
     # A job keeps the backend that it names, or that the run began with. An open one is MuJoCo unless every rank has a
-    # GPU; then the faster one is measured, once for equal environments. `watch` is entered during a measurement.
+    # GPU; then the faster one is measured, once for equal environments, if this process can. `watch` is entered during
+    # it.
     for job in jobs:
         asked, name = job.asked_backend, job.config.name
         if asked is None or job.config.status is not JobStatus.PENDING:

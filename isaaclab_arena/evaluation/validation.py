@@ -429,7 +429,7 @@ class _Resolver:
             return None, list(error.problems)
 
     def _fit(self, job: JobConfig, environment: _Environment, policy: _Policy) -> "_Fit":
-        """Check policy and environment against each other, and return what they derive from each other."""
+        """Check policy and environment against each other, and return the facts that follow from both."""
         policy_class, options = policy
         connections, doubts = _checked_fit(environment, policy)
         described = None
