@@ -45,7 +45,7 @@ from isaaclab_arena.results.statistics import (
 )
 from isaaclab_arena.results.stopping import PairCounts
 
-# Compare the jobs of a run with those of another, or with each other: what differs, how surely, and what is open.
+# Compare the jobs of a run with those of another, or with each other: difference, confidence, and open questions.
 
 _POWER = 0.8
 _MOST_PAIRS = 5_000
@@ -53,7 +53,7 @@ _DETECTABLE_STEP = 0.005
 
 
 class Verdict(StrEnum):
-    """What a comparison says of its candidate."""
+    """The conclusion about a candidate."""
 
     BETTER = "better"
     NO_WORSE = "no worse"
@@ -63,17 +63,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked.
+    """The question of a comparison. ValueError if a value is out of range."""
 
-    Attributes:
-        alpha: How often a difference may be found where there is none.
-        margin: By how much the candidate may be worse, 0 to 1, where "no worse" is asked; None where "better" is.
-
-    Raises:
-        ValueError: If one is out of its range.
-    """
-
-    alpha: float = 0.05
+    alpha: float = 0.05  # probability of a difference that does not exist
+    # Non-inferiority margin, 0 to 1, for the question "no worse"; None for the question "better".
     margin: float | None = None
 
     def __post_init__(self) -> None:
@@ -85,112 +78,67 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanDifference:
-    """How a measure differs over pairs: the candidate's less the baseline's.
+    """The difference of a measure over pairs, candidate minus baseline."""
 
-    Attributes:
-        num_pairs: Pairs that have it.
-        first_mean: The candidate's mean.
-        second_mean: The baseline's mean.
-        mean: Mean of the differences.
-        interval: Its bootstrap interval (BCa), None for fewer than two pairs.
-        p_value: Of Wilcoxon's signed-rank test, two-sided.
-    """
-
-    num_pairs: int
-    first_mean: float
-    second_mean: float
-    mean: float
-    interval: Interval | None
-    p_value: float
+    num_pairs: int  # pairs that have the measure on both sides
+    first_mean: float  # mean of the candidate
+    second_mean: float  # mean of the baseline
+    mean: float  # mean of the differences
+    interval: Interval | None  # bootstrap interval (BCa); None for fewer than two pairs
+    p_value: float  # Wilcoxon's signed-rank test, two-sided
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventDifference:
-    """How often an event happened to the candidate and to the baseline, over pairs in which both tell.
-
-    Attributes:
-        event: The event.
-        num_pairs: Those pairs.
-        first: Episodes of the candidate that had it.
-        second: Episodes of the baseline that had it.
-        only_first: Pairs in which only the candidate's had it.
-        only_second: Pairs in which only the baseline's had it.
-        mid_p: Two-sided mid-p value of McNemar's test.
-        adjusted_p: That, adjusted by Holm's method for all events of the comparison that happened at all.
-    """
+    """The frequency of an event on both sides, over pairs in which both sides report events."""
 
     event: str
-    num_pairs: int
-    first: int
-    second: int
-    only_first: int
-    only_second: int
-    mid_p: float
-    adjusted_p: float
+    num_pairs: int  # pairs in which both sides report events
+    first: int  # episodes of the candidate with the event
+    second: int  # episodes of the baseline with the event
+    only_first: int  # pairs with the event on the candidate's side only
+    only_second: int  # pairs with the event on the baseline's side only
+    mid_p: float  # two-sided mid-p value of McNemar's test
+    adjusted_p: float  # the same, Holm-adjusted for all events that occurred in the comparison
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobComparison:
-    """A candidate against its baseline on one task. Differences are the candidate's less the baseline's.
+    """A candidate against its baseline on one task. Differences are candidate minus baseline."""
 
-    Attributes:
-        first: The candidate.
-        second: The baseline.
-        matched: Their pairs.
-        counts: How the pairs came out, those with an error left out.
-        distinct: How many different conditions these pairs started from.
-        num_errors: Pairs in which either episode, or both, ended in an error.
-        rates: Success rates over the pairs, candidate and baseline.
-        intervals: Their Wilson intervals.
-        difference: Difference of the rates.
-        interval: Its interval, of confidence 1 - alpha.
-        bounds: The difference if every error was a failure of the candidate and a success of the baseline, and the
-            other way round.
-        mid_p: Two-sided mid-p value of McNemar's test, see `sign_flip_p` for pairs that share conditions.
-        exact_p: That of the exact test.
-        adjusted_p: ``mid_p`` adjusted for the family that the comparison belongs to.
-        verdict: What is to be said of the candidate.
-        detectable: The least difference that so many pairs would find in four of five tries, None where none is.
-        pairs_needed: How many pairs, each with conditions of its own, would settle the question in four of five tries,
-            if the rates are what was seen; None where more than 5,000 would be needed.
-        length: Control steps of an episode.
-        time_to_success: The same over pairs in which both succeeded.
-        episode_return: Sum of the rewards of an episode.
-        progress: Share of the task that was done, 0 to 1, where the task measures it.
-        events: What happened to either, where the task tells, those first that tell them apart most surely.
-    """
-
-    first: Arm
-    second: Arm
+    first: Arm  # candidate
+    second: Arm  # baseline
     matched: MatchedEpisodes
-    counts: PairCounts
-    distinct: int
-    num_errors: int
-    rates: tuple[float, float]
-    intervals: tuple[Interval, Interval]
-    difference: float
-    interval: Interval
+    counts: PairCounts  # outcomes of the pairs, without those that have an error
+    distinct: int  # distinct initial conditions of these pairs
+    num_errors: int  # pairs with an error in at least one episode
+    rates: tuple[float, float]  # success rates over the pairs, candidate and baseline
+    intervals: tuple[Interval, Interval]  # Wilson intervals of the rates
+    difference: float  # difference of the rates
+    interval: Interval  # of the difference, with confidence 1 - alpha
+    # The difference if every error were a failure of the candidate and a success of the baseline, and vice versa.
     bounds: Interval
-    mid_p: float
-    exact_p: float
-    adjusted_p: float
+    mid_p: float  # two-sided mid-p value of McNemar's test; `sign_flip_p` for pairs that share conditions
+    exact_p: float  # of the exact test
+    adjusted_p: float  # mid_p adjusted for the family of the comparison
     verdict: Verdict
+    # The least difference that as many pairs detect with power 0.8, None if there is none.
     detectable: float | None
+    # The number of pairs with distinct conditions that settles the question with power 0.8 at the observed rates. None
+    # if it exceeds 5,000.
     pairs_needed: int | None
-    length: MeanDifference | None
-    time_to_success: MeanDifference | None
-    episode_return: MeanDifference | None
-    progress: MeanDifference | None
-    events: tuple[EventDifference, ...] = ()
+    length: MeanDifference | None  # control steps of an episode
+    time_to_success: MeanDifference | None  # the same, over pairs in which both sides succeed
+    episode_return: MeanDifference | None  # sum of the rewards of an episode
+    progress: MeanDifference | None  # completed share of the task, 0 to 1, if the task measures it
+    events: tuple[EventDifference, ...] = ()  # if the task reports events; the smallest p-value first
 
 
 def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Question) -> JobComparison:
-    """Compare a candidate with its baseline over their pairs, as if that were all that is asked.
-
-    Raises:
-        ValueError: If no pair tells a success from a failure.
-    """
+    """Compare a candidate with its baseline over their pairs, as a family of one. ValueError if none has a result."""
     counts, pairs = matched.counts, matched.without_errors()
+    # Episodes with equal conditions are not independent, so the interval uses the design effect, and the tests flip
+    # signs of whole conditions.
     conditions = pairs.conditions
     draws = draws_of(conditions)
     effect = design_effect(pairs.differences, conditions)
@@ -230,16 +178,12 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
 
 
 def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> tuple[EventDifference, ...]:
-    """Return how often each event happened to either side of some pairs, the surest difference first.
-
-    Args:
-        first: What happened to the candidate, as JSON; None where that is not told. Shape: (num_pairs,).
-        second: What happened to the baseline. Shape: (num_pairs,).
-        draws: What each pair started from, see `draws_of`. Shape: (num_pairs,), int.
-    """
+    """Compare the events of pairs, smallest p-value first. Arrays have shape (num_pairs,); None if not reported."""
+    # Only pairs with a report on both sides count: a missing report is not an episode without events.
     both = np.array([_is_text(a) and _is_text(b) for a, b in zip(first, second, strict=True)], bool)
     told = [(json.loads(a), json.loads(b)) for a, b in zip(first[both], second[both], strict=True)]
     counts = {name: Counter((name in mine, name in other) for mine, other in told) for name in EVENTS}
+    # An event that never occurred is not tested, so it does not weaken the adjustment of the others.
     happened = {name: count for name, count in counts.items() if count[False, False] < len(told)}
     p_values = [
         sign_flip_p(np.array([(name in mine) - (name in other) for mine, other in told]), draws[both])[1]
@@ -266,7 +210,7 @@ def _is_text(value: object) -> bool:
 
 
 def as_family(comparisons: Sequence[JobComparison], question: Question) -> tuple[JobComparison, ...]:
-    """Return comparisons as one family: p-values are adjusted by Holm's method, and so are the verdicts."""
+    """Adjust the p-values of comparisons as one family with Holm's method, and derive their verdicts anew."""
     adjusted = holm([each.mid_p for each in comparisons])
     return tuple(
         replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
@@ -275,16 +219,8 @@ def as_family(comparisons: Sequence[JobComparison], question: Question) -> tuple
 
 
 def verdict_of(difference: float, interval: Interval, p_value: float, question: Question) -> Verdict:
-    """Return what is to be said of a candidate.
-
-    With a margin, the interval of the difference decides: above minus the margin it is no worse, below it worse.
-
-    Args:
-        difference: Its rate less the baseline's.
-        interval: The interval of that.
-        p_value: Of the test that they differ.
-        question: What is asked.
-    """
+    """Return the conclusion about a candidate, from the difference of the rates or from its interval."""
+    # With a margin the interval decides: above minus the margin is no worse, below it is worse.
     if question.margin is not None:
         if interval.low > -question.margin:
             return Verdict.NO_WORSE
@@ -295,6 +231,7 @@ def verdict_of(difference: float, interval: Interval, p_value: float, question: 
 
 
 def _bounds(matched: MatchedEpisodes) -> Interval:
+    # Errors are NaN: each becomes the worst or the best result of its side.
     first, second = matched.first.success, matched.second.success
     low = np.nan_to_num(first, nan=0.0).mean() - np.nan_to_num(second, nan=1.0).mean()
     high = np.nan_to_num(first, nan=1.0).mean() - np.nan_to_num(second, nan=0.0).mean()
@@ -302,7 +239,7 @@ def _bounds(matched: MatchedEpisodes) -> Interval:
 
 
 def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> MeanDifference | None:
-    """Return how a measure differs over the pairs that have it on both sides, None where none has."""
+    """Return the difference of a measure over the pairs that have it on both sides, None if there is no such pair."""
     both = np.isfinite(first) & np.isfinite(second)
     if not both.any():
         return None
@@ -318,16 +255,16 @@ def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -
 
 
 def _progress(episodes: EpisodeColumns) -> np.ndarray:
-    """Return how much of the task each episode has done, 0 to 1; NaN where that is not measured."""
-    # One document for all of them is read in half the time of one for each.
+    """Return the completed share of the task per episode, 0 to 1, NaN if not measured. Shape: (num_episodes,)."""
+    # One JSON document for all episodes parses in half the time of one per episode.
     said = (metrics.get("progress") for metrics in json.loads(f"[{','.join(episodes.metrics)}]"))
     return np.array([np.nan if value is None else float(value) for value in said], float)
 
 
 def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> float | None:
-    """Return the least difference that a number of pairs would show, with outcomes that agree as these do."""
+    """Return the least difference that `num_pairs` pairs detect, if their outcomes agree like those of `counts`."""
     rate, agreement = counts.successes[1] / counts.total, _agreement(counts)
-    # Where the baseline is near one end, only a difference towards the other can be seen.
+    # If the baseline is near one end, only a difference towards the other end is detectable.
     direction = 1.0 if rate <= 0.5 else -1.0
 
     def power(step: int) -> float:
@@ -338,6 +275,7 @@ def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> fl
     low, high = 0, int(max(rate, 1.0 - rate) / _DETECTABLE_STEP)
     if power(high) < _POWER:
         return None
+    # Power grows with the difference, so bisect over steps.
     while low < high - 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power(middle) >= _POWER else (middle, high)
@@ -345,7 +283,7 @@ def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> fl
 
 
 def _agreement(counts: PairCounts) -> float:
-    """Return how much the outcomes of pairs agree; see `pair_chances`."""
+    """Return the agreement of the outcomes of pairs, 0 to 1; see `pair_chances`."""
     first, second = (successes / counts.total for successes in counts.successes)
     most = min(first, second) - first * second
     return min(max((counts.both / counts.total - first * second) / most, 0.0), 1.0) if most > 0.0 else 0.0
@@ -364,7 +302,7 @@ def _pairs_needed(counts: PairCounts, question: Question) -> int | None:
 
 
 def _is_within(counts: PairCounts, number: int, question: Question) -> bool:
-    """Whether so many pairs that come out as these did would decide about the margin."""
+    """Whether `number` pairs with the outcome shares of `counts` decide about the margin."""
     scaled = PairCounts(
         both=round(counts.both * number / counts.total),
         only_first=round(counts.only_first * number / counts.total),
@@ -384,38 +322,26 @@ def _first_number(holds: Callable[[int], bool]) -> int | None:
     return number
 
 
-# Choose the best of several policies by half of the episodes, and score it again by the other half.
+# Choose the best of several policies by half of the episodes, and score it on the other half.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The best of several policies. The best of many looks too good on the episodes that it was chosen by.
-
-    Attributes:
-        name: The policy.
-        chosen_among: Of how many it is the best.
-        rate_when_chosen: Mean of the tasks' success rates over the episodes of even index, by which it was chosen.
-        episodes_when_chosen: Those of them that say whether they succeeded.
-        rate: The same mean over the episodes of odd index, by which nothing was chosen.
-        successes: Successes among these.
-        episodes: Those of them that say whether they succeeded.
-        interval: Wilson interval of the rate over all of these.
-        distinct_conditions: How many different conditions these started from.
-    """
+    """The best of several policies, scored on episodes that did not choose it: the others are biased upward."""
 
     name: str
-    chosen_among: int
-    rate_when_chosen: float
-    episodes_when_chosen: int
-    rate: float
-    successes: int
-    episodes: int
-    interval: Interval
-    distinct_conditions: int
+    chosen_among: int  # number of candidates
+    rate_when_chosen: float  # mean success rate of the tasks over the episodes of even index, which chose
+    episodes_when_chosen: int  # episodes of even index with a result
+    rate: float  # the same mean over the episodes of odd index
+    successes: int  # successes of odd index
+    episodes: int  # episodes of odd index with a result
+    interval: Interval  # Wilson interval over all of these
+    distinct_conditions: int  # distinct conditions of these
 
     @property
     def sentence(self) -> str:
-        """Both figures in words."""
+        """Both rates, as a sentence."""
         low, high = 100 * self.interval.low, 100 * self.interval.high
         scored = f"{self.episodes} of odd index{of_conditions(self.distinct_conditions, self.episodes)}"
         return (
@@ -426,17 +352,9 @@ class Choice:
 
 
 def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
-    """Choose the policy with the highest mean of its tasks' rates over the episodes of even index.
-
-    Equal conditions have equal indices, so no condition is both chosen by and scored by. A job that repeats some is not
-    scored by those of its even episodes. Of equal policies the first is chosen.
-
-    Args:
-        entries: Name of a policy to its jobs, one per task.
-
-    Returns:
-        None if a job has no episode of even or of odd index that says whether it succeeded.
-    """
+    """Choose the policy with the highest mean task rate over episodes of even index. None if a job lacks results."""
+    # Equal conditions have equal indices, so no condition both chooses and scores. A job that repeats conditions is not
+    # scored on those of its even episodes. Of equal policies the first wins.
     chosen_by = {
         name: [arm.episodes.at(arm.episodes.index % 2 == 0).scored for arm in arms] for name, arms in entries.items()
     }
@@ -462,7 +380,7 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
 
 
 def not_chosen_by(arm: Arm) -> Arm:
-    """Return a job with those of its episodes alone by which `choose_best` chooses nothing."""
+    """Return a job with only the episodes that `choose_best` does not choose by."""
     episodes = arm.episodes.at(_is_not_chosen_by(arm))
     if arm.planned is None:
         return replace(arm, episodes=episodes)
@@ -470,7 +388,7 @@ def not_chosen_by(arm: Arm) -> Arm:
 
 
 def _is_not_chosen_by(arm: Arm) -> np.ndarray:
-    """Return which episodes have an odd index, and conditions that none of even index has. Shape: (num_episodes,)."""
+    """Mask episodes of odd index with conditions that no episode of even index has. Shape: (num_episodes,)."""
     is_odd, drawn = arm.episodes.index % 2 == 1, arm.episodes.drawn
     return is_odd & ~np.isin(draws_of(drawn), draws_of(drawn)[~is_odd])
 
@@ -479,7 +397,7 @@ def _mean_rate(tasks: Sequence[ScoredEpisodes]) -> float:
     return sum(task.rate or 0.0 for task in tasks) / len(tasks)
 
 
-# Everything that one comparison says: the tasks, all of them together, and what could not be compared.
+# The result of one comparison: the tasks, all of them together, and the pairs that could not be compared.
 
 BEST = "best"
 """Stands for a baseline that is chosen: the best of a run's jobs."""
@@ -489,72 +407,47 @@ _MOST_NAMED = 3
 
 
 class NotComparableError(ArenaError):
-    """What was to be compared has nothing in common, or is not finished."""
+    """The jobs have nothing in common, or are not finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Together:
-    """All tasks of a comparison together.
+    """All tasks of a comparison together."""
 
-    Attributes:
-        counts: All pairs, whatever their task.
-        distinct: How many different conditions were drawn for them.
-        difference: The candidate's rate over them less the baseline's.
-        interval: Its interval.
-        mid_p: Of McNemar's test over them.
-        mean_of_tasks: Mean of the tasks' differences: every task weighs the same.
-        mean_of_tasks_interval: Its bootstrap interval, stratified by task.
-    """
-
-    counts: PairCounts
-    distinct: int
-    difference: float
+    counts: PairCounts  # all pairs of all tasks
+    distinct: int  # distinct conditions of the pairs
+    difference: float  # success rate of the candidate minus that of the baseline
     interval: Interval
-    mid_p: float
-    mean_of_tasks: float
-    mean_of_tasks_interval: Interval
+    mid_p: float  # McNemar's test over all pairs
+    mean_of_tasks: float  # mean of the tasks' differences, with equal weights
+    mean_of_tasks_interval: Interval  # bootstrap interval, stratified by task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Two jobs that were not compared.
+    """Two jobs that were not compared."""
 
-    Attributes:
-        first: The candidate.
-        second: The baseline.
-        reason: Why.
-    """
-
-    first: str
-    second: str
+    first: str  # candidate
+    second: str  # baseline
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonReport:
-    """What a comparison says.
-
-    Attributes:
-        question: What was asked.
-        tasks: The pairs of jobs that were compared; their p-values are adjusted as one family.
-        family: What that family is, in words.
-        together: All of them together, None where there is one.
-        refused: The pairs of jobs that were not compared.
-        notes: What whoever reads the figures must know: the same checkpoint on both sides, versions that differ.
-        choice: How the baseline was chosen, None where it was named. All figures are then from the other episodes.
-    """
+    """The result of a comparison."""
 
     question: Question
-    tasks: tuple[JobComparison, ...]
-    family: str
-    together: Together | None
-    refused: tuple[Refusal, ...]
-    notes: tuple[str, ...]
+    tasks: tuple[JobComparison, ...]  # compared pairs of jobs, their p-values adjusted as one family
+    family: str  # the family in words
+    together: Together | None  # None for a single pair of jobs
+    refused: tuple[Refusal, ...]  # pairs of jobs that were not compared
+    notes: tuple[str, ...]  # caveats for the reader: the same checkpoint on both sides, versions that differ
+    # The choice of the baseline; None if it was named. All figures then use the other episodes.
     choice: Choice | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict over all tasks: worse if any is worse, better if any is better, no worse if every one is."""
+        """The verdict over all tasks: worse if any is worse, better if any is better, no worse if all are no worse."""
         verdicts = {each.verdict for each in self.tasks}
         if Verdict.WORSE in verdicts:
             return Verdict.WORSE
@@ -571,20 +464,7 @@ def compare_directories(
     names: Mapping[str, str] | None = None,
     partial: bool = False,
 ) -> ComparisonReport:
-    """Compare two runs, or the jobs of one, by their directories.
-
-    Args:
-        runs: The baseline's run and the candidate's; or one run.
-        question: What is asked.
-        baseline: The job of the one run that the others are judged by; see `compare_with_job`.
-        names: See `compare_runs`.
-        partial: See `compare_runs`.
-
-    Raises:
-        ConfigError: If what is asked for contradicts itself, or a run or a job does not exist.
-        NotComparableError: If nothing can be compared.
-        StorageError: If a file cannot be read.
-    """
+    """Compare the runs (baseline, candidate), or the jobs of one run with its job `baseline`."""
     if len(runs) == 1 and baseline is not None and not names:
         return compare_with_job(read_run(runs[0]), baseline, question, partial=partial)
     if len(runs) == 2 and baseline is None:
@@ -601,20 +481,9 @@ def compare_runs(
     names: Mapping[str, str] | None = None,
     partial: bool = False,
 ) -> ComparisonReport:
-    """Compare the jobs of a run with those of the same names in another, or else the tasks of the one suite of each.
-
-    Args:
-        candidate: The run that is judged.
-        baseline: The run that it is judged by.
-        question: What is asked.
-        names: Jobs or suites of the baseline to those of the candidate that have other names; then these alone are
-            compared.
-        partial: Whether jobs that are not finished are compared, over the episodes before the first that is missing.
-
-    Raises:
-        ConfigError: If a named job does not exist.
-        NotComparableError: If no pair of jobs can be compared.
-    """
+    """Compare jobs of the same name in two runs, or else the tasks of the one suite of each."""
+    # `names` maps jobs or suites of the baseline to those of the candidate, and excludes all others. `partial` compares
+    # unfinished jobs over the episodes before the first missing one.
     first, second = candidate.arms(), baseline.arms()
     if names:
         mapped = with_tasks(names, baseline=baseline.suites(), candidate=candidate.suites())
@@ -635,20 +504,9 @@ def compare_runs(
 
 
 def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial: bool = False) -> ComparisonReport:
-    """Compare jobs of a run with one of them; jobs of other tasks are left out.
-
-    Args:
-        run: The run.
-        baseline: Name of the job or the suite that the others are judged by; `BEST` for the best job, if none has that
-            name.
-        question: What is asked.
-        partial: See `compare_runs`.
-
-    Raises:
-        ConfigError: If there is no such job, or the best is to be chosen of jobs that may not be finished.
-        NotComparableError: If no other job can be compared with it.
-    """
+    """Compare jobs of a run with its job or suite `baseline`, or with the best job for `BEST`."""
     arms = run.arms()
+    # A job that is named like `BEST` takes precedence. A choice among unfinished jobs is a ConfigError.
     if baseline == BEST and BEST not in arms:
         if partial:
             raise ConfigError(Problem("the best is chosen of jobs that are finished: leave --partial out", key=_OPTION))
@@ -657,7 +515,7 @@ def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial
         return _compare_with_suite(run, baseline, question, partial=partial)
     second = named_arm(arms, baseline, option=_OPTION)
     others = [(arm, second) for arm in arms.values() if arm is not second]
-    # A run may hold many tasks, and one does not expect those of others to be compared.
+    # A run may hold many tasks, and jobs of other tasks are left out.
     others = [pair for pair in others if not differences_of_tasks(*pair)] or others
     return _report(others, question, family=f"every other job against '{baseline}'", partial=partial)
 
@@ -689,7 +547,7 @@ def _compare_with_best(arms: Mapping[str, Arm], question: Question) -> Compariso
 
 
 def _unshared(candidate: ReadRun, baseline: ReadRun) -> Iterator[str]:
-    """Yield which jobs only one of two runs has."""
+    """Yield a note on the jobs that only one of two runs has."""
     first, second = candidate.arms(), baseline.arms()
     for who, own, other in (("candidate", first, second), ("baseline", second, first)):
         if alone := [f"'{name}'" for name in own if name not in other]:
@@ -698,6 +556,7 @@ def _unshared(candidate: ReadRun, baseline: ReadRun) -> Iterator[str]:
 
 def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str, partial: bool) -> ComparisonReport:
     compared, refused = [], []
+    # A pair that cannot be compared is reported beside the others; it stops the comparison only if it is the last.
     for first, second in arms:
         reason = _reason_against(first, second, partial=partial)
         if reason is None:
@@ -722,7 +581,7 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
 
 
 def _reason_against(first: Arm, second: Arm, *, partial: bool) -> str | None:
-    """Return why two jobs cannot be compared, None if they can."""
+    """Return the reason against the comparison of two jobs, None if there is none."""
     if differences := differences_of_tasks(first, second):
         return f"they are not the same task: {', '.join(differences)}"
     for arm in (first, second):
@@ -753,6 +612,7 @@ def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
         only_second=sum(each.counts.only_second for each in tasks),
         neither=sum(each.counts.neither for each in tasks),
     )
+    # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
     pairs = [each.matched.without_errors() for each in tasks]
     conditions = [condition for each in pairs for condition in each.conditions]
     values, draws = np.concatenate([each.differences for each in pairs]), draws_of(conditions)
@@ -782,7 +642,7 @@ def _differences(counts: PairCounts) -> Iterable[float]:
 
 
 def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:
-    """Yield what one must know of the jobs: the same policy on both sides, and what differs beside the policy."""
+    """Yield caveats on the jobs: the same policy on both sides, and differences beside the policy."""
     same = [_jobs(each.first, each.second) for each in tasks if _is_same_policy(each.first, each.second)]
     if same:
         yield f"both sides are the same policy, with the same options and content: {', '.join(same)}"

@@ -27,73 +27,45 @@ from isaaclab_arena.storage.run_plan import PlanEntry
 
 # The commit record of a job: one JSON line per finished episode, written after the episode's own file is in place.
 #
-# A line is the truth about its episode. Each process writes a file of its own, one unbuffered write per line, so a
-# kill can tear at most the last line of a file, and readers ignore a torn last line.
+# A line is the authority on its episode. Each process appends to a file of its own with one unbuffered write per line.
+# A kill can tear only the last line of a file, and readers ignore a torn last line.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitLine:
-    """One finished episode. The first block of fields is Isaac Lab Arena's, with its names.
-
-    Attributes:
-        job_name: Name of the job.
-        env_id: Env slot of the job in which it ran.
-        episode_in_env: How many episodes that slot had finished before.
-        language_instruction: What the policy was told.
-        seed: Seed of the job.
-        success: Whether the task was solved; None where that is not measured or the episode is an error.
-        episode_length: Number of control steps.
-        timestamp: When it ended, ISO 8601 with time zone.
-        variations: The conditions it started from.
-        episode_index: Position in the job, from 0; with ``job_name`` it names the episode.
-        outcome: How it ended; None where that is not measured.
-        termination: Why it ended.
-        episode_return: Sum of the rewards; None where that is not a number.
-        metrics: Further scalars of the environment; None where one is not a number.
-        progress: For tasks of several parts Arena's ``overall_score`` (0 to 1), ``all_complete`` and ``criteria``, by
-            name their ``score`` and ``is_complete``; made from the metrics ``progress`` and ``progress.<criterion>``.
-        error: What went wrong.
-        events: What happened in it, None where the environment does not tell.
-        saturated_action_share: Share of the entries of its actions that lay at or beyond their bounds; None where
-            actions have no bounds, and in lines of earlier versions.
-        rank: The rank that ran it.
-        attempt: Which start of the program on this run, from 1.
-        episode_seed: One integer that stands for the conditions.
-        placement_seed: Seed of the conditions where it differs from ``seed``.
-        dataset_file: File of the job's recording after consolidation, in the job's directory.
-        episode_file: File of the episode before consolidation, in the job's directory.
-        checksum: CRC-32 of the recorded arrays.
-        start: CRC-32 of its first observation, where its conditions are but a seed and it shows no pictures.
-        wall_s: Seconds from its start to its end, during which other env slots ran too.
-    """
+    """One finished episode. The fields of the first block carry the names of Isaac Lab Arena."""
 
     job_name: str
-    env_id: int
-    episode_in_env: int
+    env_id: int  # env slot of the job that ran the episode
+    episode_in_env: int  # episodes that this slot had finished before
     language_instruction: str | None
     seed: int
-    success: bool | None
-    episode_length: int
-    timestamp: str
-    variations: Mapping[str, Any] = field(default_factory=dict)
-    episode_index: int
-    outcome: Outcome | None
+    success: bool | None  # None if success is not measured or the episode is an error
+    episode_length: int  # control steps
+    timestamp: str  # end of the episode, ISO 8601 with time zone
+    variations: Mapping[str, Any] = field(default_factory=dict)  # initial conditions
+    episode_index: int  # position in the job, from 0; unique together with job_name
+    outcome: Outcome | None  # None if success is not measured
     termination: str
-    episode_return: float | None
+    episode_return: float | None  # sum of the rewards; None if not a finite number
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    # For tasks of several parts: Arena's ``overall_score`` (0 to 1), ``all_complete``, and ``criteria``, which maps a
+    # name to its ``score`` and ``is_complete``. Derived from the metrics ``progress`` and ``progress.<criterion>``.
     progress: Mapping[str, Any] | None = None
     error: str | None = None
-    events: EpisodeEvents | None = None
+    events: EpisodeEvents | None = None  # None if the environment reports none
+    # Share of the action entries at or beyond their bounds. None if actions have no bounds, and in lines of earlier
+    # versions.
     saturated_action_share: float | None = None
     rank: int
-    attempt: int = 1
-    episode_seed: int
-    placement_seed: int | None = None
-    dataset_file: str | None = None
-    episode_file: str | None = None
-    checksum: int | None = None
-    start: int | None = None
-    wall_s: float | None = None
+    attempt: int = 1  # start of the program on this run, from 1
+    episode_seed: int  # one integer that identifies the conditions
+    placement_seed: int | None = None  # seed of the conditions if it differs from `seed`
+    dataset_file: str | None = None  # dataset after consolidation, relative to the job's directory
+    episode_file: str | None = None  # file before consolidation, relative to the job's directory
+    checksum: int | None = None  # CRC-32 of the recorded arrays
+    start: int | None = None  # CRC-32 of the first observation, if the conditions are only a seed and it has no images
+    wall_s: float | None = None  # start to end [s]; other env slots run in the same time
 
 
 _PROGRESS = "progress"
@@ -102,7 +74,7 @@ _SAME_RESULT = ("outcome", "success", "episode_length", "episode_return", "termi
 
 @dataclass(frozen=True, kw_only=True)
 class CommitContext:
-    """What a commit line holds beside the episode's record; see `CommitLine` for the fields."""
+    """Fields of a commit line that the episode's record lacks; see `CommitLine`."""
 
     rank: int
     episode_in_env: int
@@ -161,33 +133,17 @@ def _progress(metrics: Mapping[str, float]) -> dict[str, Any] | None:
 
 
 class CommitWriter:
-    """Appends commit lines to a file of its own, which is created when it is made.
-
-    Args:
-        job_directory: Directory of the job.
-        rank: The rank that writes.
-
-    Raises:
-        StorageError: If the file cannot be created.
-    """
+    """Append commit lines to a new file of this rank. StorageError if the file cannot be created."""
 
     def __init__(self, job_directory: Path, rank: int) -> None:
         self.path, self._descriptor = _create_own_file(job_directory, rank)
 
     def write(self, line: CommitLine) -> None:
-        """Append one line.
-
-        Raises:
-            StorageError: If it could not be written whole.
-        """
+        """Append one line. StorageError if it could not be written whole."""
         self.write_line(json_line(line))
 
     def write_line(self, text: str) -> None:
-        """Append one line as the text that `json_line` makes of it, which its recording holds too.
-
-        Raises:
-            StorageError: If it could not be written whole.
-        """
+        """Append one line that `json_line` has formatted; the recording holds the same text."""
         append_line(self._descriptor, text, self.path)
 
     def close(self) -> None:
@@ -199,40 +155,22 @@ class CommitWriter:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitLog:
-    """What the commit files of a job say.
+    """The content of the commit files of a job."""
 
-    Attributes:
-        lines: One line per episode, by index: the one that counts.
-        problems: Lines that are no episodes, files that cannot be read, lines of another job or run.
-        unequal_episodes: Indices of episodes that were committed more than once with different results.
-        retried_episodes: Indices of episodes whose line took the place of an error of an earlier attempt.
-    """
-
-    lines: tuple[CommitLine, ...]
+    lines: tuple[CommitLine, ...]  # the line that counts for each episode, by index
+    # Malformed lines, unreadable files, and lines of another job or run.
     problems: tuple[str, ...]
-    unequal_episodes: tuple[int, ...]
-    retried_episodes: tuple[int, ...] = ()
+    unequal_episodes: tuple[int, ...]  # indices of episodes committed more than once with different results
+    retried_episodes: tuple[int, ...] = ()  # indices of episodes whose line replaced an error of an earlier attempt
 
 
 def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip_unreadable: bool = True) -> CommitLog:
-    """Read every commit file of a job.
-
-    A last line without its newline was torn by a kill: its episode has not been committed, and nothing is said. Of
-    several lines of one episode the one of the earliest attempt counts, but an error gives way to a later attempt.
-
-    Args:
-        job_directory: Directory of the job; it need not exist.
-        job: Name of the job.
-        seed: Seed of the job; lines of another one are of another run. None where that makes no difference.
-        skip_unreadable: Whether a file that the system cannot read is told as a problem and left out.
-
-    Raises:
-        StorageError: If a file cannot be read and is not to be left out.
-    """
+    """Read every commit file of a job. Lines with another `seed` belong to another run; None accepts every seed."""
     by_index: dict[int, CommitLine] = {}
     problems: list[str] = []
     unequal: set[int] = set()
     retried: set[int] = set()
+    # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         for line in _read_file(path, job, seed, problems, skip_unreadable=skip_unreadable):
             index = line.episode_index
@@ -253,21 +191,17 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
 
 
 def counts_before(line: CommitLine, known: CommitLine) -> bool:
-    """Whether a line counts instead of another one of the same episode that was read before it; see `read_commits`."""
+    """Whether `line` replaces `known`, a line of the same episode that was read before; see `read_commits`."""
     return _gives_way(known, line) or (line.attempt < known.attempt and not _gives_way(line, known))
 
 
 def _gives_way(line: CommitLine, other: CommitLine) -> bool:
-    """Whether a line is an error, and the other one a later attempt at its episode."""
+    """Whether `line` is an error and `other` is a later attempt at the same episode."""
     return line.outcome is Outcome.ERROR and other.attempt > line.attempt
 
 
 def parse_line(text: bytes | str) -> CommitLine:
-    """Return what a line of a commit file says.
-
-    Raises:
-        ValueError: If it is no commit line.
-    """
+    """Parse one line of a commit file. ValueError if it is not a commit line."""
     line = adapter(CommitLine).validate_json(text, strict=True)
     if min(line.episode_index, line.episode_length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
@@ -275,6 +209,7 @@ def parse_line(text: bytes | str) -> CommitLine:
 
 
 def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
+    # A commit file is never reopened: each process of a rank takes the next free number.
     for life in range(MAX_LIVES):
         path = job_directory / commit_file_name(rank, life)
         try:
@@ -295,6 +230,7 @@ def _read_file(
             raise
         problems.append(str(error))
         return
+    # A last line without its newline was torn by a kill. Its episode is not committed, so the line is dropped silently.
     for number, text in enumerate(content.split(b"\n")[:-1], start=1):
         if not text.strip():
             continue
@@ -326,9 +262,9 @@ def _equal_results(first: CommitLine, second: CommitLine) -> bool:
     return all(getattr(first, name) == getattr(second, name) for name in _SAME_RESULT)
 
 
-# ``job_report_rank<r>.json``: how a job went on a rank, written when the rank leaves it.
+# ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.
 #
-# Until then ``job_begun_rank<r>_attempt<n>.json`` says what the rank promises, so that it may die at any moment.
+# Until then ``job_begun_rank<r>_attempt<n>.json`` states what the rank guarantees, so the rank may die at any moment.
 
 SCHEMA_VERSION = 1
 
@@ -337,7 +273,7 @@ MAX_QUERY_TIMES = 512
 
 
 class ReportedStatus(StrEnum):
-    """How a job ended on a rank. ``BEGUN``: it has been built there, and its end is not known yet."""
+    """The end of a job on a rank. ``BEGUN``: the job is built there and has not ended yet."""
 
     BEGUN = "begun"
     COMPLETED = "completed"
@@ -346,7 +282,7 @@ class ReportedStatus(StrEnum):
 
 
 class Reproducible(StrEnum):
-    """What running the same job again gives: the same bits, or the same episodes and conditions."""
+    """What a rerun of the job reproduces: the same bits, or the same episodes and conditions."""
 
     BITWISE = "bitwise"
     PLAN = "plan"
@@ -354,57 +290,34 @@ class Reproducible(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartUp:
-    """Where the time went until a job's first control step was made; None for what it did not come to.
+    """Time before a job's first control step, by phase [s]. None for a phase that the job did not reach."""
 
-    All but the first are parts of the job's ``wall_s``, and none is part of another.
-
-    Attributes:
-        import_s: Seconds from the start of the process to that of the program: Python and what it imports. 0 for jobs
-            after the first of a process, None where nobody knows.
-        compile_s: Seconds in which Warp compiled kernels, and loaded those.
-        kernel_wait_s: Seconds of waiting while another process of the machine compiled kernels.
-        kernel_load_s: Seconds in which Warp loaded kernels that were compiled already.
-        build_environment_s: Seconds spent on building the environment, or on finding that it is there, without kernels.
-        build_policy_s: The same for the policy.
-        first_reset_s: Seconds from there until the first episodes had begun, without kernels.
-        first_step_s: Seconds from there until the first control step was made, without kernels.
-    """
-
+    # Phases do not overlap. All but `import_s` are part of the job's `wall_s`.
+    #
+    # From the start of the process to that of the program. 0 for later jobs of a process, None if unknown.
     import_s: float | None = None
-    compile_s: float = 0.0
-    kernel_wait_s: float = 0.0
-    kernel_load_s: float = 0.0
-    build_environment_s: float | None = None
-    build_policy_s: float | None = None
-    first_reset_s: float | None = None
-    first_step_s: float | None = None
+    compile_s: float = 0.0  # Warp compiles kernels and loads those
+    kernel_wait_s: float = 0.0  # waits while another process of the machine compiles kernels
+    kernel_load_s: float = 0.0  # Warp loads kernels that were compiled before
+    build_environment_s: float | None = None  # builds or reuses the environment, without kernels
+    build_policy_s: float | None = None  # the same for the policy
+    first_reset_s: float | None = None  # from there to the start of the first episodes, without kernels
+    first_step_s: float | None = None  # from there to the first control step, without kernels
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUsage:
-    """What queries took of a policy server; the sum over all queries is what the server did.
-
-    Attributes:
-        queries: Queries.
-        entries: Batch entries in them.
-        calls: Calls of the network; of a call for several queries, each has its share.
-        call_entries: Batch entries in those calls, with copies that fill them up; shared out in the same way.
-        queue_s: Time from the arrival of a query to the first call for it [s].
-        busy_s: Time of the calls [s], shared out in the same way.
-        seen_s: Time between the rank's first answer and its last [s].
-        seen_busy_s: Time of all calls of the server in that time [s], whoever asked.
-        seen_entries: Batch entries that the server answered in that time, whoever asked.
-    """
+    """The share of a policy server that a rank's queries took; the sum over all ranks is the server's total."""
 
     queries: int = 0
-    entries: int = 0
-    calls: float = 0.0
-    call_entries: float = 0.0
-    queue_s: float = 0.0
-    busy_s: float = 0.0
-    seen_s: float = 0.0
-    seen_busy_s: float = 0.0
-    seen_entries: int = 0
+    entries: int = 0  # batch entries of the queries
+    calls: float = 0.0  # network calls; a call for several queries is shared among them
+    call_entries: float = 0.0  # batch entries of the calls, padding included, shared in the same way
+    queue_s: float = 0.0  # from the arrival of a query to its first call [s]
+    busy_s: float = 0.0  # duration of the calls [s], shared in the same way
+    seen_s: float = 0.0  # from the rank's first answer to its last [s]
+    seen_busy_s: float = 0.0  # duration of all calls of the server in that time, for any rank [s]
+    seen_entries: int = 0  # batch entries that the server answered in that time, for any rank
 
     def __add__(self, other: "ServerUsage") -> "ServerUsage":
         return ServerUsage(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -415,22 +328,13 @@ class ServerUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryPace:
-    """How often a policy is asked about an env slot while the world waits for its answers.
+    """The rate at which a policy is queried for an env slot while the simulation waits for its answers."""
 
-    Attributes:
-        steps: Control steps from one query to the next.
-        control_dt: Time between two control steps [s].
-    """
-
-    steps: int
-    control_dt: float
+    steps: int  # control steps between two queries
+    control_dt: float  # control step [s]
 
     def queries_per_s(self, lengths: Sequence[int]) -> float | None:
-        """Return the queries in a second of robot time, None where there was none.
-
-        Args:
-            lengths: Control steps of each episode.
-        """
+        """Return the queries per second of robot time for episodes of `lengths` control steps. None without steps."""
         if not sum(lengths):
             return None
         return sum(-(-length // self.steps) for length in lengths) / (sum(lengths) * self.control_dt)
@@ -438,47 +342,7 @@ class QueryPace:
 
 @dataclass(frozen=True, kw_only=True)
 class JobReport:
-    """How a job went on one rank.
-
-    Attributes:
-        job: Name of the job.
-        rank: The rank that ran it.
-        attempt: Which start of the program on this run, from 1.
-        run: Names the run; None in files of programs that did not say.
-        device: Where it simulated.
-        status: How it ended.
-        started_at: ISO 8601 with time zone.
-        ended_at: ISO 8601 with time zone.
-        wall_s: Seconds from start to end, the sum of the following.
-        build_s: Seconds spent on building environment and policy, kernels included.
-        simulate_s: Seconds spent on physics.
-        policy_s: Seconds spent in the policy.
-        render_s: Seconds spent on images.
-        record_s: Seconds spent on recording.
-        idle_s: The rest.
-        start_up: How the job began; None in files of programs that did not say.
-        env_steps: Control steps summed over running env slots.
-        pictures_drawn: Pictures drawn for policies, one for each env slot and each term of ``camera_obs``;
-            None in files of programs that did not say.
-        pictures_looked_at: Pictures at which a policy or an observer said that it would look; None in such files too.
-        num_episodes: Episodes planned, once known; None for a job limited by steps.
-        cut_episodes: Episodes under way that a step limit or an interruption ended.
-        reproducible: What running it again gives, None where the job was never built.
-        plan_because: Why that is ``plan`` and not ``bitwise``, in one line; None where it is not.
-        remarks: What else the rank has noticed that its numbers do not show, in a line each.
-        policy_batch: Env slots that the policy was asked on together, None where that makes no difference.
-        policy_server: What the job's queries took of the run's policy server; None without one.
-        query_s: How long queries of the policy took, a sample of at most `MAX_QUERY_TIMES` [s]; None for a job without
-            latency.
-        query_pace: How often its policy is asked; None for a job without latency, and where the world does not wait.
-        processor: Model of the processor that it ran on; None in files of programs that did not say.
-        device_kind: ``cpu``, or ``cuda`` with the GPU's name; None in files of programs that did not say.
-        simulated_by: What the environment says of what simulates it; None where the job was never built, and in files
-            of programs that did not say.
-        error: What went wrong, in one line.
-        traceback_file: File with the whole traceback, relative to the output directory.
-        schema_version: Version of this layout.
-    """
+    """The result of a job on one rank. Optional fields are None in files of earlier versions too."""
 
     job: str
     rank: int
@@ -486,47 +350,41 @@ class JobReport:
     status: ReportedStatus
     started_at: str
     ended_at: str
-    wall_s: float
-    build_s: float = 0.0
-    simulate_s: float = 0.0
-    policy_s: float = 0.0
-    render_s: float = 0.0
-    record_s: float = 0.0
-    idle_s: float = 0.0
+    wall_s: float  # start to end [s]; the sum of the following
+    build_s: float = 0.0  # build of environment and policy, kernels included
+    simulate_s: float = 0.0  # physics
+    policy_s: float = 0.0  # policy
+    render_s: float = 0.0  # images
+    record_s: float = 0.0  # recording
+    idle_s: float = 0.0  # the rest
     start_up: StartUp | None = None
-    env_steps: int = 0
+    env_steps: int = 0  # control steps, summed over running env slots
+    # Images rendered for policies, one for each env slot and each term of ``camera_obs``.
     pictures_drawn: int | None = None
-    pictures_looked_at: int | None = None
-    num_episodes: int | None = None
-    cut_episodes: int = 0
-    reproducible: Reproducible | None = None
-    plan_because: str | None = None
-    remarks: tuple[str, ...] = ()
-    policy_batch: int | None = None
-    policy_server: ServerUsage | None = None
+    pictures_looked_at: int | None = None  # images that a policy or an observer declared it would use
+    num_episodes: int | None = None  # planned episodes, once known; None for a job limited by steps
+    cut_episodes: int = 0  # running episodes that a step limit or an interruption ended
+    reproducible: Reproducible | None = None  # None if the job was never built
+    plan_because: str | None = None  # the reason for ``plan``, in one line; None for ``bitwise``
+    remarks: tuple[str, ...] = ()  # observations of the rank that its numbers do not show, one line each
+    policy_batch: int | None = None  # env slots in one policy query; None if the number has no effect
+    policy_server: ServerUsage | None = None  # None without a policy server
+    # Sample of the query times [s], at most `MAX_QUERY_TIMES`. None for a job without latency.
     query_s: tuple[float, ...] | None = None
-    query_pace: QueryPace | None = None
-    processor: str | None = None
-    device_kind: str | None = None
+    query_pace: QueryPace | None = None  # None for a job without latency, or if the simulation does not wait
+    processor: str | None = None  # processor model
+    device_kind: str | None = None  # ``cpu``, or ``cuda`` with the GPU's name
+    # Simulator as the environment describes it. None if the job was never built.
     simulated_by: Mapping[str, str] | None = None
-    error: str | None = None
-    traceback_file: str | None = None
-    attempt: int = 1
-    run: str | None = None
+    error: str | None = None  # one line
+    traceback_file: str | None = None  # relative to the output directory
+    attempt: int = 1  # start of the program on this run, from 1
+    run: str | None = None  # id of the run
     schema_version: int = SCHEMA_VERSION
 
 
 def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int, run: str | None) -> JobReport:
-    """Return the report on a job that has failed after its episodes, or before them: none of its time is known.
-
-    Args:
-        job: Name of the job.
-        error: What went wrong, in one line, with the way out.
-        rank: In whose name it is reported.
-        device: That of the rank.
-        attempt: Which start of the program it is.
-        run: Names the run.
-    """
+    """Return the report of a job that failed outside its episodes; its times are unknown. `error` is one line."""
     at = now()
     return JobReport(
         job=job,
@@ -543,15 +401,12 @@ def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int,
 
 
 def write_job_report(job_directory: Path, report: JobReport) -> Path:
-    """Write a report, complete or not at all, beside those that this rank left before; return its path.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write a report atomically beside earlier reports of this rank, and return its path."""
     begun = job_directory / job_begun_file_name(report.rank, report.attempt)
     if report.status is ReportedStatus.BEGUN:
         write_text(begun, json_text(report), overwrite=True)
         return begun
+    # The report replaces the begun file only after it is in place: a kill in between leaves both, not neither.
     for life in range(MAX_LIVES):
         path = job_directory / job_report_file_name(report.rank, life)
         if not path.exists():
@@ -565,24 +420,10 @@ def write_job_report(job_directory: Path, report: JobReport) -> Path:
 def read_job_reports(
     job_directory: Path, job: str, run: str | None = None, *, skip_unreadable: bool = True
 ) -> tuple[list[JobReport], list[tuple[Path, str]]]:
-    """Read what every rank that worked on a job has said of it.
-
-    That a rank has begun counts as long as it has not said how it ended.
-
-    Args:
-        job_directory: Directory of the job; it need not exist.
-        job: Name of the job.
-        run: Names the run, to find files of another one; None to take them all.
-        skip_unreadable: Whether a file that the system cannot read is one of those that cannot be read.
-
-    Returns:
-        The reports by attempt, rank and time, and each file that cannot be read, with the reason.
-
-    Raises:
-        StorageError: If a file cannot be read and is not to be left out.
-    """
+    """Return the reports of a job by attempt, rank and time, and each unreadable file with its reason."""
     reports: list[JobReport] = []
     unread: list[tuple[Path, str]] = []
+    # `run` None accepts the reports of every run.
     for path in sorted([*job_directory.glob(JOB_REPORT_PATTERN), *job_directory.glob(JOB_BEGUN_PATTERN)]):
         try:
             report = read_versioned(path, JobReport, SCHEMA_VERSION)
@@ -590,7 +431,7 @@ def read_job_reports(
             unread.append((path, str(error)))
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                # The rank has ended this moment, and its report is there.
+                # The rank ended between the glob and the read; its final report is there.
                 continue
             if not skip_unreadable:
                 raise
@@ -602,6 +443,7 @@ def read_job_reports(
                 unread.append((path, f"{path}: is of another run"))
             else:
                 reports.append(report)
+    # A begun file counts only until the same rank and attempt has reported its end.
     ended = {(each.rank, each.attempt) for each in reports if each.status is not ReportedStatus.BEGUN}
     counted = [
         each
@@ -611,16 +453,13 @@ def read_job_reports(
     return counted, unread
 
 
-# What the files of a job amount to: the one answer for a resume, for a merge, and for what a merge shows meanwhile.
+# The standing of a job from its files: the one rule for a resume, for a merge, and for the view of a running job.
 
 
 class JobResultStatus(StrEnum):
-    """Where a job stands, by its files.
+    """The state of a job, according to its files."""
 
-    ``INTERRUPTED``: it was stopped, or its rank died after it had begun. ``MISSING``: no trace of it. ``SKIPPED``: the
-    job file said not to run it.
-    """
-
+    # INTERRUPTED: stopped, or its rank died after the begin. MISSING: no trace. SKIPPED: excluded by the job file.
     COMPLETED = "completed"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -630,17 +469,11 @@ class JobResultStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobStanding:
-    """Where a job stands.
-
-    Attributes:
-        status: In a word.
-        planned: How many episodes it should have; None where steps decide, or no rank has said it.
-        missing: Indices of its planned episodes that did not finish, without those that its answers do not need.
-    """
+    """The state of a job and the episodes that it lacks."""
 
     status: JobResultStatus
-    planned: int | None
-    missing: tuple[int, ...]
+    planned: int | None  # number of episodes; None if steps decide, or no rank has reported it
+    missing: tuple[int, ...]  # indices of unfinished planned episodes, without those that `needed` excludes
 
 
 def job_standing(
@@ -651,18 +484,7 @@ def job_standing(
     needed: int | None = None,
     has_parts: bool = False,
 ) -> JobStanding:
-    """Return where a job stands.
-
-    A job of known length is complete with its last episode. What remains to be said then is what its results promise,
-    and each rank has said that when it began. So a rank may die at any moment between its last episode and its report.
-
-    Args:
-        job: What was planned.
-        finished: Indices of its finished episodes.
-        reports: What ranks have said of it.
-        needed: How many of its episodes its answers need, None for all.
-        has_parts: Whether episodes still have files of their own, which are to go into a dataset.
-    """
+    """Return the state of a job. `needed` is the number of episodes its questions need, None for all."""
     said = (report.num_episodes for report in reports if report.num_episodes is not None)
     planned = job.config.num_episodes if job.config.num_episodes is not None else next(said, None)
     last = max((report.attempt for report in reports), default=0)
@@ -671,6 +493,9 @@ def job_standing(
         missing, is_complete = (), ended == {ReportedStatus.COMPLETED}
     else:
         owed = planned if needed is None else min(planned, needed)
+        # A job of known length is complete with its last episode. Its begin reports already state what its results
+        # guarantee, so a rank may die between its last episode and its report. Episode files outside a dataset
+        # (`has_parts`) still need consolidation.
         missing = tuple(index for index in range(owed) if index not in finished)
         is_promised = not has_parts and any(report.reproducible is not None for report in reports)
         is_complete = not missing and (ReportedStatus.COMPLETED in ended or is_promised)

@@ -79,17 +79,13 @@ from isaaclab_arena.storage.run_plan import (
     write_run_plan,
 )
 
-# Set files and episodes aside, which keeps their content in a directory such as ``set_aside/`` of the job.
+# Set files and episodes aside: their content moves to a directory such as ``set_aside/`` of the job.
 #
-# Each function may be interrupted at any point and called again; nothing is lost, and nothing is kept twice.
+# Each function may be interrupted at any point and called again. Nothing is lost, and nothing is kept twice.
 
 
 def move_aside(path: Path, directory: Path) -> Path:
-    """Move a file into a directory, under a new name if its name is taken, and return its new path.
-
-    Raises:
-        StorageError: If it cannot be moved.
-    """
+    """Move a file into a directory, under a new name if its name is taken, and return its new path."""
     with storage_errors("set aside", path):
         directory.mkdir(parents=True, exist_ok=True)
         target = _free_name(directory, path.name)
@@ -98,11 +94,7 @@ def move_aside(path: Path, directory: Path) -> Path:
 
 
 def set_no_files_aside(paths: Iterable[Path], directory: Path) -> Iterator[str]:
-    """Move what has a file's name and is none, such as a directory or a pipe, into a directory; yield a line for each.
-
-    Raises:
-        StorageError: If one cannot be moved, or the system cannot tell what it is.
-    """
+    """Move each path that is not a plain file, such as a directory or pipe, into `directory`. Yield a note for each."""
     for path in paths:
         try:
             check_plain(path)
@@ -112,11 +104,7 @@ def set_no_files_aside(paths: Iterable[Path], directory: Path) -> Iterator[str]:
 
 
 def keep_aside(path: Path, directory: Path) -> None:
-    """Keep the current content of a file in a directory, because the file is about to be replaced.
-
-    Raises:
-        StorageError: If it cannot be kept.
-    """
+    """Keep a copy of a file in a directory before the file is replaced."""
     with storage_errors("set aside", path):
         directory.mkdir(parents=True, exist_ok=True)
         if any(kept.samefile(path) for kept in _taken_names(directory, path.name)):
@@ -125,17 +113,13 @@ def keep_aside(path: Path, directory: Path) -> None:
         try:
             os.link(path, target)
         except OSError:
-            # Not every file system has hard links; if the disk is at fault, copying fails too.
+            # Some file systems lack hard links. If the disk is at fault, the copy fails too.
             with written_in_place(target) as temporary:
                 shutil.copyfile(path, temporary)
 
 
 def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
-    """Copy an intact episode of a dataset into a file of its own in a directory.
-
-    Raises:
-        StorageError: If it cannot be read or written.
-    """
+    """Copy an intact episode of a dataset into a file of its own in a directory."""
     name = episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
     if any(_holds(kept, episode_index, checksum) for kept in _taken_names(directory, name)):
@@ -145,25 +129,20 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
 
 
 def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
-    """Rewrite a dataset without some of its episodes, or remove it if none is left.
-
-    The others must be intact. Chunks are copied as they are.
-
-    Raises:
-        StorageError: If the dataset cannot be read or written; it is then unchanged.
-    """
+    """Rewrite a dataset without some episodes, or remove it if none is left. It is unchanged on a StorageError."""
     remaining = [index for index in list_episodes(dataset) if index not in episode_indices]
     if not remaining:
         with storage_errors("remove", dataset):
             dataset.unlink()
         return
+    # The remaining episodes must be intact. Their chunks are copied without recompression.
     with written_in_place(dataset, overwrite=True) as temporary:
         make_dataset([(index, dataset) for index in remaining], temporary)
         flush_to_disk(temporary)
 
 
 def _names(directory: Path, name: str) -> Iterator[Path]:
-    """Yield possible names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
+    """Yield candidate names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
     yield directory / name
     for number in count(1):
         yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
@@ -187,7 +166,7 @@ def _holds(path: Path, episode_index: int, checksum: object) -> bool:
         return False
 
 
-# Clear up what dead processes leave in a run: temporary files, and episode files outside of a dataset.
+# Clean up after dead processes: temporary files, and episode files outside a dataset.
 
 _LOG = logging.getLogger(__name__)
 _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
@@ -199,14 +178,7 @@ _DIRECTORIES_OF_JOB = ("", EPISODES_DIRECTORY, VIDEOS_DIRECTORY, SET_ASIDE_DIREC
 
 
 def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
-    """Remove the temporary files of dead processes; none of the processes may be alive.
-
-    Returns:
-        One line for the run's own files and one for each job that had some.
-
-    Raises:
-        StorageError: If one cannot be removed.
-    """
+    """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
     owners = {"the run": [output_directory / name for name in _DIRECTORIES_OF_RUN]}
     for job in plan.jobs:
         directory = job_directory(output_directory, job.name)
@@ -222,37 +194,23 @@ def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """What became of episodes that ranks have left outside of a dataset.
+    """The result of `consolidate_leftovers`."""
 
-    Attributes:
-        notes: One line for each dataset that gained episodes, and for each file that could not be moved.
-        loss: What is lost of finished episodes, and the way out; None where nothing is.
-    """
-
-    notes: tuple[str, ...] = ()
-    loss: str | None = None
+    notes: tuple[str, ...] = ()  # one per dataset that gained episodes, and one per file that could not be moved
+    loss: str | None = None  # finished episodes that lost their recording, and the remedy; None if there are none
 
 
 def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> Leftovers:
-    """Copy committed episodes that still have files of their own into the datasets that their lines name.
-
-    All ranks of the run must have ended. Such files come from ranks that died while others finished their job.
-
-    Args:
-        job_directory: Directory of the job; it need not exist.
-        job: Name of the job.
-        is_all: Whether no rank has made a dataset, so that each of the job's episodes has to be looked for.
-
-    Raises:
-        StorageError: If a dataset cannot be written, or the system cannot read a file; the episodes' files are still
-            there.
-    """
+    """Copy committed episodes that still have files of their own into the datasets that their lines name."""
+    # All ranks of the run must have ended. The files come from ranks that died while others finished the job. `is_all`:
+    # no rank has made a dataset, so every episode of the job is checked.
     files = list(episode_files(job_directory))
     if not (files or is_all or any(job_directory.glob(JOB_BEGUN_PATTERN))):
         return Leftovers()
     lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
+    # Only a file whose checksum matches its commit line may enter a dataset.
     for path, index in told(files, "checking", f"job '{job}'"):
         line = lines.get(index)
         if line is not None and line.checksum is not None and line.checksum == _checksum(path, index):
@@ -271,17 +229,9 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
 
 
 def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequence[Path]]) -> Iterator[str]:
-    """Copy episodes' own files into datasets and remove them; yield one line for each dataset.
-
-    Args:
-        job_directory: Directory of the job.
-        job: Name of the job.
-        parts: The files whose episodes belong to each dataset, by its name.
-
-    Raises:
-        StorageError: If a dataset cannot be written; the episodes' files are still there.
-    """
+    """Copy episode files into datasets (`parts`: dataset name to files), remove them, and yield notes."""
     for name, paths in parts.items():
+        # On a StorageError the episode files are still there.
         with storage_errors("bring episodes into", job_directory / name):
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
@@ -290,19 +240,8 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
 
 
 def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], object]) -> list[str]:
-    """Write an episode's file, and return the lines that are to be committed then.
-
-    A file may be there: from a rank that died before it committed the episode, or that was taken for dead.
-
-    Args:
-        path: The file, in the directory of its job's episodes.
-        line: The episode's line.
-        text: The same as its recording holds it.
-        write: Writes the file.
-
-    Raises:
-        StorageError: If it cannot be written, or the system cannot read what is there.
-    """
+    """Write an episode's file, and return the lines to commit. `text` is the formatted `line`."""
+    # The file may exist: from a rank that died before the commit, or from a rank that was presumed dead.
     with suppress(FileThereError):
         write()
         return [text]
@@ -316,18 +255,14 @@ def put_in_place(path: Path, line: CommitLine, text: str, write: Callable[[], ob
     if there.checksum == line.checksum:
         _LOG.info("%s was there already, with the same content: its line is committed", path)
         return [json_line(there)]
-    # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and both
-    # results are committed, so that everybody sees that the episode did not come out the same twice.
+    # Neither result can be preferred. The existing file may belong to a live rank, so it stays. Both results are
+    # committed, so the mismatch of the episode is visible.
     _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
     return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
 
 
 def _left_behind(path: Path, expected: CommitLine) -> CommitLine:
-    """Return the commit line that a file of the expected episode holds.
-
-    Raises:
-        DamagedFileError: If it is damaged, is another episode, or holds no commit line.
-    """
+    """Return the commit line in a file. DamagedFileError if the file is damaged or is not the expected episode."""
     verify_episodes(path, [expected.episode_index])
     attributes = read_attributes(path, expected.episode_index)
     try:
@@ -341,16 +276,12 @@ def _left_behind(path: Path, expected: CommitLine) -> CommitLine:
 
 
 def remove_if_empty(directory: Path) -> None:
-    """Remove a directory if it is empty; a missing one is ignored.
-
-    Raises:
-        StorageError: If it cannot be removed.
-    """
+    """Remove a directory if it exists and is empty."""
     with storage_errors("remove", directory):
         try:
             directory.rmdir()
         except OSError as error:
-            # Another rank may have removed it, or written into it, in the meantime.
+            # Another rank may have removed it, or written into it, since the check.
             if error.errno not in _NOTHING_TO_DO:
                 raise
 
@@ -375,29 +306,18 @@ def _checksum(path: Path, episode_index: int) -> object:
         return None
 
 
-# Repair a job's files according to its diagnosis. After an interruption the next recovery finishes the repair.
+# Repair a job's files according to its diagnosis. The next recovery completes an interrupted repair.
 
 _LINES_PER_JOB = 20
 _REPAIRING_RANK = 0
 
 
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
-    """Repair the files of a job; if its diagnosis found nothing, this writes nothing.
-
-    Args:
-        job_directory: Directory of the job.
-        job: Name of the job.
-        diagnosis: The repairs to make.
-        seed: Seed of the job.
-
-    Returns:
-        The repairs made, one sentence each.
-
-    Raises:
-        StorageError: If a file cannot be read or written.
-    """
+    """Repair the files of a job, and return the repairs, one sentence each. A clean diagnosis writes nothing."""
     aside = job_directory / SET_ASIDE_DIRECTORY
     notes: list[str] = []
+    # Withdrawn lines are removed before their recordings, and adopted episodes are committed after the discarded ones
+    # have moved. Each step leaves a state that the next recovery can continue from.
     if diagnosis.withdrawn or diagnosis.has_stray_lines:
         withdrawn = diagnosis.withdrawn
 
@@ -420,18 +340,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
 
 
 def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
-    """Move out of the way what lies in the place of a job's file and is none, so that nothing stumbles over it.
-
-    Args:
-        job_directory: Directory of the job; it need not exist.
-        job: Name of the job.
-
-    Returns:
-        The repairs made, one sentence each.
-
-    Raises:
-        StorageError: If something cannot be moved.
-    """
+    """Move anything that occupies the name of a job's file and is not a file, and return the repairs."""
     patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN, SETTLED_FILE, SERVED_MODEL_FILE)
     named = [path for pattern in patterns for path in sorted(job_directory.glob(pattern))]
     files = [*named, *datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))]
@@ -439,22 +348,12 @@ def set_aside_no_files(job_directory: Path, job: str) -> list[str]:
 
 
 def set_aside_no_files_of_run(output_directory: Path) -> list[str]:
-    """Move out of the way what lies in the place of a run's table, page or log and is no file.
-
-    Args:
-        output_directory: Directory of the run.
-
-    Returns:
-        The repairs made, one sentence each.
-
-    Raises:
-        StorageError: If something cannot be moved.
-    """
+    """Move anything that occupies the name of a run's table, page or log and is not a file, and return the repairs."""
     written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
     logs = sorted((output_directory / "logs").glob("*"))
     notes = []
     for path in (*written, *logs, plan_copy_path(output_directory)):
-        # A link to a file elsewhere is the user's, and is written through or replaced.
+        # A link to a file elsewhere belongs to the user. It is written through or replaced.
         why = not_a_plain_file(path) if os.path.lexists(path) else None
         if why is not None:
             notes.append(f"set aside {path}: {why}")
@@ -469,24 +368,11 @@ def set_job_aside(
     attempt: int,
     why: str = "it is limited by steps and did not come to its end",
 ) -> list[str]:
-    """Move all files of a job out of the way, so that it can run from its beginning.
-
-    Args:
-        job_directory: Directory of the job.
-        job: Name of the job.
-        attempt: Number of the attempt that wrote it; it names the directory below ``set_aside/``.
-        why: Why, for people.
-
-    Returns:
-        The repairs made, one sentence each.
-
-    Raises:
-        StorageError: If a file cannot be moved.
-    """
+    """Move all files of a job to ``set_aside/attempt_<attempt>``, so that it can start over. Return the repairs."""
     parts = [path for path, _ in episode_files(job_directory)]
     patterns = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN)
     lines = [path for pattern in patterns for path in job_directory.glob(pattern)]
-    # Commit lines and reports are moved last, because they show that the job has begun.
+    # Commit lines and reports move last, because they mark the job as begun.
     served = [path for path in (job_directory / SERVED_MODEL_FILE,) if path.exists()]
     files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
     if not files:
@@ -499,7 +385,7 @@ def set_job_aside(
 
 
 def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the episodes whose commit line has no matching recording."""
+    """Yield a note on episodes whose commit line has no matching recording."""
     runs_again = diagnosis.withdrawn - diagnosis.finished
     if runs_again:
         yield f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
@@ -511,7 +397,7 @@ def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _tidy_lines(job_directory: Path, counts: Callable[[CommitLine], bool], aside: Path) -> Iterator[str]:
-    """Remove invalid lines from the commit files; a file that loses whole lines is kept aside unchanged."""
+    """Remove invalid lines from the commit files. A file that loses whole lines is also kept aside unchanged."""
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         with storage_errors("read", path):
             *lines, torn = path.read_bytes().split(b"\n")
@@ -554,7 +440,7 @@ def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
 
 def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:
     if any(each.copy.damage is not None for each in dropped):
-        # A damaged recording cannot be copied, but a person may still read parts of it.
+        # A damaged recording cannot be copied, but a user may still read parts of it.
         keep_aside(dataset, aside)
     else:
         for each in dropped:
@@ -577,32 +463,18 @@ def _commit(job_directory: Path, diagnosis: Diagnosis) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveredPlan:
-    """A recovered plan.
-
-    Attributes:
-        plan: The plan.
-        is_made_anew: Whether it was made anew instead of copied.
-    """
+    """A recovered plan."""
 
     plan: RunPlan
-    is_made_anew: bool
+    is_made_anew: bool  # rebuilt from other files, not copied
 
 
 def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> RecoveredPlan:
-    """Write ``run.json`` again, from its copy or anew; a damaged one is set aside.
-
-    Args:
-        output_directory: Directory of the run.
-        rebuild: Makes the plan anew from other files of the run and from its job file, if there is no copy.
-
-    Raises:
-        ConfigError: If the plan is intact, if another run is at work in the directory, or if there is no copy and
-            nothing to make the plan from. In the last case the message names what is missing and what is known of the
-            run.
-        StorageError: If it cannot be written.
-    """
+    """Restore ``run.json`` from its copy, or with `rebuild` if there is no copy; a damaged file is set aside."""
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
+    # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing. In the last case
+    # the message lists what is missing and what is known of the run.
     with RunLock(output_directory).hold_alone():
         if _is_whole(output_directory):
             raise ConfigError(Problem(f"holds a whole {RUN_PLAN_FILE}: nothing is lost", file=str(output_directory)))
@@ -627,12 +499,12 @@ def _copied_or_rebuilt(output_directory: Path, rebuild: Callable[[Path], RunPlan
 
 
 def _copied(output_directory: Path) -> RunPlan:
-    """Return the plan of the copy, unless a recording was made with another configuration."""
+    """Return the copied plan. ConfigError if a recording was made with another configuration."""
     plan = read_plan_copy(output_directory)
     try:
         hashes = recorded_config_hashes(output_directory)
     except StorageError:
-        # Whatever is wrong with a recording, it says nothing of the plan.
+        # A damaged recording says nothing about the plan.
         return plan
     if any(found != plan.config_hash for found in hashes.values()):
         message = "is of another run: recordings were made with another configuration"
@@ -649,11 +521,7 @@ def _is_whole(output_directory: Path) -> bool:
 
 
 def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
-    """Return the configuration hash of the first recording of each job, as far as recordings have one.
-
-    Raises:
-        StorageError: If a recording cannot be read.
-    """
+    """Map each job to the configuration hash of its first recording; jobs without one are left out."""
     found = {}
     for job in _jobs_with_results(output_directory):
         said = _recorded_config_hash(output_directory / job, job)
@@ -685,41 +553,29 @@ def _what_is_known(output_directory: Path) -> Problem:
     return Problem(message, file=str(output_directory))
 
 
-# Recover a run's directory after a crash: check every file, repair what is possible, and list what is left to run.
+# Recover a run's directory after a crash: check every file, repair what is possible, and list the rest of the work.
 #
-# Each job is checked before any of its files is written, so an intact job is not changed. Only what is no file at all
-# is moved out of the way before. A repair may be interrupted at any point; the next recovery finishes it and ends in
-# the same state.
+# Each job is checked before any of its files is written, so an intact job is unchanged. Only paths that are not files
+# are moved before. A repair may be interrupted at any point: the next recovery completes it with the same final state.
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveredJob:
-    """The state of a job after its recovery.
-
-    Attributes:
-        job: What was planned.
-        finished: Episodes that must not run again.
-        reports: What ranks have said of it.
-        is_whole: Whether no episode is lost that its commit lines name.
-        last_attempt: The last start of the program that worked on it, as far as its files say.
-    """
+    """The state of a job after its recovery."""
 
     job: PlanEntry
-    finished: EpisodeRanges = ()
+    finished: EpisodeRanges = ()  # episodes that must not run again
     reports: Sequence[JobReport] = ()
-    is_whole: bool = True
-    last_attempt: int = 0
+    is_whole: bool = True  # every committed episode still counts
+    last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
 
     def left(self, needed: int | None = None) -> AttemptEntry | None:
-        """Return what is left to do, None for nothing, not even a report.
-
-        Args:
-            needed: How many of its episodes its answers need, None for all. A job that has them owes its report alone.
-        """
+        """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
         standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
         is_lacking = standing.planned is None and not self.is_whole
         if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
             return None
+        # A job that has all needed episodes runs none of the others, but still owes its report.
         is_decided = needed is not None and standing.planned is not None and not standing.missing
         finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
         return AttemptEntry(job=self.job.name, finished=finished)
@@ -727,41 +583,20 @@ class RecoveredJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """The state of a run after its recovery.
+    """The state of a run after its recovery."""
 
-    Attributes:
-        jobs: Every job of the plan, in order.
-        notes: What was found and repaired, for the user.
-    """
-
-    jobs: tuple[RecoveredJob, ...]
-    notes: tuple[str, ...]
+    jobs: tuple[RecoveredJob, ...]  # in the plan's order
+    notes: tuple[str, ...]  # findings and repairs, for the user
 
     def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[AttemptEntry, ...]:
-        """Return the jobs with something left to do.
-
-        Args:
-            needed: How many episodes of a job that lacks something are needed, by its name; None for all.
-        """
+        """Return the unfinished jobs. `needed` maps a job's name to its required number of episodes, None for all."""
         left = (job.left(needed(job.job.name)) for job in self.jobs if job.left() is not None)
         return tuple(entry for entry in left if entry is not None)
 
 
 def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
-    """Check every file of a run, repair what is possible, and return what is left to do.
-
-    No other process may work on the run. Files that may hold a user's data are never deleted, but moved into
-    ``set_aside/`` of the job's directory.
-
-    Args:
-        output_directory: Directory of the run.
-        plan: Its plan.
-        retry_errors: Whether episodes that ended in an error run again.
-        attempt: Number of the attempt that is about to begin.
-
-    Raises:
-        StorageError: If a file cannot be read or written, for example for lack of permission or space.
-    """
+    """Check and repair every file of a run, for the new attempt number `attempt`."""
+    # No other process may work on the run. Files that may hold user data are moved into ``set_aside/``, never deleted.
     notes = set_aside_no_files_of_run(output_directory)
     notes += remove_temporary_files(output_directory, plan)
     begun, damaged = read_attempts(output_directory, plan.run_id)
@@ -793,9 +628,10 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
 def _recover_job(
     directory: Path, job: PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
 ) -> tuple[RecoveredJob, list[str]]:
-    """Repair the files of a job, and return its state and what was done, for people."""
+    """Repair the files of a job, and return its state and the notes for the user."""
     if not job.is_to_run:
         return RecoveredJob(job=job), []
+    # Diagnose from the unchanged files first; only non-files are moved before.
     set_aside = set_aside_no_files(directory, job.name)
     log = read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
     reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
@@ -815,7 +651,7 @@ def _recover_job(
         last_attempt=max((each.attempt for each in (*log.lines, *reports)), default=0),
     )
     if _is_limited_by_steps(job, reports) and recovered.left() is not None:
-        # The episodes of such a job depend on when it ends, so a part of it is useless.
+        # The episodes of such a job depend on its end, so a partial result is useless.
         return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1)]
     return recovered, [*notes, *repair_job(directory, job.name, diagnosis, seed=job.config.seed)]
 
@@ -823,7 +659,7 @@ def _recover_job(
 def _is_limited_by_steps(job: PlanEntry, reports: Sequence[JobReport]) -> bool:
     if job.config.num_steps is not None or job.config.num_episodes is not None:
         return job.config.num_episodes is None
-    # Its policy decides the number of episodes. After its first step a job reports that number, unless steps limit it.
+    # The policy decides the number of episodes. After its first step a job reports that number, unless steps limit it.
     return any(report.num_episodes is None and report.env_steps > 0 for report in reports)
 
 

@@ -28,56 +28,41 @@ from isaaclab_arena.storage.layout import (
     job_directory,
 )
 
-# One run at a time in a directory: a lock that the system gives back by itself when its holders have died.
+# One run at a time in a directory: the system releases the lock if its holders die.
 #
-# The rank that sets a run up holds the lock alone, while it repairs and plans. Then all ranks of the run share it
-# until they exit, so that nobody else can begin as long as one of them may still write.
+# The rank that sets a run up holds the lock alone during repair and planning. Then all ranks of the run share it until
+# they exit, so no other run can begin while one of them may still write.
 
 _LOG = logging.getLogger(__name__)
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class RunLock:
-    """The lock of one output directory, as this process holds it.
-
-    Args:
-        output_directory: The directory, which exists.
-
-    Raises:
-        StorageError: If the lock's file cannot be made.
-    """
+    """The lock of one existing output directory, held by this process."""
 
     def __init__(self, output_directory: Path) -> None:
         self._path = output_directory / LOCK_FILE
         with storage_errors("make", self._path):
-            # Programs that this process starts must not keep the lock when it has gone, hence O_CLOEXEC.
+            # Child processes must not keep the lock after this process has ended, hence O_CLOEXEC.
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def hold_alone(self) -> Self:
-        """Take the lock for this process alone.
-
-        Raises:
-            ConfigError: If another run has it.
-        """
+        """Take the lock exclusively. ConfigError if another run holds it."""
         self._take(fcntl.LOCK_EX)
         return self
 
     def share(self) -> Self:
-        """Share the lock with the other ranks of this run, or give up holding it alone.
-
-        Raises:
-            ConfigError: If another run has it.
-        """
+        """Share the lock with this run's ranks, also from an exclusive hold. ConfigError if another run holds it."""
         self._take(fcntl.LOCK_SH)
         return self
 
     @property
     def descriptor(self) -> int:
-        """The open file that holds the lock; a program that is given it holds the lock too, as long as it runs."""
+        """The file descriptor of the lock; a child process that inherits it holds the lock as long as it runs."""
         return self._descriptor
 
     def release(self) -> None:
-        """Give the lock back. May be called more than once; the end of the process does it too."""
+        """Release the lock. May be called more than once; the end of the process releases it too."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -93,7 +78,8 @@ class RunLock:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in _HELD:
-                # No other run has said so: this is a file system without locks, in one of the ways of saying that.
+                # The error is not from another run: this file system has no locks, and reports that in one of several
+                # ways.
                 _LOG.warning(
                     "%s cannot be locked on this file system (%s): never start two runs in one directory",
                     self._path,
@@ -108,105 +94,73 @@ class RunLock:
             ) from error
 
 
-# ``run.json``: what a run set out to do, written before it starts, so that whatever is missing later can be named.
+# ``run.json``: the plan of a run, written before it starts, so that missing results can be named later.
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanEntry:
-    """What the plan says of one job: what was asked for, and what was resolved and cannot be derived from that.
+    """One job of the plan: its configuration, and the resolved values that cannot be derived from it."""
 
-    Attributes:
-        config: The job as it was asked for, every key given: what it takes to build it again without its file.
-        rank: The rank that runs it, None for a job that is not run or that several ranks may run.
-        task: What is done, for tables.
-        embodiment: The robot, None where the environment has no choice.
-        object: The object, None where the environment has no choice.
-        policy_config: Options that the policy is built from: those of the job and those of the command line.
-        variations: The variations that are on, spelled out: ``cube.mass.sampler_cfg.high`` to its value.
-        conditions_checksum: CRC-32 of the saved conditions that it runs, None where they are drawn.
-        contents: What it evaluated when the run began, None for a job that is skipped and in plans of programs that did
-            not say. Later attempts may say otherwise; see `contents_in_effect`.
-        backend: What simulates it, as the job says or as was settled for all ranks before the start; None in runs of
-            earlier versions and where there is nothing to choose.
-        latency: How many control steps the policy's answers are late; None for a job without latency, and where the
-            length of a control step is known only when the environment is built.
-    """
-
-    config: JobConfig
-    rank: int | None
-    task: str | None = None
-    embodiment: str | None = None
-    object: str | None = None
-    policy_config: Mapping[str, Any] = field(default_factory=dict)
+    config: JobConfig  # with every key, enough to build the job again without its file
+    rank: int | None  # None for a job that is skipped or that several ranks may run
+    task: str | None = None  # for tables
+    embodiment: str | None = None  # None if the environment has no choice
+    object: str | None = None  # None if the environment has no choice
+    policy_config: Mapping[str, Any] = field(default_factory=dict)  # options of the job and of the command line
+    # Active variations: ``cube.mass.sampler_cfg.high`` to its value.
     variations: Mapping[str, Any] = field(default_factory=dict)
-    conditions_checksum: int | None = None
+    conditions_checksum: int | None = None  # CRC-32 of the saved conditions; None if conditions are drawn
+    # Evaluated contents at the start of the run. None for a skipped job, and in plans of earlier versions. A later
+    # attempt may change them; see `contents_in_effect`.
     contents: Contents | None = None
+    # The simulator of all ranks. None in runs of earlier versions, and if there is no choice.
     backend: str | None = None
+    # Delay of the policy's answers [control steps]. None for a job without latency, and if the control step is known
+    # only after the environment is built.
     latency: Delays | None = None
 
     @property
     def name(self) -> str:
-        """Name of the job, which is also that of its directory."""
+        """The name of the job and of its directory."""
         return self.config.name
 
     @property
     def is_to_run(self) -> bool:
-        """Whether the run includes the job; the job file may say that it is done already."""
+        """Whether the run includes the job; a job file may mark it as done."""
         return self.config.status is JobStatus.PENDING
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a run set out to do.
-
-    Attributes:
-        run_id: Names the run.
-        created_at: ISO 8601 with time zone.
-        config_hash: Hash of the resolved jobs.
-        source_file: The job file.
-        command_line: What was typed, one token each.
-        world_size: Number of ranks.
-        versions: Package to version: python, torch, mujoco, numpy, this package.
-        git_revision: Revision of the working directory, None outside a repository.
-        machine: Where rank 0 runs.
-        devices: Device of each rank, by rank.
-        jobs: Every job, in order of index.
-        settings: Options of the command line that decide what is recorded or what comes out.
-        questions: What was asked of the jobs, which stop as soon as it is answered.
-        working_directory: Where the command was typed, from which relative paths of policies count.
-        schema_version: Version of this layout.
-    """
+    """The plan of a run, as stored in ``run.json``."""
 
     run_id: str
-    created_at: str
-    config_hash: str
-    source_file: str | None
+    created_at: str  # ISO 8601 with time zone
+    config_hash: str  # hash of the resolved jobs
+    source_file: str | None  # job file
     command_line: tuple[str, ...]
-    world_size: int
-    versions: Mapping[str, str]
-    git_revision: str | None
-    machine: Node
-    devices: tuple[str, ...]
-    jobs: tuple[PlanEntry, ...]
+    world_size: int  # number of ranks
+    versions: Mapping[str, str]  # by package: python, torch, mujoco, numpy, this package
+    git_revision: str | None  # of the working directory; None outside a repository
+    machine: Node  # host of rank 0
+    devices: tuple[str, ...]  # by rank
+    jobs: tuple[PlanEntry, ...]  # in order of index
+    # Options of the command line that change the recordings or the results.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    questions: tuple[Question, ...] = ()
-    working_directory: str | None = None
+    questions: tuple[Question, ...] = ()  # the jobs stop as soon as these are answered
+    working_directory: str | None = None  # base of the relative paths of policies
     schema_version: int = SCHEMA_VERSION
 
     @property
     def provenance(self) -> Provenance:
-        """What its results depend on beside its jobs, as rank 0 saw it when the run began."""
+        """Versions and machine that the results depend on, as rank 0 saw them at the start of the run."""
         return Provenance.of(self.versions, self.machine)
 
 
 def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
-    """Write ``run.json``, complete or not at all, then its copy beside the attempts; return its path.
-
-    Raises:
-        StorageError: If the directory holds one already, or it cannot be written.
-    """
+    """Write ``run.json`` and its copy atomically, and return its path. StorageError if there is one already."""
     path = output_directory / RUN_PLAN_FILE
     write_text(path, json_text(plan))
     write_text(plan_copy_path(output_directory), json_text(plan), overwrite=True)
@@ -214,28 +168,19 @@ def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
 
 
 def revise_run_plan(output_directory: Path, plan: RunPlan) -> None:
-    """Write the plan of a run that goes on otherwise than it began in place of the one that it had.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
-    # The copy first: it may be needed where the plan is lost, and must never know of fewer episodes.
+    """Replace the plan of a run that continues with other jobs or options."""
+    # Write the copy first. It replaces a lost plan, and must never know of fewer episodes than the plan.
     write_text(plan_copy_path(output_directory), json_text(plan), overwrite=True)
     write_text(output_directory / RUN_PLAN_FILE, json_text(plan), overwrite=True)
 
 
 def plan_copy_path(output_directory: Path) -> Path:
-    """Return where the copy of ``run.json`` is."""
+    """Return the path of the copy of ``run.json``."""
     return output_directory / ATTEMPTS_DIRECTORY / PLAN_COPY_FILE
 
 
 def read_run_plan(output_directory: Path) -> RunPlan:
-    """Read ``run.json``.
-
-    Raises:
-        ConfigError: If the directory is no output of a run, is of another version of this program, or a job's name
-            cannot be a directory's.
-    """
+    """Read ``run.json``. ConfigError if it is missing, damaged, of another version, or holds an invalid job name."""
     path = output_directory / RUN_PLAN_FILE
     if not path.is_file():
         is_lost = plan_copy_path(output_directory).is_file()
@@ -244,6 +189,7 @@ def read_run_plan(output_directory: Path) -> RunPlan:
     try:
         return _read_plan(path)
     except ConfigError as error:
+        # The error names the recovery only if the copy is readable.
         try:
             read_plan_copy(output_directory)
         except ConfigError:
@@ -254,7 +200,7 @@ def read_run_plan(output_directory: Path) -> RunPlan:
 
 def _read_plan(path: Path) -> RunPlan:
     plan = read_versioned(path, RunPlan, SCHEMA_VERSION)
-    # Names become paths, and a plan may be anybody's.
+    # Job names become paths, and a plan file is untrusted input.
     problems = [
         Problem(problem, file=str(path), key=f"jobs[{position}].config.name")
         for position, job in enumerate(plan.jobs)
@@ -266,60 +212,37 @@ def _read_plan(path: Path) -> RunPlan:
 
 
 def read_plan_copy(output_directory: Path) -> RunPlan:
-    """Read the copy of ``run.json``.
-
-    Raises:
-        ConfigError: If there is none, or it cannot be read; see `read_run_plan`.
-    """
+    """Read the copy of ``run.json``. ConfigError if it is missing or cannot be read."""
     path = plan_copy_path(output_directory)
     if not path.is_file():
         raise ConfigError(Problem("is missing too: only runs of this version and later ones have it", file=str(path)))
     return _read_plan(path)
 
 
-# ``settled.json``: on how many env slots a job's policy is asked, settled by the rank that builds the job first.
+# ``settled.json``: the policy batch of a job [env slots], settled by the first rank that builds the job.
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettledBatch:
-    """What every rank and every later start of the program keeps to, so that a job's bits are the same.
+    """The settings that every rank and every later attempt keep, so that a job's bits are the same."""
 
-    Attributes:
-        policy_batch: Env slots that the policy is asked on together.
-        schema_version: Version of this layout.
-    """
-
-    policy_batch: int
+    policy_batch: int  # env slots in one policy query
     schema_version: int = SCHEMA_VERSION
 
 
 def read_settled(job_directory: Path) -> SettledBatch | None:
-    """Return what was settled, None if nothing was.
-
-    Raises:
-        ConfigError: If the file is damaged.
-        StorageError: If it cannot be read.
-    """
+    """Return the settled batch, None if no rank has settled one. ConfigError if the file is damaged."""
     path = job_directory / SETTLED_FILE
     return read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
 
 
 def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
-    """Settle a job's batch, unless that was done already; return what counts.
-
-    Args:
-        job_directory: Directory of the job; it is made if need be.
-        settled: What this rank would have.
-
-    Raises:
-        ConfigError: If what was settled cannot be read.
-        StorageError: If it cannot be written.
-    """
+    """Settle the batch of a job unless another rank has done so, and return the batch in effect."""
     path = job_directory / SETTLED_FILE
     temporary = temporary_path(path)
     write_text(temporary, json_text(settled), overwrite=True)
     try:
-        # A link is made whole or not at all, and fails where there is a file: only one rank settles.
+        # A link is created atomically, and fails if the file exists: only one rank settles.
         os.link(temporary, path)
     except FileExistsError:
         return read_settled(job_directory) or settled
@@ -331,7 +254,7 @@ def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
 
 
 def _write_exclusively(path: Path, text: str, no_links: OSError) -> None:
-    """Write the file where the file system has no links; ranks that come at the same moment may both write the same."""
+    """Write the file on a file system without links. Ranks that race here all write the same content."""
     try:
         write_text(path, text)
     except ArenaError as error:
@@ -339,10 +262,10 @@ def _write_exclusively(path: Path, text: str, no_links: OSError) -> None:
             raise storage_error("write", path, no_links) from error
 
 
-# ``attempts/attempt_<n>.json``: one start of the program on a run, and what was finished before it.
+# ``attempts/attempt_<n>.json``: one start of the program on a run, and the episodes finished before it.
 #
-# The plan in ``run.json`` says what a run is; an attempt says who worked on it when. All ranks of an attempt read
-# from this file what is finished, so they agree on what remains though none of them asks another.
+# The plan in ``run.json`` defines the run; an attempt records its ranks and its time. All ranks of an attempt read the
+# finished episodes from this file, so they agree on the rest without communication.
 
 INSTEAD_OF_ATTEMPT = "run.json and the recordings say with which versions it ran"
 """Where the rest of a run finds what an attempt's file does not say any more."""
@@ -350,100 +273,62 @@ INSTEAD_OF_ATTEMPT = "run.json and the recordings say with which versions it ran
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEntry:
-    """What an attempt has to do of one job that is not finished.
-
-    Attributes:
-        job: Name of the job.
-        finished: Episodes that must not run again.
-        contents: What it evaluates in this attempt, None in files of programs that did not say.
-        is_rerun: Whether its episodes of earlier attempts were set aside, because it evaluated something else then.
-        backend: What simulates it, the same on every rank; None where there is nothing to choose.
-        policy_batch: Env slots that its policy is asked on together, as an earlier attempt settled it; None as long as
-            no attempt has built the job, and where that makes no difference.
-        latency: How many control steps the policy's answers are late, where that was measured when the run began.
-        num_episodes: How many episodes the job has from this attempt on, where it has more than before.
-        num_envs: With how many env slots its finished episodes were played, where it has another number now.
-    """
+    """The rest of one unfinished job, for one attempt."""
 
     job: str
-    finished: EpisodeRanges = ()
-    contents: Contents | None = None
-    is_rerun: bool = False
-    backend: str | None = None
+    finished: EpisodeRanges = ()  # episodes that must not run again
+    contents: Contents | None = None  # evaluated contents; None in files of earlier versions
+    is_rerun: bool = False  # its earlier episodes were set aside, because they evaluated other contents
+    backend: str | None = None  # simulator of every rank; None if there is no choice
+    # Env slots in one policy query, as an earlier attempt settled it. None before the job is built, and if the number
+    # has no effect.
     policy_batch: int | None = None
-    latency: Delays | None = None
-    num_episodes: int | None = None
-    num_envs: int | None = None
+    latency: Delays | None = None  # delay of the policy's answers, if measured at the start of the run
+    num_episodes: int | None = None  # new number of episodes, if the attempt raises it
+    num_envs: int | None = None  # num_envs of the finished episodes, if the job has another number now
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One start of the program on a run.
+    """One start of the program on a run."""
 
-    Attributes:
-        number: 1 for the first start, then one more each time.
-        run_id: Names this start.
-        started_at: ISO 8601 with time zone.
-        command_line: What was typed, one token each.
-        assignment: How jobs are given to ranks.
-        world_size: Number of ranks.
-        devices: Device of each rank, by rank.
-        versions: Package to version.
-        git_revision: Revision of the working directory, None outside a repository.
-        machine: Where rank 0 runs.
-        jobs: What is left to do, in order of the plan; jobs that are finished are not named.
-        retry_errors: Whether episodes that had ended in an error run again.
-        max_equal_errors: How many episodes of a job in a row may end in the same error before it fails; 0 for any
-            number, and in attempts of programs that did not say.
-        run: Names the run that it belongs to; None in files of programs that did not say.
-        schema_version: Version of this layout.
-    """
-
-    number: int
-    run_id: str
-    started_at: str
+    number: int  # from 1
+    run_id: str  # id of this start
+    started_at: str  # ISO 8601 with time zone
     command_line: tuple[str, ...]
-    assignment: str
-    world_size: int
-    devices: tuple[str, ...]
-    versions: Mapping[str, str]
-    git_revision: str | None
-    machine: Node
-    jobs: tuple[AttemptEntry, ...] = field(default_factory=tuple)
-    retry_errors: bool = False
+    assignment: str  # assignment of jobs to ranks
+    world_size: int  # number of ranks
+    devices: tuple[str, ...]  # by rank
+    versions: Mapping[str, str]  # by package
+    git_revision: str | None  # of the working directory; None outside a repository
+    machine: Node  # host of rank 0
+    jobs: tuple[AttemptEntry, ...] = field(default_factory=tuple)  # unfinished jobs, in the plan's order
+    retry_errors: bool = False  # episodes that ended in an error run again
+    # Consecutive episodes with the same error before the job fails. 0 for no limit, and in files of earlier versions.
     max_equal_errors: int = 0
-    run: str | None = None
+    run: str | None = None  # id of the run; None in files of earlier versions
     schema_version: int = SCHEMA_VERSION
 
     @property
     def provenance(self) -> Provenance:
-        """What its results depend on beside its jobs, as rank 0 saw it at the start."""
+        """Versions and machine that the results depend on, as rank 0 saw them at the start of the attempt."""
         return Provenance.of(self.versions, self.machine)
 
 
 def attempt_path(output_directory: Path, number: int) -> Path:
-    """Return where an attempt is described."""
+    """Return the path of an attempt's file."""
     return output_directory / ATTEMPTS_DIRECTORY / attempt_file_name(number)
 
 
 def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
-    """Write an attempt's file, complete or not at all, and return its path.
-
-    Raises:
-        StorageError: If there is one of that number, or it cannot be written.
-    """
+    """Write an attempt's file atomically, and return its path. StorageError if that number exists."""
     path = attempt_path(output_directory, attempt.number)
     write_text(path, json_text(attempt))
     return path
 
 
 def read_attempt(output_directory: Path, number: int) -> Attempt:
-    """Read an attempt's file.
-
-    Raises:
-        StorageError: If there is none.
-        ConfigError: If it is of another version of this program, or damaged, or a directory has taken its place.
-    """
+    """Read an attempt's file. StorageError if it is missing, ConfigError if it is damaged or of another version."""
     path = attempt_path(output_directory, number)
     if not os.path.lexists(path):
         raise StorageError(f"{path} is missing; the run's directory was changed by something else")
@@ -451,21 +336,9 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
 
 
 def read_attempts(output_directory: Path, run: str | None = None) -> tuple[list[Attempt], list[str]]:
-    """Read every attempt of a run.
-
-    What came out of a run is in other files, so a damaged attempt is a loss and no obstacle.
-
-    Args:
-        output_directory: Directory of the run.
-        run: Names the run, to find files of another one; None to take them all.
-
-    Returns:
-        The attempts in order, and one message for each file that is damaged, of another version or of another run.
-
-    Raises:
-        StorageError: If the system cannot read a file, which says nothing about what it holds.
-    """
+    """Return the attempts of a run in order, and one message for each damaged or foreign file."""
     attempts, problems = [], []
+    # Results are in other files, so a damaged attempt does not stop the caller. `run` None accepts every run.
     for number in attempt_numbers(output_directory):
         try:
             attempt = read_attempt(output_directory, number)
@@ -480,13 +353,10 @@ def read_attempts(output_directory: Path, run: str | None = None) -> tuple[list[
 
 
 def contents_in_effect(jobs: Sequence[PlanEntry], attempts: Sequence[Attempt]) -> dict[str, Contents | None]:
-    """Return what the episodes that count were made with, by the name of their job; None where nobody wrote it down.
-
-    Args:
-        jobs: The jobs of a run, as they were planned.
-        attempts: Those of the run, in order. All that worked on a job since it last ran anew evaluated the same.
-    """
+    """Map each job to the contents that its counted episodes evaluated; None if no file records them."""
     found = {job.name: job.contents for job in jobs}
+    # `attempts` are in order. All attempts since a job's last rerun evaluated the same contents, so the last one
+    # counts.
     found.update({work.job: work.contents for attempt in attempts for work in attempt.jobs if work.contents})
     return found
 
@@ -494,22 +364,11 @@ def contents_in_effect(jobs: Sequence[PlanEntry], attempts: Sequence[Attempt]) -
 def policy_batches_in_effect(
     output_directory: Path, jobs: Sequence[PlanEntry], attempts: Sequence[Attempt]
 ) -> dict[str, int]:
-    """Return on how many env slots the policies of a run's jobs are asked, by the name of the job.
-
-    What an attempt says counts for those after it. As long as none says it, the job's ``settled.json`` does. A job that
-    nobody has built yet, or whose file cannot be read, is left out.
-
-    Args:
-        output_directory: Directory of the run.
-        jobs: The jobs of the run, as they were planned.
-        attempts: Those of the run, in order.
-
-    Raises:
-        StorageError: If the system cannot read a file.
-    """
+    """Map each job to its policy batch [env slots]. Unbuilt jobs and damaged files are left out."""
+    # An attempt's value holds for the attempts after it. Without one, the job's ``settled.json`` counts.
     found: dict[str, int | None] = {job.name: None for job in jobs}
     for work in (work for attempt in attempts for work in attempt.jobs):
-        # Another network may need another number of env slots, and nothing holds a job to one that has not played yet.
+        # Another network may need another batch, and a job without finished episodes is free to change it.
         begins = work.is_rerun or not work.finished
         found[work.job] = work.policy_batch or (None if begins else found.get(work.job))
     return {job: batch for job, said in found.items() if (batch := said or _settled(output_directory, job)) is not None}
@@ -519,79 +378,61 @@ def _settled(output_directory: Path, job: str) -> int | None:
     try:
         settled = read_settled(job_directory(output_directory, job))
     except ConfigError:
-        # Whoever builds the job tells, and promises less.
+        # The rank that builds the job reports the damage, and guarantees less.
         return None
     return None if settled is None else settled.policy_batch
 
 
 def grown_jobs(attempts: Sequence[Attempt]) -> dict[str, int]:
-    """Return how many episodes jobs have that were given more after the run had begun, by the name of the job."""
+    """Map each job that was extended after the start of the run to its new number of episodes."""
     return {
         work.job: work.num_episodes for attempt in attempts for work in attempt.jobs if work.num_episodes is not None
     }
 
 
 def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:
-    """Return how often the episodes of each job were set aside and ran anew, because it evaluated something else."""
+    """Count how often the episodes of each job were set aside and rerun because its contents changed."""
     return Counter(work.job for attempt in attempts for work in attempt.jobs if work.is_rerun)
 
 
 def attempt_numbers(output_directory: Path) -> list[int]:
-    """Return the numbers of the attempts of a run, ascending."""
+    """Return the numbers of the run's attempts, ascending."""
     directory = output_directory / ATTEMPTS_DIRECTORY
     if not directory.is_dir():
         return []
     return sorted(number for path in directory.iterdir() if (number := attempt_number(path.name)) is not None)
 
 
-# ``verification.json``: what ``isaaclab-arena verify`` found when it last looked at a run.
+# ``verification.json``: the result of the last ``isaaclab-arena verify`` on a run.
 
 _MOST_NAMED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeVerification:
-    """What came of an episode that ran again.
-
-    Attributes:
-        job: Its job.
-        episode_index: Which episode.
-        is_same: Whether nothing that was compared differs.
-        is_bitwise: Whether it is the same and its recording was compared, to the last bit.
-        verdict: The same in words, such as ``differs first at control step 17: states/...``.
-    """
+    """The result of one episode's rerun."""
 
     job: str
     episode_index: int
-    is_same: bool
-    is_bitwise: bool
-    verdict: str
+    is_same: bool  # no compared value differs
+    is_bitwise: bool  # the same, and its recording was compared to the last bit
+    verdict: str  # in words, such as ``differs first at control step 17: states/...``
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunVerification:
-    """What a verification found.
+    """The result of a verification."""
 
-    Attributes:
-        verified_at: When it began, ISO 8601 with time zone.
-        sources: The commit files and reports that the run then had, and how long each was [bytes].
-        num_episodes: How many finished episodes had their files checked.
-        problems: What is wrong with the files of the run.
-        episodes: What came of the episodes that ran again.
-        is_sound: Whether the files are whole and nothing differs.
-        schema_version: Version of this layout.
-    """
-
-    verified_at: str
-    sources: Mapping[str, int]
-    num_episodes: int
-    problems: tuple[str, ...]
-    episodes: tuple[EpisodeVerification, ...]
-    is_sound: bool
+    verified_at: str  # start, ISO 8601 with time zone
+    sources: Mapping[str, int]  # commit files and reports at that time, with their sizes [bytes]
+    num_episodes: int  # finished episodes whose files were checked
+    problems: tuple[str, ...]  # defects of the run's files
+    episodes: tuple[EpisodeVerification, ...]  # episodes that ran again
+    is_sound: bool  # the files are whole and no episode differs
     schema_version: int = SCHEMA_VERSION
 
     def in_words(self) -> str:
-        """Return what was found, in a sentence."""
+        """Return the result as one sentence."""
         return "; ".join(self._findings())
 
     def _findings(self) -> Iterator[str]:
@@ -612,21 +453,12 @@ class RunVerification:
 
 
 def write_verification(output_directory: Path, verification: RunVerification) -> None:
-    """Write ``verification.json``, complete or not at all, over an earlier one.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write ``verification.json`` atomically, over an earlier one."""
     write_text(output_directory / VERIFICATION_FILE, json_text(verification), overwrite=True)
 
 
 def read_verification(output_directory: Path) -> RunVerification | None:
-    """Return what was found last, None if nobody has looked.
-
-    Raises:
-        ConfigError: If the file is damaged.
-        StorageError: If it cannot be read.
-    """
+    """Return the last verification, None if the run was never verified. ConfigError if the file is damaged."""
     path = output_directory / VERIFICATION_FILE
     return read_versioned(path, RunVerification, SCHEMA_VERSION) if path.is_file() else None
 

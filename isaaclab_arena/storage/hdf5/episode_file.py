@@ -24,13 +24,12 @@ from isaaclab_arena.storage.recorded_episode import (
     num_samples_of,
 )
 
-# The bytes of HDF5's structures, as its format specification 3.0 has them; pure functions, no file.
+# The bytes of HDF5's structures, according to its format specification 3.0; pure functions, no file.
 #
-# Only element types come from HDF5's library, which knows how to write down each type of numpy.
+# Only element types come from HDF5's library, which can encode each dtype of numpy.
 #
-# Only what a recording is made of: contiguous datasets, groups and scalar attributes in the format's first version,
-# which is what h5py writes by default and every reader reads. Addresses are 8 bytes and count from the start of the
-# file.
+# The subset is that of a recording: contiguous datasets, groups and scalar attributes in the format's first version,
+# which h5py writes by default and every reader reads. Addresses have 8 bytes and count from the start of the file.
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUPERBLOCK_BYTES = 96
@@ -48,7 +47,7 @@ HEAP_ADDRESS_OFFSET = 4
 
 _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _SYMBOL_TABLE = 0x01, 0x03, 0x05, 0x08, 0x0C, 0x11
 _MAX_MESSAGE_BYTES = 65_528
-# Allocated when first written, filled with zeros where it is not written: the library's default.
+# Allocate on first write, fill with zeros: the library's default.
 _DEFAULT_FILL = bytes((2, 2, 2, 1, 0, 0, 0, 0))
 _MIN_HEAP_BYTES = 4096
 _HEAP_ENTRY = struct.Struct("<HHIQ")
@@ -61,37 +60,26 @@ _BYTES_OF_ADDRESS = np.arange(8)
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One message of an object header.
+    """One message of an object header."""
 
-    Attributes:
-        kind: Its number in the specification.
-        content: Its bytes, before padding.
-    """
-
-    kind: int
-    content: bytes
+    kind: int  # number in the specification
+    content: bytes  # without padding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Bytes that can be put anywhere in a file.
-
-    Attributes:
-        content: The bytes.
-        pointers: Where in them the addresses are. Shape: (n,), int64.
-        origin: The address that stands for the start of the bytes, in the addresses that they hold.
-    """
+    """Bytes that can be placed anywhere in a file."""
 
     content: bytes | bytearray | memoryview
-    pointers: np.ndarray
-    origin: int = 0
+    pointers: np.ndarray  # offsets of the addresses in `content`. Shape: (n,), int64
+    origin: int = 0  # file address of the first byte that the stored addresses assume
 
     def at(self, address: int) -> bytearray:
-        """Return the bytes as they are to stand at an address of a file."""
+        """Return the bytes relocated to an address of a file."""
         return bytearray().join(self.pieces_at(address))
 
     def pieces_at(self, address: int) -> tuple[bytearray, memoryview]:
-        """Return the same in two pieces, of which the second, without addresses, is no copy."""
+        """Return the relocated bytes in two pieces; the second holds no addresses and is not a copy."""
         end = int(self.pointers.max(initial=-8)) + 8
         changed = bytearray(self.content[:end])
         view = np.frombuffer(changed, np.uint8)
@@ -101,17 +89,12 @@ class Block:
 
 
 def padded(content: bytes) -> bytes:
-    """Return bytes with zeros up to a multiple of 8, to which HDF5 aligns everything."""
+    """Pad bytes with zeros to a multiple of 8, HDF5's alignment."""
     return content + bytes(-len(content) % 8)
 
 
 def superblock(*, root_address: int, end_address: int) -> bytes:
-    """Return the first 96 bytes of a file.
-
-    Args:
-        root_address: Where the object header of the root group is.
-        end_address: Size of the file.
-    """
+    """Return the first 96 bytes of a file: address of the root group's header, and size of the file [bytes]."""
     versions = bytes((0, 0, 0, 0, 0, 8, 8, 0))
     numbers = struct.pack("<HHI", NAMES_PER_NODE // 2, CHILDREN_PER_NODE // 2, 0)
     addresses = struct.pack("<4Q", 0, UNDEFINED, end_address, UNDEFINED)
@@ -119,7 +102,7 @@ def superblock(*, root_address: int, end_address: int) -> bytes:
 
 
 def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
-    """Return an object header, and the offset in it at which the content of each message starts."""
+    """Return an object header, and the offset of each message's content in it."""
     parts, offsets, position = [], [], 16
     for message in messages:
         content = padded(message.content)
@@ -133,10 +116,7 @@ def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
 
 
 def dataset_messages(dtype: np.dtype, rank: int) -> tuple[Message, ...]:
-    """Return the messages of a contiguous dataset; its sizes and where its content is are left zero.
-
-    See `DIMENSIONS_OFFSET` and `LAYOUT_OFFSET`.
-    """
+    """Return the messages of a contiguous dataset, with zeros at `DIMENSIONS_OFFSET` and `LAYOUT_OFFSET`."""
     return (
         Message(kind=_DATASPACE, content=_dataspace(rank)),
         Message(kind=_DATATYPE, content=_encoded_type(dtype)),
@@ -146,12 +126,7 @@ def dataset_messages(dtype: np.dtype, rank: int) -> tuple[Message, ...]:
 
 
 def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
-    """Return the message of a scalar attribute whose value is left zero, and the offset of that value in it.
-
-    Args:
-        name: Its name.
-        dtype: Its type, None for a text.
-    """
+    """Return the message of a scalar attribute with a zero value, and the offset of that value. None for text."""
     encoded_name, kind, space = name.encode() + b"\0", _encoded_type(dtype), _dataspace(0)
     head = struct.pack("<BxHHH", 1, len(encoded_name), len(kind), len(space))
     head += padded(encoded_name) + padded(kind) + padded(space)
@@ -159,18 +134,13 @@ def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
 
 
 def value_bytes(dtype: np.dtype | None) -> int:
-    """Return how many bytes the value of an attribute takes in its message; a text is a reference there."""
+    """Return the size of an attribute's value in its message; a text is stored there as a reference."""
     return _TEXT.size if dtype is None else dtype.itemsize
 
 
 def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) -> tuple[Block, tuple[int, ...]]:
-    """Return a group, and the offset in it at which the content of each of the further messages starts.
-
-    Args:
-        members: Name and address of each member, counted from where the group will stand, so what lies before it has
-            a negative one.
-        messages: Further messages of its header: its attributes.
-    """
+    """Return a group, and the offset of each further message's content. Members are names and addresses."""
+    # Members' addresses are relative to the group, so earlier objects have negative ones. `messages` are attributes.
     header, offsets = object_header((Message(kind=_SYMBOL_TABLE, content=bytes(16)), *messages))
     by_name = sorted((name.encode(), address) for name, address in members)
     names, name_offsets = _name_heap([name for name, _ in by_name])
@@ -180,6 +150,7 @@ def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) 
     struct.pack_into("<Q", content, heap_at, len(content))
     content += b"HEAP" + struct.pack("<B3xQQQ", 0, len(names), _NO_FREE_BLOCK, len(content) + 32)
     content += names
+    # Leaves first, then levels of the tree until one root remains.
     nodes = _symbol_nodes(content, pointers, by_name, name_offsets)
     level = 0
     nodes = _tree_nodes(content, pointers, nodes, level)
@@ -191,12 +162,12 @@ def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) 
 
 
 def text_reference(num_bytes: int, heap_address: int, number: int) -> bytes:
-    """Return the value of a text attribute: size of the text, the heap that holds it, and its number there."""
+    """Return the value of a text attribute: size of the text, address of its heap, and its number in the heap."""
     return _TEXT.pack(num_bytes, heap_address, number)
 
 
 def text_heap(texts: Sequence[bytes]) -> bytes:
-    """Return a global heap that holds texts, the first under number 1."""
+    """Return a global heap of texts, numbered from 1."""
     pieces = [b""]
     used = HEAP_HEADER_BYTES
     for number, text in enumerate(texts, start=1):
@@ -204,6 +175,7 @@ def text_heap(texts: Sequence[bytes]) -> bytes:
         padding = -num_bytes % 8
         pieces += (_HEAP_ENTRY.pack(number, 0, 0, num_bytes), text, bytes(padding))
         used += HEAP_ENTRY_BYTES + num_bytes + padding
+    # The rest of the heap is one free entry, which needs room for its own header.
     size = max(used, _MIN_HEAP_BYTES)
     if 0 < size - used < HEAP_ENTRY_BYTES:
         size = used + HEAP_ENTRY_BYTES
@@ -214,17 +186,17 @@ def text_heap(texts: Sequence[bytes]) -> bytes:
 
 
 def referenced_bytes(reference: bytes) -> int:
-    """Return the size of the text that a `text_reference` refers to."""
+    """Return the size of the text that a `text_reference` points to."""
     return _TEXT.unpack(reference)[0]
 
 
 @cache
 def _encoded_type(dtype: np.dtype | None) -> bytes:
-    """Return an element type as HDF5 writes it; None stands for a text of any length."""
+    """Return HDF5's encoding of an element type; None for text of variable length."""
     in_memory = h5py.string_dtype() if dtype is None else dtype
-    # The library puts two bytes of its own before it.
+    # The library prepends two bytes of its own.
     encoded = h5py.h5t.py_create(in_memory, logical=True).encode()[2:]
-    # A text is an address in memory, and in a file a reference.
+    # Text is an address in memory, but a reference in a file.
     return encoded if dtype is not None else encoded[:4] + struct.pack("<I", _TEXT.size) + encoded[8:]
 
 
@@ -233,7 +205,7 @@ def _dataspace(rank: int) -> bytes:
 
 
 def _name_heap(names: Sequence[bytes]) -> tuple[bytes, list[int]]:
-    """Return the names after an empty one, and the offset of each."""
+    """Return a local heap of the names after an empty one, and the offset of each name."""
     content, offsets = bytearray(8), []
     for name in names:
         offsets.append(len(content))
@@ -244,7 +216,7 @@ def _name_heap(names: Sequence[bytes]) -> tuple[bytes, list[int]]:
 def _symbol_nodes(
     content: bytearray, pointers: list[int], members: Sequence[tuple[bytes, int]], name_offsets: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Append the leaves of a group's tree; return the address of each, and where its last name is."""
+    """Append the leaves of a group's tree, and return the address and the offset of the last name of each."""
     nodes = []
     for first in range(0, len(members), NAMES_PER_NODE):
         part = range(first, min(first + NAMES_PER_NODE, len(members)))
@@ -260,7 +232,7 @@ def _symbol_nodes(
 def _tree_nodes(
     content: bytearray, pointers: list[int], children: Sequence[tuple[int, int]], level: int
 ) -> list[tuple[int, int]]:
-    """Append the nodes of one level of a group's tree; return the address of each, and where its last name is."""
+    """Append one level of a group's tree, and return the address and the offset of the last name of each node."""
     nodes = []
     last_name = 0
     for first in range(0, max(1, len(children)), CHILDREN_PER_NODE):
@@ -285,13 +257,13 @@ def _link_siblings(content: bytearray, pointers: list[int], addresses: Sequence[
             pointers.append(at)
 
 
-# The structure that all episodes of a job share, as HDF5 has it: fills in an episode, and reads one back.
+# The structure that all episodes of a job share, in HDF5's format: fill in an episode, or read one back.
 #
-# HDF5's library takes 1 to 3 ms to make or to read the two dozen small arrays and as many attributes of an episode.
-# But the episodes of a job differ in sizes, contents and values of attributes alone. Their structure is worked out
-# once, and an episode is a copy of it with the rest filled in. Whatever reads HDF5 reads the result. An episode is
-# read back without the library if every byte of its structure is as expected. Any other is left to the library, so
-# nothing here calls a file damaged.
+# HDF5's library takes 1 to 3 ms to write or read the two dozen small arrays and as many attributes of an episode. But
+# the episodes of a job differ only in sizes, contents and attribute values. Their structure is derived once, and each
+# episode is a copy of it with the rest filled in. Any HDF5 reader reads the result. An episode is read back without the
+# library if every byte of its structure is as expected. Any other episode is left to the library, so nothing here calls
+# a file damaged.
 
 ArrayType: TypeAlias = tuple[str, np.dtype, int]
 """Path of an array below the group of its episode, element type, and number of dimensions."""
@@ -303,22 +275,16 @@ _PLACE = struct.Struct("<QQ")
 
 @dataclass(frozen=True, kw_only=True)
 class WholeEpisode:
-    """An episode whose arrays are what was written.
+    """An episode whose arrays match their checksum."""
 
-    Attributes:
-        attributes: Of its group.
-        block: Its bytes.
-        group_offset: Where in the bytes its group is.
-    """
-
-    attributes: dict[str, AttributeValue]
+    attributes: dict[str, AttributeValue]  # of the episode's group
     block: Block
-    group_offset: int
+    group_offset: int  # offset of the group in `block`
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ArraySlot:
-    """Where in the structure sizes and place of an array are filled in."""
+    """The offsets of an array's shape and layout in the structure."""
 
     name: str
     dtype: np.dtype
@@ -329,7 +295,7 @@ class _ArraySlot:
 
 @dataclass(frozen=True, kw_only=True)
 class _ValueSlot:
-    """Where in the structure the value of an attribute is filled in."""
+    """The offset of an attribute's value in the structure."""
 
     name: str
     dtype: np.dtype | None
@@ -339,37 +305,24 @@ class _ValueSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class _Placed:
-    """The structure of episodes whose arrays have the same shapes, at one place in a file.
+    """The structure of episodes with equal array shapes, at one address in a file."""
 
-    Attributes:
-        structure: Its bytes, all but the values of attributes filled in.
-        paddings: What follows each array.
-        end: Where in the file the arrays end.
-        pointers: Where in the structure the addresses are.
-    """
-
-    structure: bytes
-    paddings: tuple[bytes, ...]
-    end: int
-    pointers: np.ndarray
+    structure: bytes  # complete but for the values of attributes
+    paddings: tuple[bytes, ...]  # bytes after each array
+    end: int  # end of the arrays in the file
+    pointers: np.ndarray  # offsets of the addresses in `structure`
 
 
 class EpisodeTemplate:
-    """The structure of episodes that differ in sizes, contents and values of attributes alone.
-
-    Args:
-        arrays: What arrays there are, in order of their names.
-        attributes: What attributes the group of the episode has.
-
-    Attributes:
-        group_offset: Where in an episode's bytes the object header of its group is.
-    """
+    """The structure of episodes that differ only in sizes, contents and attribute values."""
 
     def __init__(self, arrays: Sequence[ArrayType], attributes: Sequence[AttributeType]) -> None:
+        # `arrays` are sorted by name. `group_offset` is the offset of the episode group's header in an episode's bytes.
         self._structure = bytearray()
         self._pointers: list[int] = []
         members: dict[str, dict[str, int]] = {"": {}}
         self._arrays = [self._add_array(array, members) for array in arrays]
+        # A group stores the addresses of its members, so the deepest groups come first.
         for path in sorted(filter(None, members), key=lambda path: path.count("/"), reverse=True):
             parent, _, name = path.rpartition("/")
             members[parent][name], _ = self._add_group(members[path])
@@ -377,9 +330,10 @@ class EpisodeTemplate:
         addresses = [slot.layout_at for slot in self._arrays]
         addresses += [slot.at + HEAP_ADDRESS_OFFSET for slot in self._values if slot.dtype is None]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
-        # Most episodes of a job are of a few lengths.
+        # Most episodes of a job have one of a few lengths.
         self._placed = lru_cache(maxsize=256)(self._place)
         self._moved: tuple[int, bytes] = (0, bytes(self._structure))
+        # Mask of the bytes that are equal in all episodes, for `_has_structure`.
         self._is_fixed = np.full(len(self._structure), 255, np.uint8)
         places = [(slot.shape_at, slot.shape.size) for slot in self._arrays]
         places += [(slot.layout_at, _PLACE.size) for slot in self._arrays]
@@ -388,19 +342,14 @@ class EpisodeTemplate:
 
     @property
     def max_pointers(self) -> int:
-        """Number of addresses in an episode none of whose arrays is empty."""
+        """Number of addresses in an episode without empty arrays."""
         return len(self._all_pointers)
 
     def filled(
         self, arrays: Sequence[np.ndarray], values: Sequence[bytes], address: int
     ) -> tuple[list[bytes | bytearray | memoryview], np.ndarray]:
-        """Return the bytes of an episode, in pieces, and the offsets of the addresses in them.
-
-        Args:
-            arrays: One array per `ArrayType`, contiguous.
-            values: One value per `AttributeType`: its bytes, a text in UTF-8.
-            address: Where in a file the episode is to stand.
-        """
+        """Return an episode's bytes in pieces, and the offsets of their addresses, for the file address `address`."""
+        # Arrays are contiguous, one per `ArrayType`. Values are bytes, one per `AttributeType`; text is UTF-8.
         placed = self._placed(tuple([array.shape for array in arrays]), address)
         structure = bytearray(placed.structure)
         pieces: list[bytes | bytearray | memoryview] = [structure]
@@ -424,6 +373,7 @@ class EpisodeTemplate:
             num_bytes = math.prod(shape) * slot.dtype.itemsize
             slot.shape.pack_into(structure, slot.shape_at, *shape)
             _PLACE.pack_into(structure, slot.layout_at, position if num_bytes else UNDEFINED, num_bytes)
+            # HDF5 stores the undefined address for an empty array, and that one must not be relocated.
             if num_bytes == 0:
                 absent.append(slot.layout_at)
             paddings.append(bytes(-num_bytes % 8))
@@ -436,12 +386,7 @@ class EpisodeTemplate:
         )
 
     def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
-        """Return an episode that has this structure and whose arrays are what was written, None for any other.
-
-        Args:
-            content: The whole file.
-            group_address: Where in it the group of the episode is.
-        """
+        """Return the intact episode of this structure whose group is at `group_address` in the file, else None."""
         view, address = memoryview(content), group_address - self.group_offset
         if not self._has_structure(view, address):
             return None
@@ -467,7 +412,7 @@ class EpisodeTemplate:
         return not (differs & self._is_fixed).any()
 
     def _read_arrays(self, content: memoryview, address: int) -> tuple[int, int, list[int]] | None:
-        """Return the checksum of the arrays, where they end, and which addresses are absent; None if misplaced."""
+        """Return the arrays' checksum, their end, and the offsets of absent addresses. None if one is misplaced."""
         crc, position, absent = 0, address + len(self._structure), []
         for slot in self._arrays:
             shape = slot.shape.unpack_from(content, address + slot.shape_at)
@@ -484,11 +429,7 @@ class EpisodeTemplate:
     def _read_values(
         self, content: memoryview, address: int, heap_address: int
     ) -> tuple[dict[str, AttributeValue], int]:
-        """Return the attributes, and where the episode ends.
-
-        Raises:
-            ValueError: If texts are not where `filled` puts them, or are no UTF-8.
-        """
+        """Return the attributes and the end of the episode. ValueError if texts are misplaced or not UTF-8."""
         attributes: dict[str, AttributeValue] = {}
         texts: list[bytes] = []
         position = heap_address + HEAP_HEADER_BYTES
@@ -504,6 +445,7 @@ class EpisodeTemplate:
             if value != text_reference(num_bytes, heap_address, len(texts)):
                 raise ValueError(f"the text '{slot.name}' is in another place")
             attributes[slot.name] = texts[-1].decode()
+        # Compare whole heaps, so that no byte of the episode is unchecked.
         heap = text_heap(texts)
         end = heap_address + len(heap)
         if content[heap_address:end] != heap:
@@ -514,7 +456,7 @@ class EpisodeTemplate:
         return np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
 
     def _structure_at(self, address: int) -> bytes:
-        # Files of one job have their episodes at one address.
+        # Files of one job have their episodes at the same address.
         if self._moved[0] != address:
             structure = Block(content=self._structure, pointers=np.array(self._pointers, np.int64))
             self._moved = (address, bytes(structure.at(address)))
@@ -541,7 +483,7 @@ class EpisodeTemplate:
     def _add_group(
         self, members: Mapping[str, int], attributes: Sequence[AttributeType] = ()
     ) -> tuple[int, list[_ValueSlot]]:
-        """Append a group; return its offset, and where the values of its attributes are filled in."""
+        """Append a group, and return its offset and the slots of its attributes' values."""
         position = len(self._structure)
         messages = [attribute_message(*attribute) for attribute in attributes]
         relative = [(name, address - position) for name, address in members.items()]
@@ -556,15 +498,15 @@ class EpisodeTemplate:
 
 @lru_cache(maxsize=64)
 def template_of(arrays: tuple[ArrayType, ...], attributes: tuple[AttributeType, ...]) -> EpisodeTemplate:
-    """Return the structure of episodes, which is worked out once."""
+    """Return the structure of episodes, cached."""
     return EpisodeTemplate(arrays, attributes)
 
 
 # Whole files as bytes: the file of one episode, and a dataset that takes over the episodes of many such files.
 #
-# The file of an episode begins with an index that HDF5 does not see: where the episode is, where its addresses are,
-# and a CRC-32 of everything behind it. So a dataset is made by reading each file once, and a file in which a bit has
-# changed, by a disk or by a program, is not taken over.
+# An episode's file begins with an index that HDF5 ignores: the position of the episode, the offsets of its addresses,
+# and a CRC-32 of everything behind it. So each file is read once for a dataset, and a file with a changed bit is not
+# taken over.
 
 _SIGNATURE = b"ARENAEP1"
 _INDEX = struct.Struct("<8sIIQQQQQQQ")
@@ -572,47 +514,31 @@ _INDEX_ADDRESS = SUPERBLOCK_BYTES
 _CHECKED_FROM = _INDEX_ADDRESS + 12
 _POINTERS_ADDRESS = _INDEX_ADDRESS + _INDEX.size
 
-# Stand in the opening of episode files until an episode's own name and number of control steps are known.
+# Placeholders in the opening of episode files for an episode's name and its number of control steps.
 _NAME = demo_name(0) + "#" * (31 - len(demo_name(0)))
 _TOTAL = b"#TOTAL##"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeBlock(Block):
-    """The group of an episode and all that is below it.
+    """The group of an episode with all its descendants."""
 
-    Attributes:
-        episode_index: Its position in the job, which names its group.
-        group_offset: Where in the bytes the object header of the episode's group is.
-        num_samples: Control steps of the episode.
-        env_args: Text that describes the environment.
-    """
-
-    episode_index: int
-    group_offset: int
-    num_samples: int
-    env_args: str
+    episode_index: int  # position in the job, which names the group
+    group_offset: int  # offset of the group's object header in `content`
+    num_samples: int  # control steps
+    env_args: str  # JSON description of the environment
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Opening:
-    """What stands before the episode in its file, but for what differs from episode to episode.
+    """The bytes before the episode in its file, with placeholders for the values of the single episode."""
 
-    Attributes:
-        content: The bytes; their number is the address of the episode.
-        root_address: Where in them the root group is.
-        name_at: Where the name of the episode's group belongs.
-        total_at: Where its number of control steps belongs.
-        env_args_at: Where the text is that describes the environment.
-        env_args_bytes: How long that text is.
-    """
-
-    content: bytes
-    root_address: int
-    name_at: int
-    total_at: int
-    env_args_at: int
-    env_args_bytes: int
+    content: bytes  # its length is the address of the episode
+    root_address: int  # address of the root group
+    name_at: int  # offset of the group's name
+    total_at: int  # offset of the number of control steps
+    env_args_at: int  # offset of the environment's description
+    env_args_bytes: int  # length of that description
 
 
 def episode_file(
@@ -624,16 +550,7 @@ def episode_file(
     episode_index: int,
     num_samples: int,
 ) -> bytearray:
-    """Return the file of one episode.
-
-    Args:
-        template: The structure of the episode.
-        arrays: See `EpisodeTemplate.filled`.
-        values: See `EpisodeTemplate.filled`.
-        env_args: Text that describes the environment.
-        episode_index: Position of the episode in the job.
-        num_samples: Its control steps.
-    """
+    """Return the file of one episode; see `EpisodeTemplate.filled` for `arrays` and `values`."""
     opening = _opening(template.max_pointers, template.group_offset, env_args)
     address = len(opening.content)
     parts, pointers = template.filled(arrays, values, address)
@@ -642,6 +559,7 @@ def episode_file(
     name = demo_name(episode_index).encode()
     content[opening.name_at : opening.name_at + len(_NAME)] = name.ljust(len(_NAME), b"\0")
     struct.pack_into("<q", content, opening.total_at, num_samples)
+    # The index comes last: it holds the pointers and the CRC of the finished content.
     places = (address, opening.env_args_at, opening.env_args_bytes, template.group_offset)
     _INDEX.pack_into(
         content, _INDEX_ADDRESS, _SIGNATURE, 0, len(pointers), len(content), *places, episode_index, num_samples
@@ -654,7 +572,7 @@ def episode_file(
 @lru_cache(maxsize=64)
 def _opening(max_pointers: int, group_offset: int, env_args: str) -> _Opening:
     before = padded(bytes(_POINTERS_ADDRESS + 4 * max_pointers))
-    # How long these groups are does not depend on the address of the episode, which comes after them.
+    # The size of these groups does not depend on the address of the episode, which follows them.
     text = env_args.encode()
     above, _ = _groups_above({_NAME: 0}, text, _TOTAL, len(before))
     address = len(before) + len(above)
@@ -671,7 +589,7 @@ def _opening(max_pointers: int, group_offset: int, env_args: str) -> _Opening:
 
 
 def block_of(content: bytes | bytearray) -> EpisodeBlock | None:
-    """Return the episode of a file that `episode_file` made, None if it is another file or not as it was made."""
+    """Return the episode of a file that `episode_file` made, None for another or a changed file."""
     if len(content) < _POINTERS_ADDRESS:
         return None
     signature, crc, num_pointers, num_bytes, *numbers = _INDEX.unpack_from(content, _INDEX_ADDRESS)
@@ -692,11 +610,7 @@ def block_of(content: bytes | bytearray) -> EpisodeBlock | None:
 
 
 class DatasetWriter:
-    """Writes a dataset, one episode after the other; it is a file of HDF5 once it is finished.
-
-    Args:
-        file: Where to write; it is empty.
-    """
+    """Write a dataset episode by episode into an empty file. It is valid HDF5 only after `finish`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -710,12 +624,7 @@ class DatasetWriter:
         self._position += sum(map(self._file.write, pieces))
 
     def finish(self, env_args: str, total: int) -> None:
-        """Write what leads to the episodes.
-
-        Args:
-            env_args: Text that describes their environment.
-            total: Their number of control steps.
-        """
+        """Write the groups above the episodes; `total` is their number of control steps."""
         total_value = struct.pack("<q", total)
         above, root_address = _groups_above(self._members, env_args.encode(), total_value, self._position)
         self._file.write(above)
@@ -724,7 +633,7 @@ class DatasetWriter:
 
 
 def _groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, position: int) -> tuple[bytes, int]:
-    """Return the group of all episodes and the root group, to stand at a position, and the root group's address."""
+    """Return the episodes' group and the root group for address `position`, and the root group's address."""
     messages = [attribute_message("total", np.dtype(np.int64)), attribute_message("env_args", None)]
     relative = [(name, address - position) for name, address in members.items()]
     block, offsets = group(relative, [message for message, _ in messages])
@@ -746,11 +655,7 @@ CHUNK_LENGTH = 20
 
 
 def check_compression(compression: Compression) -> None:
-    """Refuse a compression that is not installed.
-
-    Raises:
-        ConfigError: If it needs a package that is not there.
-    """
+    """Refuse a compression whose package is not installed with a ConfigError."""
     if compression is Compression.ZSTD and util.find_spec("hdf5plugin") is None:
         raise ConfigError(
             "compression 'zstd' needs the package hdf5plugin: pip install 'isaaclab-arena-mujoco[zstd]', or choose gzip"
@@ -760,16 +665,7 @@ def check_compression(compression: Compression) -> None:
 def compressed_episode_file(
     episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], compression: Compression
 ) -> bytes:
-    """Return the file of one episode.
-
-    Args:
-        episode: What it holds.
-        attributes: Attributes of the episode's group, ``num_samples`` among them.
-        compression: How its arrays are compressed.
-
-    Raises:
-        ConfigError: If the compression is not installed.
-    """
+    """Return the file of one episode. `attributes` include ``num_samples``."""
     # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
     with h5py.File("episode", "w", driver="core", backing_store=False, block_size=1 << 16) as file:
         data = file.create_group(DATA_GROUP)
@@ -824,6 +720,6 @@ def _filters(array: np.ndarray, compression: Compression) -> h5py.h5p.PropDCID |
 
 
 def load_zstd() -> None:
-    """Make HDF5 know the filter of Zstandard, by an optional package."""
-    # Optional and only registers its filters with HDF5; loading it takes longer than all of this module.
+    """Register the Zstandard filter with HDF5, from an optional package."""
+    # The import only registers filters, and takes longer than the import of this whole module.
     import hdf5plugin  # noqa: F401, PLC0415  optional package

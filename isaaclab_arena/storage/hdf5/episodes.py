@@ -46,11 +46,11 @@ from isaaclab_arena.storage.recorded_episode import (
     parsed_mapping,
 )
 
-# Limit the work of reading a recording, by comparing its declared sizes with the size of its file.
+# Bound the work of reading a recording: compare its declared sizes with the size of its file.
 #
-# A few bytes of HDF5 can declare an array of any size, and any number of episodes that are one and the same group. So
-# before anything is read, declared sizes are compared with stored ones, and everything that is read from one opening
-# of a file together with the size of that file.
+# A few bytes of HDF5 can declare an array of any size, or any number of episodes that are one and the same group. So
+# declared sizes are compared with stored sizes before a read. All reads of one open file together are compared with the
+# size of the file.
 
 FREE_EXPANSION_BYTES = 1 << 30
 """How much compressed arrays may hold in any case, so that black pictures of any length are read."""
@@ -66,11 +66,7 @@ _MANY_AND_TOO_BIG = "declares more than its file has room for"
 
 
 class ReadingBudget:
-    """What is left of what may be read from one file.
-
-    Args:
-        file_bytes: Size of the file.
-    """
+    """The remaining bytes and members that may be read from one file."""
 
     def __init__(self, file_bytes: int) -> None:
         self._members = file_bytes // MIN_MEMBER_BYTES
@@ -78,21 +74,13 @@ class ReadingBudget:
         self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
 
     def spend_members(self, number: int, place: str) -> None:
-        """Take account of objects or attributes that are about to be looked at.
-
-        Raises:
-            StorageError: If the file cannot hold as many: some of them are the same.
-        """
+        """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
         self._members -= number
         if self._members < 0:
             raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
 
     def spend_array(self, dataset: h5py.h5d.DatasetID, place: str) -> None:
-        """Take account of an array that is about to be read; see `check_array`.
-
-        Raises:
-            StorageError: If the arrays of this file, together, are more than it can hold.
-        """
+        """Count an array before a read. StorageError if a file's arrays exceed its size; see `check_array`."""
         num_bytes, is_filtered = check_array(dataset, place)
         if is_filtered:
             self._expanded_bytes -= num_bytes
@@ -103,18 +91,8 @@ class ReadingBudget:
 
 
 def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
-    """Refuse a dataset that is no array of numbers, lies elsewhere, or declares more than is stored of it.
-
-    Args:
-        dataset: The dataset, of which no value is read.
-        place: What messages call it.
-
-    Returns:
-        How many bytes reading it takes, and whether they are compressed.
-
-    Raises:
-        StorageError: If it is refused.
-    """
+    """Return the bytes a read takes and whether they are compressed. StorageError if the dataset is unsafe to read."""
+    # Unsafe: not numeric, stored in other files, or larger than its stored bytes allow. No value is read here.
     stored_as = _stored_as(dataset)
     if stored_as.is_elsewhere:
         raise DamagedFileError(f"{place} takes its values from other files, and those are not read")
@@ -128,7 +106,7 @@ def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
     if stored_as.chunk is not None:
         chunk = stored_as.chunk
         chunk_bytes = math.prod(chunk) * kind.itemsize
-        # HDF5 unpacks whole chunks, also where they reach beyond the array.
+        # HDF5 decompresses whole chunks, also where they extend beyond the array.
         declared = chunk_bytes * math.prod(-(-size // part) for size, part in zip(dataset.shape, chunk, strict=True))
         is_filtered = bool(stored_as.filters)
         if is_filtered:
@@ -141,22 +119,16 @@ def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredAs:
-    """How the values of a dataset are stored.
+    """The storage of a dataset."""
 
-    Attributes:
-        is_elsewhere: Whether they lie in other files.
-        chunk: Shape of its chunks, None if it has none.
-        filters: What its chunks went through, in order.
-    """
-
-    is_elsewhere: bool
-    chunk: tuple[int, ...] | None
-    filters: tuple[int, ...]
+    is_elsewhere: bool  # in other files
+    chunk: tuple[int, ...] | None  # shape of a chunk; None without chunks
+    filters: tuple[int, ...]  # filters of the chunks, in order
 
 
 def _stored_as(dataset: h5py.h5d.DatasetID) -> _StoredAs:
-    # Read here and let go of: HDF5 2.0 crashes at the end of a process in which the properties of a virtual dataset are
-    # still held, as by the traceback of an error that refuses it.
+    # The properties are read and released here. HDF5 2.0 crashes at process exit if the properties of a virtual dataset
+    # are still held, such as by the traceback of the error that refuses it.
     properties = dataset.get_create_plist()
     layout = properties.get_layout()
     is_chunked = layout == h5py.h5d.CHUNKED
@@ -179,7 +151,7 @@ def _number_type(dataset: h5py.h5d.DatasetID, place: str) -> np.dtype:
 
 
 def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, last: int, stored: int, place: str) -> None:
-    """Refuse chunks that unpack into more than a chunk: HDF5 makes room for all of it before it looks."""
+    """Refuse chunks that decompress to more than a chunk: HDF5 allocates all of it before it checks."""
     if stored * MAX_EXPANSION <= FREE_EXPANSION_BYTES:
         return
     chunks = []
@@ -198,15 +170,15 @@ def _check_inflates(content: bytes, chunk_bytes: int, place: str) -> None:
             chunk_bytes -= len(inflating.decompress(content, 1 << 24))
             content = inflating.unconsumed_tail
     except zlib.error:
-        # HDF5 says what is wrong with it.
+        # HDF5 reports the defect itself.
         return
     if chunk_bytes < 0:
         raise DamagedFileError(f"{place} holds a chunk that unpacks into more than a chunk")
 
 
-# A recording that is open for reading. It is looked at as if a stranger had made it.
+# A recording that is open for reading. It is untrusted input.
 #
-# Through h5py's low-level interface: an episode has many small arrays, and the high-level one costs more than HDF5.
+# h5py's low-level interface is used: an episode has many small arrays, and the high-level one costs more than HDF5.
 
 MAX_DEPTH = 16
 
@@ -217,12 +189,7 @@ _REFUSED = re.compile(r"errno = ([1-9][0-9]*)")
 
 @contextmanager
 def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
-    """Turn what HDF5 raises, of whatever kind, into an error that names the file.
-
-    Raises:
-        DamagedFileError: If the file holds what HDF5 cannot make sense of.
-        StorageError: If the system refuses it, which says nothing about what the file holds.
-    """
+    """Turn any HDF5 error into DamagedFileError (bad content) or StorageError (the system refused) with the path."""
     try:
         yield
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
@@ -232,41 +199,27 @@ def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
             raise storage_error(doing, path, OSError(number, os.strerror(number))) from error
         raise DamagedFileError(f"cannot {doing} {path}: {first_line(error)}") from error
     except MemoryError as error:
-        # Nothing larger than the file allows was asked for: this machine is short of memory.
+        # No read exceeds what the file's size allows, so the machine itself is short of memory.
         raise StorageError(f"cannot {doing} {path}: no memory is left") from error
 
 
 @contextmanager
 def opened(path: Path) -> "Iterator[OpenRecording]":
-    """Open for reading.
-
-    Without HDF5's own lock, which not every file system has: a run's files have one writer, whom `RunLock` protects.
-
-    Raises:
-        DamagedFileError: If the file holds no episodes, or is no file.
-        StorageError: If there is none, or the system cannot read it.
-    """
+    """Open a recording for reading. DamagedFileError if it holds no episodes or is not a file."""
+    # HDF5's own lock is off, because some file systems lack it. A run's files have one writer, guarded by `RunLock`.
     check_plain(path)
     with hdf5_errors("read", path), h5py.File(path, "r", locking=False) as file:
         yield OpenRecording(file, path)
 
 
 def mapped(path: Path) -> memoryview:
-    """Return the bytes of a file, which nobody writes to any more; the system reads what is looked at."""
+    """Map a file into memory. It must have no writer any more; the system reads pages on access."""
     with storage_errors("read", path), path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 class OpenRecording:
-    """A file of episodes that is open for reading, and what is left of what may be read of it.
-
-    Args:
-        file: The file.
-        path: Where it is.
-
-    Raises:
-        DamagedFileError: If it holds no episodes.
-    """
+    """A file of episodes that is open for reading, with its reading budget. DamagedFileError without episodes."""
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.path = path
@@ -291,7 +244,7 @@ class OpenRecording:
 
     @cached_property
     def _named(self) -> dict[int, bytes]:
-        """Name of each episode's group; the plain one, such as ``demo_1``, where ``demo_01`` is there too."""
+        """Map each episode to its group's name. ``demo_1`` takes precedence if ``demo_01`` exists too."""
         found: dict[int, bytes] = {}
         for name in _names(self.data):
             index = demo_index(name.decode(errors="replace"))
@@ -300,11 +253,11 @@ class OpenRecording:
         return found
 
     def env_args(self) -> Mapping[str, Any]:
-        """Return what describes the environment."""
+        """Return the description of the environment."""
         return parsed_mapping(self.attributes(self.data).get("env_args", "{}"), f"{self.path}: env_args")
 
     def attributes(self, group: h5py.h5g.GroupID) -> dict[str, AttributeValue]:
-        """Return the attributes of a group that are one text or one number."""
+        """Return the attributes of a group that are scalar strings or numbers."""
         number = h5py.h5a.get_num_attrs(group)
         self._budget.spend_members(number, place(group))
         values = {}
@@ -316,13 +269,13 @@ class OpenRecording:
         return values
 
     def attribute(self, group: h5py.h5g.GroupID, name: str) -> AttributeValue | None:
-        """Return an attribute of a group; None if it has none of that name that is one text or one number."""
+        """Return an attribute of a group, None if it is missing or is not a scalar string or number."""
         if not h5py.h5a.exists(group, name.encode()):
             return None
         return _scalar(h5py.h5a.open(group, name.encode()))
 
     def verified_attributes(self, episode_index: int) -> dict[str, AttributeValue]:
-        """Return the attributes of an episode whose arrays are what was written."""
+        """Return the attributes of an episode. DamagedFileError if its arrays do not match their checksum."""
         group = self.group(episode_index)
         attributes = self.attributes(group)
         found = checksum(self.arrays(group))
@@ -333,7 +286,7 @@ class OpenRecording:
         return attributes
 
     def template(self, group: h5py.h5g.GroupID) -> EpisodeTemplate | None:
-        """Return the structure of an episode's group, None if it cannot be one that this program writes."""
+        """Return the structure of an episode's group, None if this program cannot have written it."""
         kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
         attributes = []
         for index in range(h5py.h5a.get_num_attrs(group)):
@@ -350,7 +303,7 @@ class OpenRecording:
 
     def datasets(self, group: h5py.h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
         """Yield all datasets below a group by their path."""
-        # A group may hold itself.
+        # A group may contain itself.
         if prefix.count("/") > MAX_DEPTH:
             raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
         for name in _names(group):
@@ -371,6 +324,7 @@ class OpenRecording:
         try:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         except OSError:
+            # Files with Zstandard need an optional plugin, which is loaded only on demand.
             if h5py.h5z.filter_avail(ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
                 raise
             load_zstd()
@@ -379,29 +333,17 @@ class OpenRecording:
 
 
 class AlikeEpisodes:
-    """Reads episodes without HDF5's library, in a twentieth of its time, if they look like the one before.
-
-    Attributes:
-        template: What the last episode looks like, None before the first.
-    """
+    """Read episodes of equal structure without HDF5's library, in a twentieth of its time."""
 
     def __init__(self) -> None:
-        self.template: EpisodeTemplate | None = None
+        self.template: EpisodeTemplate | None = None  # structure of the last episode
 
     def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
-        """Return an episode whose arrays are what was written, None if that is for the library to say.
-
-        Args:
-            recording: A file.
-            episode_index: Which of its episodes.
-            content: The bytes of the file; see `mapped`.
-
-        Raises:
-            StorageError: If the file lacks the episode.
-        """
+        """Return an intact episode, None if only the library can judge it. StorageError if the file lacks it."""
         group = recording.group(episode_index)
         address = h5o.get_info(group).addr
         whole = None if self.template is None else self.template.read(content, address)
+        # The structure changed since the last episode: derive it through the library once, then try again.
         if whole is None:
             self.template = recording.template(group)
             whole = None if self.template is None else self.template.read(content, address)
@@ -409,12 +351,12 @@ class AlikeEpisodes:
 
 
 def _names(group: h5py.h5g.GroupID) -> Iterator[bytes]:
-    # h5py's stubs say that it may give nothing to go through.
+    # According to h5py's stubs the iterator may be None.
     yield from group.__iter__() or ()
 
 
 def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | None:
-    """Return what a group itself holds under a name, None if nothing; a link that leads elsewhere is refused."""
+    """Return the member of a group under a name, None if it is missing. DamagedFileError for a link elsewhere."""
     if name not in group:
         return None
     if group.links.get_info(name).type != h5l.TYPE_HARD:
@@ -425,7 +367,7 @@ def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.
 
 
 def _scalar(attribute: h5py.h5a.AttrID) -> AttributeValue | None:
-    """Return the value of an attribute that is one text or one number, None of any other."""
+    """Return the value of an attribute that is a scalar string or number, else None."""
     kind = _attribute_dtype(attribute)
     if kind is None or attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
         return None
@@ -445,15 +387,15 @@ def _attribute_dtype(attribute: h5py.h5a.AttrID) -> np.dtype | None:
 
 
 def place(thing: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> str:
-    """Return what messages call a group or a dataset: its file and its path in it."""
+    """Return the file and the path of a group or dataset, for messages."""
     file, name = (get_name(thing).decode(errors="replace") for get_name in (h5f.get_name, h5i.get_name))
     return f"{file}: {name.rstrip('/')}"
 
 
-# Recordings in HDF5, in robomimic's and Isaac Lab's layout: writing an episode, and reading it.
+# Recordings in HDF5, in the layout of robomimic and Isaac Lab: writing and reading of episodes.
 #
-# Files are written whole and put in place by renaming. None is ever open for writing while episodes run, because HDF5
-# updates its trees in place, and a kill in such a moment loses earlier episodes too.
+# Files are written whole and put in place by renaming. No file is open for writing while episodes run: HDF5 updates its
+# trees in place, and a kill in such a moment loses earlier episodes too.
 
 
 def write_episode(
@@ -509,11 +451,7 @@ def read_attributes(path: Path, episode_index: int) -> dict[str, AttributeValue]
 
 
 def read_actions(path: Path, episode_index: int) -> np.ndarray:
-    """Return the actions of an episode, in this machine's byte order. Shape: (num_samples, action_dim).
-
-    Raises:
-        StorageError: If the file cannot be read or lacks the episode or its actions.
-    """
+    """Return the actions of an episode in native byte order. Shape: (num_samples, action_dim)."""
     with opened(path) as recording:
         actions = member(recording.group(episode_index), ACTIONS.encode())
         if not isinstance(actions, h5py.h5d.DatasetID):
@@ -545,36 +483,22 @@ def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
 
 
 def read_env_args(path: Path) -> Mapping[str, Any]:
-    """Return what a recording says of its environment; see `RecordedEpisode`.
-
-    Raises:
-        StorageError: If the file cannot be read, or does not hold that as JSON.
-    """
+    """Return the environment's description in a recording; see `RecordedEpisode`. StorageError if it is not JSON."""
     with opened(path) as recording:
         return recording.env_args()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPlace:
-    """Where an array of an episode lies in its file.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its element type.
-        offset: Where its bytes begin in the file, entry after entry in C order; None where they are compressed.
-    """
+    """The position of an episode's array in its file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    offset: int | None
+    offset: int | None  # start of the C-ordered values in the file [bytes]; None if compressed
 
 
 def locate_arrays(path: Path, episode_index: int) -> dict[str, ArrayPlace]:
-    """Return where each array of an episode lies, so that parts of it can be read without the rest.
-
-    Raises:
-        StorageError: If the file cannot be read or lacks the episode.
-    """
+    """Locate each array of an episode, so that parts of it can be read without the rest."""
     with opened(path) as recording:
         return {name: _place_of(dataset) for name, dataset in recording.datasets(recording.group(episode_index))}
 
@@ -586,11 +510,7 @@ def _place_of(dataset: h5py.h5d.DatasetID) -> ArrayPlace:
 
 
 def read_array(path: Path, episode_index: int, name: str) -> np.ndarray:
-    """Return one array of an episode.
-
-    Raises:
-        StorageError: If the file cannot be read or lacks the episode or the array.
-    """
+    """Return one array of an episode. StorageError if the file lacks the episode or the array."""
     with opened(path) as recording:
         for found, dataset in recording.datasets(recording.group(episode_index)):
             if found == name:
@@ -610,27 +530,19 @@ def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
 
 
 def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict[str, AttributeValue]]:
-    """Return the attributes of the groups of several episodes; see `read_attributes`."""
+    """Return the attributes of several episodes' groups; see `read_attributes`."""
     with opened(path) as recording:
         return [recording.attributes(recording.group(index)) for index in episode_indices]
 
 
 def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[AttributeValue | None]:
-    """Return the checksum that each of several episodes says it has, None where it says none.
-
-    Raises:
-        StorageError: If the file cannot be read or lacks an episode.
-    """
+    """Return the stored checksum of each episode, None if it has none."""
     with opened(path) as recording:
         return [recording.attribute(recording.group(index), "checksum") for index in episode_indices]
 
 
 def read_totals(path: Path) -> tuple[object, int]:
-    """Return how many control steps a file says that it holds, and how many its episodes say that they have.
-
-    Raises:
-        StorageError: If the file cannot be read.
-    """
+    """Return the file's total of control steps, and the sum over its episodes."""
     with opened(path) as recording:
         steps = (recording.attributes(recording.group(index)).get("num_samples") for index in recording.indices())
         told = recording.attributes(recording.data).get("total")
@@ -658,7 +570,7 @@ _INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def _stored(value: AttributeValue) -> tuple[np.dtype | None, bytes]:
-    """Return the type of an attribute, None of a text, and the bytes of its value."""
+    """Return the dtype of an attribute, None for text, and the bytes of its value."""
     if isinstance(value, str):
         return None, value.encode()
     if value.__class__ is float:
