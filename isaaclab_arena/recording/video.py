@@ -28,7 +28,7 @@ from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_bytes
 from isaaclab_arena.storage.layout import poster_file
 
-# Draws captions into pictures, makes pictures smaller, and writes them as PNG or as a small poster.
+# Draw captions into images, scale images, and write them as PNG or as a small poster.
 
 BAR_HEIGHT = 16
 
@@ -43,15 +43,7 @@ _BACKGROUND = (24, 24, 28)
 
 
 def caption_bar(width: int, texts: Sequence[str]) -> np.ndarray:
-    """Return a bar with the first of the texts that fits, or with the last one as far as it goes.
-
-    Args:
-        width: Its width in pixels.
-        texts: What it may say, longest first.
-
-    Returns:
-        Shape: (BAR_HEIGHT, width, 3), uint8.
-    """
+    """Return a caption with the first text that fits, else the last, cut. Shape: (BAR_HEIGHT, width, 3), uint8."""
     image = Image.new("RGB", (width, BAR_HEIGHT), _BACKGROUND)
     font = ImageFont.load_default(_TEXT_SIZE)
     text = next((text for text in texts if font.getlength(text) + 4 <= width), texts[-1])
@@ -60,7 +52,7 @@ def caption_bar(width: int, texts: Sequence[str]) -> np.ndarray:
 
 
 def text_block(width: int, height: int, lines: Sequence[str], *, colour: tuple[int, int, int] = _TEXT) -> np.ndarray:
-    """Return lines of text, the first one in a colour. Shape: (height, width, 3), uint8."""
+    """Return lines of text, the first one in `colour`. Shape: (height, width, 3), uint8."""
     image = Image.new("RGB", (width, height), _BACKGROUND)
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(_TEXT_SIZE + 1)
@@ -77,18 +69,8 @@ def line_chart(
     *,
     colour: tuple[int, int, int] = _TEXT,
 ) -> np.ndarray:
-    """Return lines over the same span, below a title, with the lowest and the highest value at the left.
-
-    Args:
-        width: Pixels.
-        height: Pixels.
-        title: What is drawn.
-        lines: Each line's values, finite ones, and its colour; drawn in this order. Shape of the values: (n,), n > 1.
-        colour: The title's.
-
-    Returns:
-        Shape: (height, width, 3), uint8.
-    """
+    """Return a line chart below a title, with the value range at the left. Shape: (height, width, 3), uint8."""
+    # `lines` holds finite values of shape (n,), n > 1, each with its colour, drawn in this order.
     picture = Image.fromarray(text_block(width, height, [title], colour=colour))
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(_TEXT_SIZE)
     low = min(float(np.min(values)) for values, _ in lines)
@@ -105,34 +87,26 @@ def line_chart(
 
 
 def write_png(path: Path, picture: np.ndarray) -> None:
-    """Write a picture, over one of the same name; it is complete or not there. Shape: (height, width, 3), uint8.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write an image of shape (height, width, 3), uint8, atomically over an existing file."""
     encoded = BytesIO()
     Image.fromarray(picture).save(encoded, format="PNG")
     write_bytes(path, encoded.getvalue(), overwrite=True)
 
 
 def write_poster(path: Path, picture: np.ndarray) -> None:
-    """Write a small copy of a picture as WebP of at most `POSTER_BYTES`, over one of the same name.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write a small WebP copy of an image, at most `POSTER_BYTES`, over an existing file."""
     image = Image.fromarray(picture)
     image.thumbnail((POSTER_SIDE, POSTER_SIDE), Image.Resampling.BILINEAR)
     encoded = _webp(image, quality=75)
     while len(encoded) > POSTER_BYTES:
-        # Pictures of a simulation fit at once; noise does not.
+        # Images of a simulation fit at once; noise does not.
         image.thumbnail((image.width * 3 // 4, image.height * 3 // 4), Image.Resampling.BILINEAR)
         encoded = _webp(image, quality=50)
     write_bytes(path, encoded, overwrite=True)
 
 
 def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:
-    """Return a smaller or larger copy of a frame. Shape: (height, in proportion, 3), uint8."""
+    """Return a scaled copy of a frame with its aspect ratio. Shape: (height, width, 3), uint8."""
     width = max(1, round(frame.shape[1] * height / frame.shape[0]))
     return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BILINEAR))
 
@@ -143,7 +117,7 @@ def _webp(image: Image.Image, *, quality: int) -> bytes:
     return encoded.getvalue()
 
 
-# Draws and encodes films on threads beside the loop, so that control steps wait for none of it.
+# Draw and encode films on threads beside the rollout loop, so that control steps do not wait for them.
 
 TASKS_UNDONE = 64
 """Tasks for each thread that are not done yet, at most, which bounds their memory; then the loop waits."""
@@ -152,19 +126,15 @@ Task: TypeAlias = Callable[[], None]
 
 
 class FilmThreads:
-    """Does the tasks of a job's films: those of one film in order, one at a time; one that fails stops none behind it.
-
-    A thread takes the next task of any film, so none is idle while tasks of several films wait. One core is the loop's:
-    where there are several threads, one of them rests, unless the loop itself waits for films.
-
-    Args:
-        number: How many threads there are; they start with the first film.
-    """
+    """Run the tasks of a job's films on `number` threads: in order within a film; a failure stops no later task."""
 
     def __init__(self, number: int) -> None:
+        # A thread takes the next task of any film, so none is idle while tasks of several films wait. One core is the
+        # loop's: of several threads one rests, unless the loop itself waits for films. Threads start with the first
+        # film.
         self._number = number
         self._threads: list[Thread] = []
-        # The tasks of each film that no thread is at; the first of them is next.
+        # The tasks of each film that no thread works on; the first one is next.
         self._waiting: deque[deque[Task]] = deque()
         self._num_undone = 0
         self._num_at_work = 0
@@ -174,21 +144,21 @@ class FilmThreads:
         self._failure: BaseException | None = None
 
     def for_a_film(self) -> Callable[[Task], None]:
-        """Return what has a task of a new film done once those before it are; it waits while too many are undone."""
+        """Return a function that queues tasks of a new film; it blocks while too many tasks are unfinished."""
         while len(self._threads) < self._number:
-            # A program that ends without `close` must not wait for films.
+            # Daemons: a program that ends without `close` must not wait for films.
             self._threads.append(Thread(target=self._work, name="film", daemon=True))
             self._threads[-1].start()
         return partial(self._do, deque())
 
     def raise_failure(self) -> None:
-        """Raise what the first task that failed has raised, if nobody was told of it yet."""
+        """Raise the error of the first failed task, once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def close(self) -> None:
-        """Return once all tasks are done; raise what one of them raised. May be called more than once."""
+        """Wait until all tasks are done, and raise the error of a failed one. May be called more than once."""
         with self._changed:
             self._is_closing = self._loop_waits = True
             self._changed.notify_all()
@@ -202,7 +172,7 @@ class FilmThreads:
                 self._wait_for_room()
             self._num_undone += 1
             film.append(task)
-            # Whoever is at a task of the film finds the next one.
+            # A thread that works on the film finds the next task itself.
             if len(film) == 1:
                 self._waiting.append(film)
                 self._changed.notify_all()
@@ -228,7 +198,7 @@ class FilmThreads:
                 self._changed.notify_all()
 
     def _next_film(self) -> deque[Task] | None:
-        """Return the tasks of a film that has some to do, None once there are no more and none will come."""
+        """Wait for a film with a task and return its queue, None once all tasks are done and `close` was called."""
         with self._changed:
             self._changed.wait_for(lambda: self._may_take_one() or (self._is_closing and not self._num_undone))
             if not self._waiting:
@@ -241,29 +211,18 @@ class FilmThreads:
         return bool(self._waiting) and self._num_at_work < most
 
 
-# Writes one video frame by frame; the file appears under its name when it is complete.
+# Write one video frame by frame; the file appears under its name when it is complete.
 
-# The macroblock tree of x264 core 165 answers differently from run to run: without it, equal frames make equal files,
-# an eighth larger at the same quality.
+# The macroblock tree of x264 core 165 is not deterministic. Without it, equal frames make equal files, an eighth larger
+# at the same quality.
 _ENCODER = {"preset": "veryfast", "crf": "18", "x264-params": "mbtree=0"}
 
 
 class VideoFile:
-    """An MP4 file, H.264 in YUV 4:2:0, which every player and browser shows. Equal frames make equal bytes.
-
-    Args:
-        path: Where it will lie; its directory is made.
-        frames_per_second: How fast it plays.
-        title: What players call it.
-
-    Attributes:
-        path: Where it will lie.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write an MP4 file, H.264 in YUV 4:2:0, which every player and browser shows. Equal frames make equal bytes."""
 
     def __init__(self, path: Path, *, frames_per_second: float, title: str) -> None:
+        # The directory of `path` is created. The container is a temporary file until `finish`.
         self.path = path
         self._temporary = temporary_path(path)
         self._rate = Fraction(frames_per_second).limit_denominator(1000)
@@ -274,11 +233,7 @@ class VideoFile:
         self._stream: VideoStream | None = None
 
     def add(self, frame: np.ndarray) -> None:
-        """Append a frame.
-
-        Args:
-            frame: Shape: (height, width, 3), uint8, the same for every frame.
-        """
+        """Append a frame of shape (height, width, 3), uint8, equal for all frames."""
         even = even_sized(frame)
         if self._stream is None:
             self._stream = self._new_stream(even)
@@ -287,11 +242,7 @@ class VideoFile:
             self._container.mux(self._stream.encode(picture))
 
     def finish(self) -> None:
-        """Complete the file and put it in place, over one of the same name.
-
-        Raises:
-            StorageError: If it cannot be written, or has no frames.
-        """
+        """Complete the file and move it to its path, over an existing one. StorageError if it has no frames."""
         if self._stream is None:
             self.discard()
             raise StorageError(f"cannot write {self.path}: it has no frames")
@@ -301,7 +252,7 @@ class VideoFile:
             self._temporary.replace(self.path)
 
     def discard(self) -> None:
-        """Forget the video; nothing of it stays on disk."""
+        """Delete the unfinished video."""
         with storage_errors("remove", self._temporary):
             self._container.close()
             self._temporary.unlink(missing_ok=True)
@@ -310,21 +261,21 @@ class VideoFile:
         stream = cast(VideoStream, self._container.add_stream("libx264", rate=self._rate, options=dict(_ENCODER)))
         stream.height, stream.width = frame.shape[:2]
         stream.pix_fmt = "yuv420p"
-        # Encoding must not take cores from the other ranks.
+        # Encoding must not take cores from other ranks.
         stream.codec_context.thread_count = 1
         return stream
 
 
 def even_sized(frame: np.ndarray) -> np.ndarray:
-    """Return a frame of even size, as YUV 4:2:0 needs: its lower or right edge is repeated where it has to be."""
+    """Return a frame of even size, as YUV 4:2:0 requires, padded by repeating the lower or right edge."""
     height, width = frame.shape[:2]
-    # Padding by nothing takes as long as by something.
+    # An empty pad costs as much as a real one.
     if height % 2 == width % 2 == 0:
         return frame
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-# Draws the contact sheet of a job: a strip per episode with its first, middle and last frame and its outcome.
+# Draw the contact sheet of a job: a strip per episode with its first, middle and last frame and its outcome.
 
 MAX_EPISODES = 200
 """Episodes on a sheet; with more, nobody would look."""
@@ -348,7 +299,7 @@ _LARGEST_KEPT_BYTES = 2**20
 
 
 class FrameSamples:
-    """A few frames spread over an episode whose length is not known beforehand."""
+    """A few frames spread over an episode of unknown length."""
 
     def __init__(self) -> None:
         self._frames: list[np.ndarray] = []
@@ -356,7 +307,8 @@ class FrameSamples:
         self._seen = 0
 
     def add(self, frame: np.ndarray) -> None:
-        """Take note of the next frame, which nobody changes afterwards. Shape: (height, width, 3), uint8."""
+        """Take the next frame, which must not change afterwards. Shape: (height, width, 3), uint8."""
+        # If the buffer is full, every second frame is dropped and the stride doubles.
         if self._seen % self._stride == 0:
             if len(self._frames) == _SAMPLES:
                 self._frames = self._frames[::2]
@@ -367,30 +319,26 @@ class FrameSamples:
         self._seen += 1
 
     def first_and_middle(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first frame and one near the middle, off by an eighth of the episode at most."""
+        """Return the first frame and one near the middle, off by at most an eighth of the episode."""
         middle = round((self._seen - 1) / 2 / self._stride)
         return self._frames[0], self._frames[min(middle, len(self._frames) - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SheetStrip:
-    """An episode on the sheet.
-
-    Attributes:
-        record: How it went.
-        frames: First, middle and last, as high as a strip. Shape of each: (height, width, 3), uint8.
-    """
+    """An episode on the sheet."""
 
     record: EpisodeRecord
+    # First, middle and last frame at strip height. Shape of each: (height, width, 3), uint8.
     frames: Sequence[np.ndarray]
 
     @classmethod
     def of(cls, record: EpisodeRecord, frames: Sequence[np.ndarray]) -> "SheetStrip":
-        """Return the strip of an episode with small copies of frames of any size."""
+        """Return the strip of an episode from frames of any size."""
         return cls(record=record, frames=[thumbnail(frame, _STRIP_HEIGHT) for frame in frames])
 
     def image(self) -> np.ndarray:
-        """Return the strip as a picture. Shape: (height, width, 3), uint8."""
+        """Return the strip as an image. Shape: (height, width, 3), uint8."""
         record = self.record
         outcome = record.outcome
         lines = [
@@ -404,20 +352,13 @@ class SheetStrip:
 
 
 def write_contact_sheet(path: Path, strips: Sequence[SheetStrip]) -> None:
-    """Write the sheet of a job as PNG, by episode, in columns; it is complete or not there.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write the sheet of a job as PNG atomically, in columns, by episode index."""
     ordered = sorted(strips, key=lambda strip: strip.record.episode.episode_index)
     write_png(path, arranged([strip.image() for strip in ordered]))
 
 
 def arranged(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Return pictures of one size below each other, in as many columns as are needed, with gaps between.
-
-    Shape: (height, width, 3), uint8.
-    """
+    """Arrange images of one size in columns with gaps. Shape: (height, width, 3), uint8."""
     height, width = images[0].shape[:2]
     num_strips = min(len(images), _STRIPS_PER_COLUMN)
     num_columns = -(-len(images) // num_strips)
@@ -429,25 +370,14 @@ def arranged(images: Sequence[np.ndarray]) -> np.ndarray:
     return sheet
 
 
-# The videos of one episode under way, which a thread beside the loop draws and encodes.
+# The videos of one running episode, which a thread beside the loop draws and encodes.
 
 Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 """Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
 
 
 class Take:
-    """The videos of one episode. Each frame is written when the next one comes, so the last one can tell the end.
-
-    The loop calls the public methods, which wait for nothing but room for a task. A video whose frames
-    could not all be drawn and written does not get its name.
-
-    Args:
-        start: The episode.
-        job: Name of the job.
-        files: Camera to its video.
-        do: Has the tasks of this film done in order, beside the loop.
-        steps_per_frame: Control steps from one frame to the next.
-    """
+    """The videos of one episode. Each frame is written with the next one, so the last one can show the outcome."""
 
     def __init__(
         self,
@@ -458,6 +388,8 @@ class Take:
         *,
         steps_per_frame: int,
     ) -> None:
+        # The loop calls the public methods, which wait only for room for a task. A video with a frame that could not be
+        # drawn or written never gets its final name. `do` queues tasks of this film in order.
         self._episode = f"episode {start.episode.episode_index}"
         self._job = job
         self._files = files
@@ -471,34 +403,34 @@ class Take:
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """The cameras that are filmed."""
+        """The filmed cameras."""
         return tuple(self._files)
 
     @property
     def videos(self) -> tuple[Path, ...]:
-        """Where its videos lie once they are complete."""
+        """Final paths of the videos."""
         return tuple(file.path for file in self._files.values())
 
     @property
     def shows_latest_step(self) -> bool:
-        """Whether the step that was counted last has a frame."""
+        """Whether the last counted step has a frame."""
         return self._num_steps % self._steps_per_frame == 0
 
     def step_ends_with_a_frame(self) -> bool:
-        """Count a control step, and return whether what it led to is to be filmed."""
+        """Count a control step, and return whether its result is filmed."""
         self._num_steps += 1
         return self.shows_latest_step
 
     def add(self, draw: Draw) -> None:
-        """Add a frame."""
+        """Queue a frame."""
         self._do(partial(self._try, partial(self._add, draw)))
 
     def finish(self, record: EpisodeRecord, sheet: list[SheetStrip] | None) -> None:
-        """Complete the videos with their posters, which show how the episode ended, and add it to a contact sheet."""
+        """Complete the videos and their posters of the last frame, and append a strip to the contact sheet, if any."""
         self._do(partial(self._try, partial(self._finish, record, sheet)))
 
     def discard(self) -> None:
-        """Forget the videos; frames that wait are not drawn any more."""
+        """Delete the videos; queued frames are not drawn any more."""
         self._is_wanted = False
         self._do(self._discard_files)
 
@@ -523,7 +455,7 @@ class Take:
         self._bars = {}
         self._write_latest(f": {outcome}")
         for camera, file in self._files.items():
-            # A video that is there has its poster.
+            # The poster is written first: a finished video always has one.
             write_poster(poster_file(file.path), self._latest[camera])
             file.finish()
         if sheet is not None:
@@ -543,38 +475,21 @@ class Take:
             self._files[camera].add(np.concatenate([frame, self._bars[width]]))
 
 
-# Films episodes: a video per episode and camera, and a contact sheet of the job.
+# Film episodes: a video per episode and camera, and a contact sheet of the job.
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilmPlace:
-    """What the name of a film says beside camera and episode.
+    """The parts of a film's name beside camera and episode."""
 
-    Attributes:
-        env_id: Env slot among all of the job's.
-        rebuild: Which rebuild, None for a job that has one.
-    """
-
-    env_id: int
-    rebuild: int | None = None
+    env_id: int  # env slot among all of the job
+    rebuild: int | None = None  # None for a job with a single rebuild
 
 
 class VideoRecorder(Observer):
-    """Films the episodes of one job, from the frame before the first step to the one after the last.
-
-    Filming changes nothing for the policy, the recording and the results: it only reads the simulation. The loop
-    copies what is to be seen; threads draw and encode it. What goes wrong there is raised by the next call.
-
-    Args:
-        job_directory: Directory of the job.
-        job: Name of the job.
-        options: What is filmed.
-        names_rebuilds: Whether file names say which rebuild an episode belongs to.
-        num_threads: Threads that draw and encode beside the loop.
-        places: Where each episode ran, by its index, for films of a run that is over; by default where it runs now.
-    """
+    """Film the episodes of one job, from the frame before the first step to the one after the last."""
 
     def __init__(
         self,
@@ -586,10 +501,13 @@ class VideoRecorder(Observer):
         num_threads: int = 1,
         places: Mapping[int, FilmPlace] | None = None,
     ) -> None:
+        # Films only read the simulation: policy, recording and results do not change. The loop copies the state;
+        # threads draw and encode it. Their errors are raised by the next call.
         self._directory = job_directory
         self._job = job
         self._options = options
         self._names_rebuilds = names_rebuilds
+        # `places` maps an episode to its slot, for films of a finished run; by default the slot it runs in now.
         self._places = places or {}
         self._rebuild = 0
         self._slots = SlotNumbers()
@@ -600,16 +518,14 @@ class VideoRecorder(Observer):
         self._said_no_cameras = False
 
     def begin_rebuild(self, rebuild: int, environments: Sequence[Environment]) -> None:
-        """Say which rebuild and which environments the next episodes belong to, and let go of those before."""
+        """Set the rebuild and the environments of the next episodes, and discard the videos of running ones."""
         self._rebuild = rebuild
         self._slots = SlotNumbers(environments)
         self._discard_takes()
 
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        """Return the env slots that are filmed, where a film knows no pictures but those that were drawn for a step.
-
-        Those are drawn after every step, because any step may be the last, and the last one always has a frame.
-        """
+        """Return the env slots to render if a film can only use images that a step has rendered, else none."""
+        # Any step may be the last, and the last one always has a frame, so these slots render after every step.
         if not self._options.camera or not getattr(environment, "films_only_drawn", False):
             return ()
         beginning = [start.env_id for start in starting if self._options.films(start.episode)]
@@ -618,12 +534,13 @@ class VideoRecorder(Observer):
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        """Open the videos and put the first frame into them."""
+        """Open the videos and add the first frame."""
         del observation
         self._threads.raise_failure()
         cameras = self._cameras(environment)
         filmed = [start for start in starts if cameras and self._options.films(start.episode)]
         steps_per_frame = self._options.steps_per_frame(environment.control_dt)
+        # A film plays in real time: its rate follows from the control steps per frame.
         for start in filmed:
             files = {
                 camera: VideoFile(
@@ -638,15 +555,15 @@ class VideoRecorder(Observer):
         self._film(environment, [start.env_id for start in filmed])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Add what the step led to, if it is time for a frame."""
+        """Add a frame if the step is due for one."""
         del transition
         self._threads.raise_failure()
-        # Whatever is being filmed runs, so nobody has to wait for a GPU to say which env slots do.
+        # A filmed slot is running, so no GPU synchronization is needed to find the running slots.
         takes = self._takes.get(environment, {})
         self._film(environment, [env_id for env_id, take in takes.items() if take.step_ends_with_a_frame()])
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Complete the videos, or forget them if they are not to be kept."""
+        """Complete the videos, or delete them if the options do not keep them."""
         self._threads.raise_failure()
         takes = self._takes.get(environment, {})
         take = takes.get(record.env_id)
@@ -663,22 +580,22 @@ class VideoRecorder(Observer):
         take.finish(record, self._sheet if self._num_strips <= MAX_EPISODES else None)
 
     def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
-        """Return where the videos of the episode in an env slot will lie, none if it is not filmed."""
+        """Return the final paths of the videos in an env slot, none if it is not filmed."""
         take = self._takes.get(environment, {}).get(env_id)
         return () if take is None else take.videos
 
     def discard(self, environment: Environment, env_id: int) -> None:
-        """Forget the videos of the episode that is under way in an env slot, if it is filmed."""
+        """Delete the videos of the running episode in an env slot, if it is filmed."""
         take = self._takes.get(environment, {}).pop(env_id, None)
         if take is not None:
             take.discard()
 
     def end_filming(self) -> None:
-        """Forget the videos of episodes under way, and let go of the environments; other videos are still drawn."""
+        """Delete the videos of running episodes and release the environments; other videos are still completed."""
         self.begin_rebuild(self._rebuild, ())
 
     def close(self) -> None:
-        """Complete the videos of episodes that finished, and write their contact sheet; forget all others."""
+        """Complete the videos of finished episodes and write the contact sheet; delete all others."""
         self.end_filming()
         try:
             self._threads.close()
@@ -694,7 +611,7 @@ class VideoRecorder(Observer):
                 take.discard()
 
     def _cameras(self, environment: Environment) -> tuple[str, ...]:
-        """Return which cameras are filmed, the viewport first."""
+        """Return the filmed cameras, the viewport first."""
         filmable = environment.filmable if isinstance(environment, Filmable) else ()
         viewport = [name for name in filmable if name == VIEWPORT and self._options.viewport]
         others = [name for name in filmable if name != VIEWPORT and self._options.camera]
@@ -725,7 +642,7 @@ class VideoRecorder(Observer):
 
 
 def _film_later(environment: Filmable, env_ids: Sequence[int], cameras: Sequence[str]) -> Sequence[Draw]:
-    """Return what draws the frames of env slots as they are now; see `FilmableLater`."""
+    """Return functions that draw the current frames of env slots; see `FilmableLater`."""
     if isinstance(environment, FilmableLater):
         return environment.film_later(env_ids, cameras)
     frames = {camera: np.array(pictures) for camera, pictures in environment.film(env_ids, cameras).items()}

@@ -17,7 +17,7 @@ from isaaclab_arena.results.merge import PREFIX, keys_in, scored_in
 from isaaclab_arena.results.rows import of_conditions, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 
-# Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by number.
+# Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
 _LARGEST = {2: 2**16 - 1, 4: 2**32 - 1}
 """By bytes of a number, the value that says "none"."""
@@ -26,17 +26,9 @@ _MOST_DECIMALS = 6
 
 
 def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
-    """Return numbers as the script reads them: whole steps of 10^-decimals above the lowest one.
-
-    As many decimals are kept as two bytes a number hold, at most six. Numbers that need no decimals keep all digits.
-
-    Args:
-        values: Shape: (num_episodes,), float; NaN for none.
-
-    Returns:
-        ``decimals``, ``lowest`` in steps, ``bytes`` of a number and ``data`` in base64, empty where all are equal;
-        None where there is no number at all.
-    """
+    """Pack numbers for the page's script as steps of 10^-decimals above the lowest; NaN and None mean no value."""
+    # Two bytes per number limit the decimals, at most six; numbers without decimals keep all digits. `data` is base64,
+    # and empty if all values are equal.
     finite = np.isfinite(values)
     if not finite.any():
         return None
@@ -53,7 +45,7 @@ def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
 
 
 def unpacked_numbers(packed: dict[str, Any] | None, count: int) -> np.ndarray:
-    """Return what `packed_numbers` was given, to its number of decimals. Shape: (count,), float; NaN for none."""
+    """Reverse `packed_numbers`, to its number of decimals. Shape: (count,), float; NaN for no value."""
     if packed is None:
         return np.full(count, np.nan)
     width, scale = packed["bytes"], 10.0 ** packed["decimals"]
@@ -64,16 +56,13 @@ def unpacked_numbers(packed: dict[str, Any] | None, count: int) -> np.ndarray:
 
 
 def packed_texts(values: Iterable[Any]) -> dict[str, Any] | None:
-    """Return texts as the script reads them: every text once, and its number for each episode, 0 for none.
-
-    Returns:
-        ``texts``, ``bytes`` of a number and ``data`` in base64, empty where all are equal; None where there is none.
-    """
+    """Pack texts for the page's script: each text once, and its number per episode, 0 for none. None if all are."""
     codes, texts = pd.factorize(pd.array([*values], dtype="string"))
     if not len(texts):
         return None
     width = 1 if len(texts) < 255 else 4
     packed: dict[str, Any] = {"texts": [str(text) for text in texts], "bytes": width, "data": ""}
+    # `data` is base64, and empty if all episodes have the same text.
     if len(texts) > 1 or (codes < 0).any():
         packed["data"] = _base64((codes + 1).astype(f"<u{width}"))
     return packed
@@ -88,41 +77,29 @@ def _base64(numbers: np.ndarray) -> str:
     return base64.b64encode(numbers.tobytes()).decode("ascii")
 
 
-# Histograms of what episodes measured, successes apart from the rest. Pure functions.
+# Histograms of episode measures, successes apart from the rest. Pure functions.
 
 _MOST_BINS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bin:
-    """One bar of a histogram.
-
-    Attributes:
-        low: Its lowest value.
-        high: Its highest value; it belongs to the next bin, but in the last one.
-        successes: Episodes in it that succeeded.
-        others: Its other episodes.
-    """
+    """One bar of a histogram."""
 
     low: float
-    high: float
-    successes: int
-    others: int
+    high: float  # exclusive, but inclusive in the last bin
+    successes: int  # successful episodes
+    others: int  # other episodes
 
     @property
     def count(self) -> int:
-        """Its episodes."""
+        """Number of episodes."""
         return self.successes + self.others
 
 
 def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -> tuple[Bin, ...]:
-    """Return the bins of a measure, none where no episode has it.
-
-    Args:
-        values: Shape: (num_episodes,), float; NaN where an episode has none.
-        success: Shape: (num_episodes,), bool.
-        whole: Whether values are whole numbers; then a bin holds the same number of them everywhere.
-    """
+    """Return the bins of a measure, none without finite values. Arrays have shape (num_episodes,); NaN if missing."""
+    # `whole` makes every bin hold the same number of integers.
     kept = np.isfinite(values)
     values, success = values[kept], success[kept]
     if not len(values):
@@ -146,7 +123,7 @@ def _edges(low: float, high: float, count: int, *, whole: bool) -> np.ndarray:
     return np.linspace(low, high, bins + 1)
 
 
-# What an episode started from as numbers and texts, and how far each of them tells whether it succeeds.
+# Conditions of episodes as numbers and texts, and how much each of them predicts success.
 
 MEASURE = "mutual information with success, in bits, less its bias (Miller and Madow)"
 """How the conditions that tell most are found, in words."""
@@ -159,51 +136,29 @@ _AXES = ("x", "y", "z")
 
 @dataclass(frozen=True, kw_only=True)
 class RateBin:
-    """The episodes of a range of a condition.
+    """The episodes in a range of a condition."""
 
-    Attributes:
-        label: The range, or the value of a condition that is no number.
-        middle: Where it lies on the axis, 0 to 1.
-        successes: Scored episodes in it that succeeded.
-        scored: Scored episodes in it.
-        distinct: How many different conditions these started from.
-        rate: Their share.
-        interval: Its Wilson interval.
-    """
-
-    label: str
-    middle: float
-    successes: int
-    scored: int
-    distinct: int
+    label: str  # range, or value of a condition that is not a number
+    middle: float  # position on the axis, 0 to 1
+    successes: int  # successful scored episodes
+    scored: int  # scored episodes
+    distinct: int  # distinct conditions of the scored episodes
     rate: float
-    interval: Interval
+    interval: Interval  # Wilson interval of the rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionRates:
-    """Success against one condition.
-
-    Attributes:
-        name: The condition.
-        bits: See `MEASURE`.
-        bins: Ranges of equally many episodes, in order.
-    """
+    """Success against one condition."""
 
     name: str
-    bits: float
-    bins: tuple[RateBin, ...]
+    bits: float  # see `MEASURE`
+    bins: tuple[RateBin, ...]  # in order, with about equally many episodes each
 
 
 def condition_columns(conditions: Iterable[Any]) -> dict[str, np.ndarray]:
-    """Return every condition that is a number or a text as a column; elements of lists have a column each.
-
-    Args:
-        conditions: What each episode started from, as JSON objects; what is no text stands for none.
-
-    Returns:
-        Name to values. Shape of each: (num_episodes,); float with NaN for none, or object with None for none.
-    """
+    """Return each scalar condition as a column of shape (num_episodes,); NaN or None for no value."""
+    # `conditions` are JSON objects, and anything but text means none. Elements of lists get a column each.
     documents = json.loads("[" + ",".join(text if isinstance(text, str) else "{}" for text in conditions) + "]")
     names = dict.fromkeys(name for document in documents for name in document)
     columns: dict[str, np.ndarray] = {}
@@ -215,16 +170,9 @@ def condition_columns(conditions: Iterable[Any]) -> dict[str, np.ndarray]:
 def telling_conditions(
     columns: Mapping[str, np.ndarray], success: np.ndarray, started: Sequence[str]
 ) -> tuple[ConditionRates, ...]:
-    """Return success against each condition that varies, the one that tells most first.
-
-    Args:
-        columns: Name to values; see `condition_columns`.
-        success: 1 and 0, NaN for an episode that is not scored. Shape: (num_episodes,).
-        started: What each episode started from, by its `condition_key`.
-
-    Returns:
-        The conditions; none for fewer than 20 scored episodes, or where all came out the same.
-    """
+    """Return success against each varying condition, the most informative first."""
+    # `success` is 1, 0 or NaN if not scored, of shape (num_episodes,). Too few episodes, or equal outcomes, give
+    # nothing.
     scored = np.isfinite(success)
     won, keys = success[scored] > 0, [key for key, counts in zip(started, scored, strict=True) if counts]
     if len(won) < _FEWEST_EPISODES or won.all() or not won.any():
@@ -234,18 +182,15 @@ def telling_conditions(
 
 
 def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
-    """Return what the group of an episode tells of its success, in bits, less the bias of finite samples; at least 0.
-
-    Args:
-        groups: Number of the group of each episode. Shape: (num_episodes,), int.
-        won: Shape: (num_episodes,), bool.
-    """
+    """Return the mutual information of group and success [bit], less its finite-sample bias; at least 0."""
+    # Both arrays have shape (num_episodes,); groups are int, `won` is bool.
     table = np.zeros((int(groups.max()) + 1, 2))
     np.add.at(table, (groups, won.astype(int)), 1)
     share = table / table.sum()
     independent = share.sum(1, keepdims=True) * share.sum(0, keepdims=True)
     known = share > 0
     bits = float((share[known] * np.log2(share[known] / independent[known])).sum())
+    # Miller and Madow's correction for a table of two columns.
     bias = (np.count_nonzero(table.sum(1)) - 1) / (2.0 * table.sum() * np.log(2.0))
     return max(0.0, bits - bias)
 
@@ -267,7 +212,7 @@ def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str]) -> ConditionRates | None:
-    """Return success against one condition, None for one that does not vary."""
+    """Return success against one condition, None if it does not vary."""
     groups, labels, middles = _number_groups(values) if values.dtype == float else _text_groups(values)
     if len(labels) < 2:
         return None
@@ -293,12 +238,13 @@ def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str
 
 
 def _number_groups(values: np.ndarray) -> tuple[np.ndarray, list[str], list[float]]:
-    """Return the group of each value, -1 for none, and what the groups are called and where they lie."""
+    """Return the group of each value, -1 for none, and the label and position of each group."""
     finite = np.isfinite(values)
     distinct = np.unique(values[finite])
     if len(distinct) < 2:
         return np.full(len(values), -1), [], []
     count = int(min(_MOST_CONDITION_BINS, max(2, finite.sum() // _EPISODES_PER_BIN)))
+    # Few distinct values get a group each; otherwise quantiles give groups of about equal size.
     if len(distinct) <= count:
         groups = np.where(finite, np.searchsorted(distinct, values), -1)
         return groups, [f"{value:.4g}" for value in distinct], _positions(distinct, distinct[0], distinct[-1])
@@ -319,7 +265,7 @@ def _positions(values: np.ndarray, low: float, high: float) -> list[float]:
     return [float((value - low) / (high - low)) for value in values]
 
 
-# What the page shows of each job, from the tables of its run.
+# The content of the page for each job, from the tables of its run.
 
 MOST_CONDITION_VALUES = 900_000
 """Values of conditions that go into a page for its filter and its films, over all episodes."""
@@ -334,13 +280,7 @@ _TEXTS = ("termination", "language_instruction", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A part of a whole.
-
-    Attributes:
-        name: What it is.
-        value: How much of it.
-        share: Of the whole, 0 to 1.
-    """
+    """A part of a whole."""
 
     name: str
     value: float
@@ -349,97 +289,65 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Failures that the same event decided.
+    """Failures that the same event decided."""
 
-    Attributes:
-        event: The event in words.
-        count: How many failures.
-        filmed: The first of them that have films.
-    """
-
-    event: str
-    count: int
-    filmed: tuple[int, ...]
+    event: str  # in words
+    count: int  # number of failures
+    filmed: tuple[int, ...]  # the first of them that have films
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOnPage:
-    """A job on the page.
+    """A job on the page."""
 
-    Attributes:
-        run: Position of its run on the page.
-        name: Its name, after that of its run where the page has several.
-        row: Its row of the table of jobs, None for an empty cell.
-        sentence: One sentence that a person can quote.
-        keys: What jobs can be grouped by: environment, policy and the swept keys.
-        outcomes: How its episodes ended.
-        terminations: What ended them, the most frequent first.
-        times: Where the time went [s].
-        lengths: Histogram of the episodes' control steps, without errors.
-        returns: Histogram of their sums of rewards, without errors.
-        conditions: Success against the conditions that tell most.
-        num_conditions: How many conditions vary.
-        episodes: Its episodes for the script of the page.
-        failed: Episodes that did not succeed.
-        scored: Its episodes that say whether they succeeded, without those beyond a decision.
-        reasons: Why its episodes failed, the most frequent reason first; none where the environment does not tell.
-    """
-
-    run: int
-    name: str
-    row: Mapping[str, Any]
-    sentence: str
-    keys: Mapping[str, str]
+    run: int  # position of its run on the page
+    name: str  # prefixed with the name of its run if the page has several
+    row: Mapping[str, Any]  # its row of the table of jobs; None for an empty cell
+    sentence: str  # quotable summary
+    keys: Mapping[str, str]  # for grouping: environment, policy and swept keys
     outcomes: tuple[Share, ...]
-    terminations: tuple[Share, ...]
-    times: tuple[Share, ...]
-    lengths: tuple[Bin, ...]
-    returns: tuple[Bin, ...]
-    conditions: tuple[ConditionRates, ...]
-    num_conditions: int
-    episodes: Mapping[str, Any]
-    failed: frozenset[int]
-    scored: ScoredEpisodes
-    reasons: tuple[Reason, ...] = ()
+    terminations: tuple[Share, ...]  # most frequent first
+    times: tuple[Share, ...]  # [s]
+    lengths: tuple[Bin, ...]  # control steps per episode, without errors
+    returns: tuple[Bin, ...]  # sums of rewards, without errors
+    conditions: tuple[ConditionRates, ...]  # the most informative conditions
+    num_conditions: int  # number of varying conditions
+    episodes: Mapping[str, Any]  # columns for the page's script
+    failed: frozenset[int]  # episodes without success
+    scored: ScoredEpisodes  # without episodes beyond a decision
+    reasons: tuple[Reason, ...] = ()  # most frequent first; empty if the environment reports no events
 
     @property
     def rate(self) -> str:
-        """Its success rate with the interval; a dash where there is none."""
+        """The success rate with its interval, or a dash."""
         return rate_text(self.row)
 
     @property
     def explaining(self) -> frozenset[int]:
-        """The episodes whose films show why it failed."""
+        """The episodes whose films show the reasons of failures."""
         return frozenset(index for reason in self.reasons for index in reason.filmed)
 
     @property
     def is_anytime(self) -> bool:
-        """Whether its interval is the one that holds at every look, because a question could end the job."""
+        """Whether the interval is valid at every look, because a question could end the job."""
         return self.row.get("interval_kind") == "anytime"
 
     @property
     def num_scored(self) -> int:
-        """Episodes whose success is known."""
+        """Number of episodes with a known success."""
         return scored_episodes(self.row) if self.row["success_rate"] is not None else 0
 
     @property
     def repeats(self) -> str:
-        """How many different conditions those have, nothing where each has its own."""
+        """A note on the number of distinct conditions, empty if no condition repeats."""
         return of_conditions(self.row.get("distinct_conditions"), self.num_scored)
 
 
 def job_on_page(
     row: Mapping[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
 ) -> JobOnPage:
-    """Return what the page shows of a job, without its `reasons`.
-
-    Args:
-        row: Its row of the table of jobs.
-        episodes: Its rows of the table of episodes.
-        run: Position of its run on the page.
-        label: Name of the job on the page.
-        most_values: How many values of conditions go into the page.
-    """
+    """Return the content of the page for a job, without its `reasons`. `most_values` limits the conditions."""
+    # Errors are not scored, and measures leave them out.
     success = episodes["success"].to_numpy(float, na_value=np.nan)
     outcome = episodes["outcome"].fillna("not measured").to_numpy(object)
     is_error = outcome == "error"
@@ -472,12 +380,7 @@ def job_on_page(
 
 
 def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
-    """Return failures grouped by the event that decided them, the most frequent first.
-
-    Args:
-        episodes: A job's rows of the table of episodes.
-        filmed: Its episodes that have films.
-    """
+    """Return failures grouped by their decisive event, most frequent first; `filmed` episodes have films."""
     if "decisive_event" not in episodes:
         return ()
     told = episodes[episodes["progress"].notna() & (episodes["success"] == False)]  # noqa: E712
@@ -495,7 +398,7 @@ def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
 
 
 def sentence(row: Mapping[str, Any], label: str) -> str:
-    """Return one sentence about a job: what was evaluated, the rate with its interval, and what does not count."""
+    """Return one sentence about a job: the task, the rate with its interval, and uncounted episodes."""
     told = [row["environment"], row["object"], row["embodiment"], _short(row["policy"])]
     what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     if row["success_rate"] is None:
@@ -514,12 +417,12 @@ def sentence(row: Mapping[str, Any], label: str) -> str:
 
 
 def rate_text(row: Mapping[str, Any]) -> str:
-    """Return ``91.5 % [86.8, 94.6]``, a dash where there is no rate."""
+    """Format the rate of a row as ``91.5 % [86.8, 94.6]``, or a dash without one."""
     return percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")))
 
 
 def percent_text(rate: float | None, low: float, high: float) -> str:
-    """Return a rate with the ends of its interval as `rate_text` does."""
+    """Format a rate with the ends of its interval; see `rate_text`."""
     return "-" if rate is None else f"{100 * rate:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
@@ -530,7 +433,7 @@ def _for_script(
     *,
     most_values: int,
 ) -> dict[str, Any]:
-    """Return a job's episodes as columns; the conditions that tell most, where not all of them have room."""
+    """Return a job's episodes as columns; if room is short, only the most informative conditions."""
     count = len(episodes)
     names = list(dict.fromkeys([*(each.name for each in telling), *columns]))
     kept = set(names[: most_values // max(count, 1)])

@@ -88,17 +88,15 @@ from isaaclab_arena.storage.run_plan import (
     times_rerun,
 )
 
-# Show the swept keys of a job file as columns of the table of jobs, because a job's name may not tell.
+# Show the swept keys of a job file as columns of the table of jobs, because a job's name may not contain them.
 
 PREFIX = "sweep."
 
 
 def swept_columns(jobs: Sequence[PlanEntry]) -> dict[str, Any]:
-    """Return a column for every swept key, ``sweep.seed``: each job's value, empty for a job that does not sweep it.
-
-    Columns are in the order in which the job file names the keys. Whole numbers, numbers and truth values keep their
-    type where all values of a key have it; anything else is text, lists and mappings as JSON.
-    """
+    """Return a column per swept key, such as ``sweep.seed``; empty for a job that does not sweep it."""
+    # Columns follow the order of the job file. A column is boolean, integer or float if all its values are; otherwise
+    # it is text, with lists and mappings as JSON.
     keys = dict.fromkeys(key for job in jobs for key in job.config.swept)
     return {PREFIX + plain_text(key): _column([job.config.swept.get(key) for job in jobs]) for key in keys}
 
@@ -112,7 +110,7 @@ def _column(values: Sequence[Any]) -> Any:
 
 
 def _fits(given: Sequence[Any]) -> bool:
-    # A seed may have more bits than a column of numbers holds.
+    # A seed may have more bits than a numeric column holds exactly.
     return all(not isinstance(value, int) or abs(value) < 2**53 for value in given)
 
 
@@ -120,27 +118,20 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# One table of all jobs and one of all episodes, from what is on disk and from nothing else.
+# One table of all jobs and one of all episodes, from the files on disk alone.
 #
-# Whoever merges needs no memory of the run: every rank's commit lines and reports are files, and what the plan
-# promised but no file holds is named as missing. Merging again gives the same tables.
+# A merge needs no memory of the run: commit lines and reports of every rank are files, and planned episodes without a
+# file are listed as missing. A repeated merge gives the same tables.
 
 
 @dataclass(frozen=True, kw_only=True)
 class MissingEpisodes:
-    """The planned episodes of a job that did not finish.
-
-    Attributes:
-        job: Name of the job.
-        rank: The rank that should have run it.
-        status: Where the job stands.
-        episode_indices: Planned episodes that did not finish; empty where the plan was never known.
-    """
+    """The unfinished planned episodes of a job."""
 
     job: str
-    rank: int | None
-    status: JobResultStatus
-    episode_indices: tuple[int, ...]
+    rank: int | None  # assigned rank
+    status: JobResultStatus  # state of the job
+    episode_indices: tuple[int, ...]  # empty if the plan was never known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,14 +174,14 @@ def merge_results(output_directory: Path) -> MergedResults:
     Raises:
         ConfigError: If the directory is no output of a run.
     """
-    # A quarter of the time would go into looking for cycles among a million small objects that have none.
+    # Garbage collection would take a quarter of the time: a million small objects without cycles.
     with without_collecting():
         return _merged(output_directory)
 
 
 def _merged(output_directory: Path) -> MergedResults:
     plan = read_run_plan(output_directory)
-    # Before anything is read: what ranks add while this goes on must make the tables old.
+    # Take the sizes before any read, so that later additions of the ranks mark the tables as old.
     sources = sizes_of_sources(output_directory)
     attempts, problems = read_attempts(output_directory, plan.run_id)
     changes = changes_between(plan, attempts)
@@ -201,14 +192,15 @@ def _merged(output_directory: Path) -> MergedResults:
         job.name: read_commits(job_directory(output_directory, job.name), job.name, seed=job.config.seed)
         for job in jobs
     }
-    # The plan says of the first attempt what its file does.
+    # The plan holds the same facts as the file of the first attempt.
     known, named = {1, *(attempt.number for attempt in attempts)}, set(attempt_numbers(output_directory))
-    # If no attempt has a file, the program that ran wrote none.
+    # If no attempt has a file, the version of the program wrote none.
     lost = {line.attempt for log in logs.values() for line in log.lines if named} - known - named
     problems += [
         f"{attempt_path(output_directory, number)}: is missing; {INSTEAD_OF_ATTEMPT}" for number in sorted(lost)
     ]
     unread = (named | lost) - known
+    # Answers need the episodes of all jobs, so they come before the evidence of each job.
     answers = answers_in(plan, logs)
     read = (
         read_evidence(
@@ -231,6 +223,7 @@ def _merged(output_directory: Path) -> MergedResults:
         as_answered(_with_what_recordings_say(each, plan, output_directory, unread), logs[each.job.name], answers)
         for each in told
     ]
+    # Questions may have stopped a job, so what is missing is decided after the answers.
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
     suites = suite_rows(evidence)
     return MergedResults(
@@ -253,12 +246,7 @@ def _remarks(evidence: Sequence[JobEvidence]) -> Iterator[str]:
 
 
 def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ...]:
-    """Return how far the questions of a run are answered.
-
-    Args:
-        plan: What the run set out to do.
-        logs: What the commit files of its jobs say, by their names; jobs that are not there have no episode.
-    """
+    """Return the answers to the questions of a run. A job without a log has no finished episode."""
     asked = {job for question in plan.questions for job in question.jobs}
     finished = {
         job: {line.episode_index: finished_episode(line) for line in log.lines}
@@ -269,6 +257,7 @@ def answers_in(plan: RunPlan, logs: Mapping[str, CommitLog]) -> tuple[Answer, ..
 
 
 def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobEvidence]) -> pd.DataFrame:
+    # Optional columns appear only if some job has a value for them, so that the tables of other runs do not change.
     columns, own = JOB_COLUMNS | JOB_TIMING_COLUMNS, {}
     simulation = [benchmark_cells([each]) for each in evidence]
     if any(simulation):
@@ -303,6 +292,7 @@ def _job_table(plan: RunPlan, jobs: Sequence[PlanEntry], evidence: Sequence[JobE
 
 
 def _episode_table(plan: RunPlan, evidence: Sequence[JobEvidence], logs: Mapping[str, CommitLog]) -> pd.DataFrame:
+    # Optional columns appear only if some episode has a value for them.
     columns = EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS | (QUESTION_EPISODE_COLUMNS if plan.questions else {})
     if _tell_events(log.lines for log in logs.values()):
         columns |= EVENT_EPISODE_COLUMNS
@@ -334,7 +324,7 @@ def _tell_saturation(jobs: Iterable[Sequence[CommitLine]]) -> bool:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table as dicts, with None where a cell is empty, whatever pandas puts there."""
+    """Return the rows of a table as dicts, with None for an empty cell."""
     return [
         {str(name): None if pd.isna(value) else value for name, value in row.items()}
         for row in table.to_dict(orient="records")
@@ -342,13 +332,13 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def scored_by_job(merged: MergedResults) -> dict[str, ScoredEpisodes]:
-    """Return the scored episodes of each job of the plan by its name, also those beyond decisions."""
+    """Map each job of the plan to its scored episodes, including those beyond a decision."""
     scored = {job.name: together([]) for job in merged.plan.jobs}
     return scored | {str(name): scored_in(pd.DataFrame(own)) for name, own in merged.episodes.groupby("job")}
 
 
 def scored_in(episodes: pd.DataFrame) -> ScoredEpisodes:
-    """Return the scored ones of a job's rows of the table of episodes."""
+    """Return the scored episodes among a job's rows of the table of episodes."""
     is_error = (episodes["outcome"] == Outcome.ERROR).fillna(value=False)
     kept = pd.DataFrame(episodes[episodes["success"].notna() & ~is_error])
     return ScoredEpisodes(success=np.array(kept["success"], float), conditions=keys_in(kept))
@@ -361,11 +351,8 @@ def keys_in(episodes: pd.DataFrame) -> list[str]:
 
 
 def changes_between(plan: RunPlan, attempts: Sequence[Attempt]) -> list[str]:
-    """Return one line for each thing that changed from the first attempt of a run to a later one.
-
-    Only what may change results is compared: versions, and the kind of machine. Of the first attempt the plan says both
-    too, where its own file cannot be read.
-    """
+    """Return one line for each version or kind of machine that a later attempt changed."""
+    # The plan holds the same facts as the first attempt, whose file may be unreadable.
     first = attempts[0] if attempts and attempts[0].number == 1 else plan
     return [
         f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
@@ -379,18 +366,12 @@ def changes_between(plan: RunPlan, attempts: Sequence[Attempt]) -> list[str]:
 def _with_what_recordings_say(
     evidence: JobEvidence, plan: RunPlan, output_directory: Path, unread: Set[int]
 ) -> JobEvidence:
-    """Return what is known of a job whose attempts cannot all be read: its recordings hold what the attempts said.
-
-    Args:
-        evidence: What the other files of the job say.
-        plan: What the run set out to do.
-        output_directory: The run's directory.
-        unread: The attempts whose files cannot be read.
-    """
+    """Return the evidence of a job whose attempts in `unread` are lost, from the provenance of its recordings."""
     if not unread:
         return evidence
     from isaaclab_arena.storage.recordings import recorded_without_arrays  # noqa: PLC0415  loads h5py, for damaged runs
 
+    # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
     directory = job_directory(output_directory, evidence.job.name)
     for number in sorted(unread & {line.attempt for line in evidence.lines}):
         lines = (line for line in evidence.lines if line.attempt == number and line.checksum is not None)
@@ -417,16 +398,7 @@ def read_evidence(
     same_conditions: bool,
     commits: CommitLog | None = None,
 ) -> JobEvidence:
-    """Return what the files of a job say, without what the attempts and the answers of the run say of it.
-
-    Args:
-        output_directory: The run's directory.
-        job: The job.
-        problems: Gets what could not be read.
-        run: Names the run.
-        same_conditions: See `JobEvidence`.
-        commits: What its commit files say, where they have been read.
-    """
+    """Return the evidence in the files of a job, without attempts and answers. Append defects to `problems`."""
     directory = job_directory(output_directory, job.name)
     commits = commits or read_commits(directory, job.name, seed=job.config.seed)
     reports, unread = read_job_reports(directory, job.name, run)
@@ -439,7 +411,7 @@ def read_evidence(
         job=job,
         lines=commits.lines,
         reports=reports,
-        # Looked for only where it matters: there may be very many.
+        # Listed only if it matters, because the directory may hold very many files.
         has_parts=not any(report.status is ReportedStatus.COMPLETED for report in reports)
         and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
         unequal_episodes=bool(commits.unequal_episodes),
@@ -449,13 +421,7 @@ def read_evidence(
 
 
 def as_answered(evidence: JobEvidence, commits: CommitLog, answers: Sequence[Answer]) -> JobEvidence:
-    """Return what counts of a job: if its answers stopped it, the episodes that they needed.
-
-    Args:
-        evidence: What the files of the job say.
-        commits: What its commit files say.
-        answers: Those of the run.
-    """
+    """Return the evidence that counts: if answers stopped the job, only the episodes that they needed."""
     own = [answer for answer in answers if evidence.job.name in answer.question.jobs]
     needed = needed_episodes(evidence.job.name, own)
     if needed is None:
@@ -482,18 +448,18 @@ def _owed(evidence: JobEvidence) -> MissingEpisodes | None:
 
 
 def typed_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
-    """Return rows as a table whose columns have the given types, even where there is no row."""
-    # There may be very many rows, so each is let go as soon as its values are taken.
+    """Return a table with columns of fixed types, also without rows."""
+    # There may be very many rows, so each is released as soon as its values are taken.
     values = list(zip(*(tuple(map(row.get, columns)) for row in rows), strict=True)) or [()] * len(columns)
-    # Types are fixed, so that a column without a single value is the same in every run.
+    # Fixed types give a column without values the same type in every run.
     typed = (pd.array(list(column), dtype=kind) for column, kind in zip(values, columns.values(), strict=True))
     return pd.DataFrame(dict(zip(columns, typed, strict=True)))
 
 
-# The merged results as files: CSV for people, Parquet for programs, JSON for both. All can be rebuilt.
+# The merged results as files: CSV for users, Parquet for programs, JSON for both. All can be rebuilt.
 #
-# What came out is kept apart from when, where and how fast: the first is the same, byte for byte, however often a run
-# was interrupted and on however many ranks it ran, so two runs can be compared with ``cmp``.
+# Results are separate from times and places. They are equal, byte for byte, however often a run was interrupted and on
+# any number of ranks, so ``cmp`` can compare two runs.
 
 SCHEMA_VERSION = 1
 _OF_EARLIER_VERSIONS = b'  "elsewhere": [],\n'
@@ -503,17 +469,8 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", 
 
 
 def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, ...]:
-    """Write the tables over earlier ones: ``results``, ``episodes``, ``timing``, ``episode_timing`` and any ``suites``.
-
-    Each is written as CSV and Parquet; ``results.json``, which is written last, holds the jobs once more. A file is
-    complete or is the earlier one. Rows are in order of the plan, then of the episode.
-
-    Returns:
-        The files.
-
-    Raises:
-        StorageError: If one cannot be written.
-    """
+    """Write the tables as CSV and Parquet, then ``results.json``, over earlier ones; return the paths."""
+    # Each file is replaced atomically. Rows follow the plan, then the episode index.
     paths = []
     for name, content in _contents(merged):
         paths.append(output_directory / name)
@@ -522,12 +479,9 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
 
 
 def stale_tables(output_directory: Path, merged: MergedResults) -> list[Path]:
-    """Return the tables that are missing or hold anything else than a merge gives now, or gave in an earlier version.
-
-    Raises:
-        StorageError: If one cannot be read.
-    """
+    """Return the tables that are missing or differ from a merge now, and from one of an earlier version."""
     stale = _unlike(output_directory, merged)
+    # Earlier versions had no picture columns; tables that differ only by these empty columns are current.
     if stale and bool(merged.jobs[[*PICTURE_COLUMNS]].isna().to_numpy().all()):
         earlier = replace(merged, jobs=merged.jobs.drop(columns=[*PICTURE_COLUMNS]))
         return [path for path in _unlike(output_directory, earlier) if path in stale]
@@ -540,7 +494,7 @@ def _unlike(output_directory: Path, merged: MergedResults) -> list[Path]:
 
 
 def results_document(merged: MergedResults) -> dict[str, Any]:
-    """Return what ``results.json`` holds: the jobs, what is missing, and what was read."""
+    """Return the content of ``results.json``: the jobs, missing episodes, and sources."""
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.plan.run_id,
@@ -556,7 +510,7 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
-    """Return what ``results.json`` says of a question."""
+    """Return the entry of a question in ``results.json``."""
     return {
         **asdict(answer.question),
         "verdict": answer.verdict,
@@ -573,7 +527,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
 
 
 def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of a run's results, in the order in which they are written."""
+    """Yield the name and content of each result file, in write order."""
     jobs, episodes = merged.jobs, merged.episodes
     swept = [name for name in jobs.columns if name.startswith(PREFIX)]
     timing = JOB_TIMING_COLUMNS | SERVER_JOB_TIMING_COLUMNS | LATENCY_JOB_TIMING_COLUMNS | QUESTION_JOB_TIMING_COLUMNS
@@ -587,7 +541,8 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     }
     if len(merged.suites):
         tables["suites"] = merged.suites
-    # Whoever compares the CSV of two runs with ``cmp`` may have one of a version that told no events.
+    # A user may compare these CSV files by ``cmp`` with those of a version without events, so events are in Parquet
+    # only.
     more = {"results": _present(EVENT_JOB_COLUMNS, jobs), "episodes": _present(EVENT_EPISODE_COLUMNS, episodes)}
     for name in (each for each in TABLES if each in tables):
         table = pd.DataFrame(tables[name])
@@ -615,15 +570,13 @@ def _same_table(found: bytes, content: bytes) -> bool:
     try:
         return pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
     except (OSError, ValueError):
-        # pyarrow says so of what is no Parquet.
+        # pyarrow raises these for content that is not Parquet.
         return False
 
 
 def csv_text(table: pd.DataFrame) -> str:
-    """Return a table as CSV whose text neither runs in a spreadsheet nor steers a terminal.
-
-    Text that would be a formula gets an apostrophe in front.
-    """
+    """Return a table as CSV in which no text acts as a formula or a terminal control sequence."""
+    # Text that would be a formula is prefixed with an apostrophe.
     columns = [str(name) for name in table.select_dtypes(["string", "object"])]
     return table.assign(**{name: _harmless(table, name) for name in columns}).to_csv(index=False)
 
@@ -631,7 +584,7 @@ def csv_text(table: pd.DataFrame) -> str:
 def _harmless(table: pd.DataFrame, column: str) -> pd.Series:
     values = pd.Series(table[column])
     texts = [text for text in values.unique() if isinstance(text, str)]
-    # Almost no column has a text that acts, and a table of episodes has many rows.
+    # Almost no column has such a text, and a table of episodes has many rows, so check all texts at once.
     together = "".join(texts)
     if together.isascii() and together.isprintable() and not any(text.startswith(FORMULA_STARTS) for text in texts):
         return values
@@ -640,49 +593,29 @@ def _harmless(table: pd.DataFrame, column: str) -> pd.Series:
 
 
 def harmless_text(text: str) -> str:
-    """Return text that a spreadsheet takes for no formula, and that steers no terminal."""
+    """Return text that a spreadsheet does not treat as a formula, without terminal control sequences."""
     plain = plain_text(text, keep_lines=True)
     return f"'{plain}" if plain.startswith(FORMULA_STARTS) else plain
 
 
-# Read the results of a run from its own tables, which takes a third of the time of merging them again.
+# Read the results of a run from its own tables, in a third of the time of another merge.
 
 
 def stored_results(output_directory: Path) -> MergedResults | None:
-    """Return what `merge_results` gives, from tables that are up to date.
-
-    Args:
-        output_directory: The directory that holds ``run.json``.
-
-    Returns:
-        The results; None where only a merge gives them: the tables are missing, old, damaged or of another version of
-        this program, or questions were asked of the jobs.
-
-    Raises:
-        ConfigError: If the directory is no output of a run.
-    """
+    """Return the same as `merge_results` from current tables. None if only a merge can give it."""
     plan = read_run_plan(output_directory)
+    # Only a merge has the answers to questions, and the episodes behind old tables.
     if plan.questions or not tables_are_current(output_directory):
         return None
     try:
         return _read(output_directory, plan)
     except (StorageError, ValueError, KeyError, TypeError):
-        # Tables can be rebuilt, so a damaged one is no reason to give up.
+        # Tables can be rebuilt, so a damaged one only leads to a merge.
         return None
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None, *, optional: Sequence[str] = ()) -> pd.DataFrame:
-    """Return a table of a run from its Parquet file.
-
-    Args:
-        path: The file.
-        columns: The columns to read; None for all.
-        optional: Columns to read beside them if there are some of that name.
-
-    Raises:
-        DamagedFileError: If it is no such table, or lacks a column.
-        StorageError: If it is absent or cannot be read.
-    """
+    """Read a table of a run from its Parquet file. None reads all columns; `optional` ones may be missing."""
     check_plain(path)
     with storage_errors("read", path):
         try:
@@ -694,12 +627,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None, *, optional: Se
 
 
 def table_of(plan: RunPlan, output_directory: Path) -> Mapping[str, Any]:
-    """Return the content of ``results.json``.
-
-    Raises:
-        DamagedFileError: If it is of another run.
-        StorageError: If it is absent or cannot be read.
-    """
+    """Return the content of ``results.json``. DamagedFileError if it belongs to another run."""
     document = read_json(output_directory / TABLE)
     if document["run_id"] != plan.run_id:
         raise DamagedFileError(f"{output_directory / TABLE} is of another run")
@@ -707,17 +635,8 @@ def table_of(plan: RunPlan, output_directory: Path) -> Mapping[str, Any]:
 
 
 def check_episodes(jobs: Sequence[Mapping[str, Any]], episodes: pd.DataFrame, output_directory: Path) -> None:
-    """Return if a table of episodes is of the run that it lies in, as far as ``results.json`` says it.
-
-    Args:
-        jobs: What that file holds of each job.
-        episodes: The table.
-        output_directory: The run's directory.
-
-    Raises:
-        DamagedFileError: If a job has another number of episodes, another seed, or episodes of another mean length or
-            return.
-    """
+    """Check a table of episodes against the jobs of ``results.json``. DamagedFileError if they disagree."""
+    # Compared: the jobs, their seed and number of episodes, and mean length and return without errors.
     if "beyond_decision" in episodes:
         episodes = pd.DataFrame(episodes[~episodes["beyond_decision"].astype(bool)])
     by_job = {str(job): own for job, own in episodes.groupby("job")}
@@ -742,10 +661,11 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
         read_table(output_directory / f"{name}.parquet") for name in ("results", "timing", "episodes", "episode_timing")
     )
     jobs = _jobs(results, timing)
+    # JSON and Parquet must agree, so that a single edited file does not change the results silently.
     if plain(records(jobs)) != document["jobs"]:
         raise DamagedFileError(f"the tables of jobs do not hold what {TABLE} does")
     check_episodes(document["jobs"], episodes, output_directory)
-    # A run without suites has no table of them; one that lies there is from another time.
+    # A run without suites has no such table; an existing file is a leftover.
     has_suites = "suites" in document
     suites = read_table(output_directory / "suites.parquet") if has_suites else typed_table((), SUITE_COLUMNS)
     return MergedResults(
@@ -784,7 +704,7 @@ def _read(output_directory: Path, plan: RunPlan) -> MergedResults:
 
 
 def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of jobs in the order in which it is made, from the two that it is written as."""
+    """Join the two stored tables of jobs into one, with the columns in their original order."""
     parts = [
         results[[*JOB_COLUMNS]],
         timing[[*JOB_TIMING_COLUMNS]],
@@ -801,5 +721,5 @@ def _jobs(results: pd.DataFrame, timing: pd.DataFrame) -> pd.DataFrame:
 
 
 def _there(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
-    """Return those of some columns that a table has, which it has where there was something to say."""
+    """Return the given columns that a table has; optional columns exist only if they have a value."""
     return pd.DataFrame(table[[name for name in columns if name in table]])

@@ -12,22 +12,17 @@ from isaaclab_arena.interfaces.episode import POLICY_LOST, SEED_CONDITION, Outco
 from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.json_values import json_line
 
-# Define which episodes started from the same conditions. Every figure that counts them asks here. Loads nothing.
+# The conditions of an episode, and which episodes share them. Every count of conditions uses these functions.
 
 _NO_CONDITIONS = "{}"
 _NUMBER, _SEED = "seed ", f'{{"{SEED_CONDITION}":'
 
 
 def condition_key(environment: str, asset: str | None, told: str, episode_seed: int, start: int | None = None) -> str:
-    """Return what an episode started from, as text that is equal for equal conditions.
-
-    Args:
-        environment: Name of the environment. Equal positions in another one are other conditions.
-        asset: The object in it that the job names, None where it names none.
-        told: The conditions that were applied, as `json_line` writes them.
-        episode_seed: What stands for them where an environment tells none.
-        start: The start that the episode shares with others although their seeds differ, see `alike_starts`.
-    """
+    """Return the initial conditions of an episode as text that is equal for equal conditions."""
+    # `told` are the applied conditions as `json_line` formats them; an environment without any is identified by its
+    # seed. `start` replaces both for episodes that differ only in their seeds; see `alike_starts`. Equal conditions in
+    # another environment, or with another object (`asset`), are different conditions.
     if start is not None:
         told = f"start {start}"
     elif told == _NO_CONDITIONS:
@@ -36,21 +31,17 @@ def condition_key(environment: str, asset: str | None, told: str, episode_seed: 
 
 
 def draw_of(key: str) -> str:
-    """Return what was drawn for an episode, by its `condition_key`: a seed is the same draw in every environment.
-
-    Tasks of a suite that get the same seeds may succeed and fail together, because all that is random in them, and in
-    the policy, begins with equal numbers.
-    """
+    """Return the random draw behind a `condition_key`: a seed is the same draw in every environment."""
+    # Tasks of a suite with equal seeds may succeed and fail together, because all their random numbers, and those of
+    # the policy, begin alike.
     told = key.partition("\t")[2]
     return told if told.startswith((_NUMBER, _SEED)) else key
 
 
 def alike_starts(lines: Sequence[CommitLine]) -> list[int | None]:
-    """Return the start that episodes of a job share although their seeds differ, None for all other episodes.
-
-    A seed need not change anything. Episodes with equal first observations are one episode if all of them also went
-    alike. If any went otherwise, something random came after the start, and each counts.
-    """
+    """Return the start shared by a job's episodes despite different seeds, None for episodes of their own."""
+    # A seed need not have any effect. Episodes with equal first observations count as one episode if all results are
+    # equal too. If any result differs, something after the start was random, and each episode counts.
     count = Counter(line.start for line in lines if line.start is not None)
     went: dict[int, set[Hashable]] = {start: set() for start, number in count.items() if number > 1}
     for line in lines:
@@ -61,32 +52,22 @@ def alike_starts(lines: Sequence[CommitLine]) -> list[int | None]:
 
 
 def how_it_went(line: CommitLine) -> Hashable:
-    """Return what is equal for episodes that went alike, as far as their lines tell."""
+    """Return the result of an episode as a key that is equal for equal results, as far as its line records it."""
     result = (line.outcome, line.success, line.episode_length, line.episode_return, line.termination, line.checksum)
     return *result, line.language_instruction, json_line(line.metrics)
 
 
-# Count how episodes came out: pairs of two policies from the same conditions, and one policy alone.
+# Outcomes of episodes: of pairs of two policies with equal conditions, and of one policy alone.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairCounts:
-    """How pairs of episodes came out. A pair is one episode of each policy, from the same conditions.
+    """Outcomes of pairs: one episode of each policy from equal conditions. ValueError for a negative count."""
 
-    Attributes:
-        both: Pairs in which both policies succeed.
-        only_first: Pairs in which the first one alone succeeds.
-        only_second: Pairs in which the second one alone succeeds.
-        neither: Pairs in which neither succeeds.
-
-    Raises:
-        ValueError: If a count is negative.
-    """
-
-    both: int
-    only_first: int
-    only_second: int
-    neither: int
+    both: int  # pairs in which both policies succeed
+    only_first: int  # pairs in which only the first policy succeeds
+    only_second: int  # pairs in which only the second policy succeeds
+    neither: int  # pairs in which both fail
 
     def __post_init__(self) -> None:
         if min(self.both, self.only_first, self.only_second, self.neither) < 0:
@@ -104,34 +85,26 @@ class PairCounts:
 
     @property
     def difference(self) -> float | None:
-        """Rate of the first policy less that of the second, None without pairs."""
+        """Success rate of the first policy minus that of the second, None without pairs."""
         return (self.only_first - self.only_second) / self.total if self.total else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateCounts:
-    """How episodes of one policy came out.
-
-    Attributes:
-        successes: Episodes that succeeded.
-        trials: Episodes that say whether they succeeded.
-
-    Raises:
-        ValueError: If a count is negative, or there are more successes than trials.
-    """
+    """Outcomes of one policy's episodes. ValueError unless 0 <= successes <= trials."""
 
     successes: int
-    trials: int
+    trials: int  # episodes with a known success
 
     def __post_init__(self) -> None:
         if not 0 <= self.successes <= self.trials:
             raise ValueError(f"successes must be 0 to the number of trials, got {self}")
 
 
-# Evidence that may be looked at after every episode: e-values. Pure functions that load nothing.
+# Evidence that is valid after every episode: e-values. Pure functions that load nothing.
 #
-# An e-value is the wealth of a gambler who bets against a hypothesis. If the hypothesis is true, the chance that this
-# wealth ever reaches 1 / alpha is at most alpha (Ville's inequality), however often one looks. The bets here are
+# An e-value is the wealth of a gambler who bets against a hypothesis. If the hypothesis is true, the probability that
+# this wealth ever reaches 1 / alpha is at most alpha (Ville's inequality), however often it is checked. The bets are
 # mixtures with Jeffreys' prior.
 
 PRIOR = 0.5
@@ -139,41 +112,28 @@ PRIOR = 0.5
 
 
 def log_e_value_of_rate(counts: RateCounts, rate: float) -> float:
-    """Return the logarithm of the e-value against a success rate.
-
-    Args:
-        counts: How the episodes came out.
-        rate: The rate that it is evidence against, 0 to 1.
-    """
+    """Return the log e-value against a success rate of `rate`, 0 to 1."""
     outcomes = (counts.successes, counts.trials - counts.successes)
     return _log_mixture(outcomes) - _log_likelihood(outcomes, (rate, 1.0 - rate))
 
 
 def log_e_value_of_equality(counts: PairCounts) -> float:
-    """Return the logarithm of the e-value against "neither policy is better": a fair coin says who wins a pair.
-
-    Pairs in which both policies came out the same say nothing, and are not counted.
-    """
+    """Return the log e-value against equal policies: a fair coin decides each pair with unequal outcomes."""
+    # Pairs with equal outcomes carry no evidence, and are not counted.
     wins, losses = counts.only_first, counts.only_second
     return log_e_value_of_rate(RateCounts(successes=wins, trials=wins + losses), 0.5)
 
 
 def log_e_value_of_difference(counts: PairCounts, difference: float) -> float:
-    """Return the logarithm of the e-value against a difference of rates.
-
-    A pair comes out in one of three ways: the first policy alone succeeds, the second alone, or they agree. Of all
-    distributions over the three that have the difference, the evidence is that against the likeliest one.
-
-    Args:
-        counts: How the pairs came out.
-        difference: The first rate less the second that it is evidence against, -1 to 1.
-    """
+    """Return the log e-value against a difference of rates, first minus second, -1 to 1."""
+    # A pair has one of three outcomes: only the first policy succeeds, only the second, or they agree. The evidence is
+    # that against the likeliest of all distributions over the three with the given difference.
     outcomes = (counts.only_first, counts.only_second, counts.both + counts.neither)
     return _log_mixture(outcomes) - _log_likelihood(outcomes, _likeliest_chances(outcomes, difference))
 
 
 def _log_mixture(outcomes: tuple[int, ...]) -> float:
-    """Return the logarithm of how likely outcomes in this order are, averaged over the prior."""
+    """Return the log likelihood of outcomes in this order, averaged over the prior."""
     mixture = sum(math.lgamma(PRIOR + each) - math.lgamma(PRIOR) for each in outcomes)
     whole = PRIOR * len(outcomes)
     return mixture + math.lgamma(whole) - math.lgamma(whole + sum(outcomes))
@@ -186,10 +146,10 @@ def _log_likelihood(outcomes: tuple[int, ...], chances: tuple[float, ...]) -> fl
 
 
 def _likeliest_chances(outcomes: tuple[int, int, int], difference: float) -> tuple[float, ...]:
-    """Return the likeliest distribution whose first chance less the second is given."""
+    """Return the likeliest distribution whose first probability minus the second is `difference`."""
     wins, losses, rest = outcomes
     total = wins + losses + rest
-    # The derivative by the second chance is zero at the larger root of a quadratic.
+    # The derivative by the second probability is zero at the larger root of a quadratic.
     linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * rest * difference
     constant = losses * difference * (1.0 - difference)
     root = (linear + math.sqrt(max(0.0, linear * linear + 8.0 * total * constant))) / (4.0 * total) if total else 0.0
@@ -197,24 +157,16 @@ def _likeliest_chances(outcomes: tuple[int, int, int], difference: float) -> tup
     return max(0.0, second + difference), second, max(0.0, 1.0 - 2.0 * second - difference)
 
 
-# Jobs that fail by their errors: every episode is one, or many in a row are the same. Pure functions.
+# Jobs that fail by their errors: all episodes end in one, or many in a row end in the same. Pure functions.
 
 
 def error_streak(lines: Iterable[CommitLine], most: int) -> str | None:
-    """Return why a job ends early: a number of episodes in a row, by index, ended in the same error.
-
-    Which ranks played them, and in which order they ended, makes no difference.
-
-    Args:
-        lines: The finished episodes of the job, by index.
-        most: How many episodes in a row; 0 for no such end.
-
-    Returns:
-        The reason with the error, None if there is no such row.
-    """
+    """Return the reason to end a job: `most` episodes in a row by index have the same error. None if there is none."""
+    # The order of indices counts, so the result does not depend on ranks or on the order of the ends. `most` 0 disables
+    # the check.
     length, last = 0, (-2, "")
     for line in lines if most > 0 else ():
-        # One that lost its policy did not do so by itself: all env slots did, and the job has failed for that.
+        # A lost policy is not the episode's own error: all env slots lost it, and the job has already failed for that.
         if line.outcome is not Outcome.ERROR or line.termination == POLICY_LOST:
             length = 0
             continue
@@ -227,7 +179,7 @@ def error_streak(lines: Iterable[CommitLine], most: int) -> str | None:
 
 
 def nothing_but_errors(lines: Iterable[CommitLine]) -> str | None:
-    """Return why a job fails of which every episode is an error, with the commonest one; None if one is not."""
+    """Return the failure of a job whose episodes all ended in an error, with the most common error. None otherwise."""
     errors = list(lines)
     if not errors or any(line.outcome is not Outcome.ERROR for line in errors):
         return None
@@ -240,40 +192,32 @@ def nothing_but_errors(lines: Iterable[CommitLine]) -> str | None:
 
 
 def _kind(line: CommitLine) -> str:
-    """Return an error without numbers: times, addresses and indices differ where the cause is the same."""
+    """Return an error without its numbers: times, addresses and indices differ for the same cause."""
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", line.error or line.termination)
 
 
-# Answer the questions of a run from its finished episodes, in order of their index: pure functions.
+# Answer the questions of a run from its finished episodes, by index: pure functions.
 #
-# The answer is looked for after every episode, on the episodes 0 to m - 1 that all jobs of a question have finished.
-# The first m that is enough decides. So it does not matter how many ranks there are, which episodes end first, or how
-# often the run was interrupted.
+# The answer is sought after every episode, on the episodes 0 to m - 1 that all jobs of a question have finished. The
+# first sufficient m decides. So the number of ranks, the order of the ends and interruptions have no effect.
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpisode:
-    """What a question needs to know of a finished episode.
+    """The properties of a finished episode that a question uses."""
 
-    Attributes:
-        success: Whether it succeeded; None for an error, and where that is not measured.
-        conditions: What it started from, as text that is equal for equal conditions.
-        start: Its first observation, where its conditions are but a seed; see `CommitLine`.
-        went: How it went, equal for episodes that went alike.
-    """
-
-    success: bool | None
-    conditions: str
-    start: int | None = None
-    went: Hashable = None
+    success: bool | None  # None for an error, or if success is not measured
+    conditions: str  # equal for equal conditions
+    start: int | None = None  # first observation, if the conditions are only a seed; see `CommitLine`
+    went: Hashable = None  # equal for episodes with equal results
 
 
 def finished_episode(line: CommitLine) -> FinishedEpisode:
-    """Return what questions need to know of a committed episode."""
+    """Return the properties of a committed episode that questions use."""
     is_error = line.outcome is Outcome.ERROR
     return FinishedEpisode(
         success=None if is_error else line.success,
-        # The jobs of a question play the same environment.
+        # All jobs of a question run the same environment, so its name is left out.
         conditions=condition_key("", None, json_line(line.variations), line.episode_seed),
         start=line.start,
         went=None if line.start is None else how_it_went(line),
@@ -281,7 +225,7 @@ def finished_episode(line: CommitLine) -> FinishedEpisode:
 
 
 class Verdict(StrEnum):
-    """The answers that there are. The first three are those of a comparison, the others those of a bar."""
+    """The possible answers: the first three for a comparison, the others for a bar."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -292,65 +236,43 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """How far a question is answered.
-
-    Attributes:
-        question: The question.
-        episodes: How many episodes of each job it rests on: those with an index below.
-        counts: How they came out.
-        log_e_value: The evidence in them, as a logarithm.
-        needed_log_e_value: How much of it decides, as a logarithm.
-        verdict: The answer, None as long as there is none.
-        left_out: Episodes that do not count, because one of them is an error or does not say whether it succeeded.
-        unequal: Indices that are no pairs, because the jobs' episodes started from other conditions.
-        repeated: Episodes that do not count, because they repeat the conditions of an earlier one.
-        is_late: Whether the verdict came at the end only, when Holm's later steps needed less evidence.
-    """
+    """The state of a question."""
 
     question: Question
-    episodes: int
+    episodes: int  # episodes of each job that the answer uses: all indices below this
     counts: PairCounts | RateCounts
-    log_e_value: float
-    needed_log_e_value: float
-    verdict: Verdict | None = None
-    left_out: int = 0
-    unequal: tuple[int, ...] = ()
-    repeated: int = 0
-    is_late: bool = False
+    log_e_value: float  # log of the evidence
+    needed_log_e_value: float  # log of the evidence that decides
+    verdict: Verdict | None = None  # None while undecided
+    left_out: int = 0  # episodes with an error or without a known success
+    unequal: tuple[int, ...] = ()  # indices without a pair, because the jobs' conditions differ
+    repeated: int = 0  # episodes that repeat the conditions of an earlier one
+    is_late: bool = False  # decided only at the end, by the lower bar of Holm's later steps
 
     @property
     def is_final(self) -> bool:
-        """Whether further episodes would change nothing: it is decided, or has looked at all that it may."""
+        """Whether further episodes have no effect: the question is decided, or its maximum is reached."""
         return self.verdict is not None or self.episodes >= self.question.max_episodes
 
 
 class Answering:
-    """Answers one question as episodes finish; each episode is looked at once.
-
-    Conditions are bet on once, with the first episode of theirs that counts: a bet on what has been seen is none. So
-    are episodes that began alike although their seeds differ, as long as all of them went alike too.
-
-    Args:
-        question: The question.
-        num_questions: How many questions the file asks. Together they are wrong with a chance of alpha at most, so
-            each one needs evidence of that number / alpha (Bonferroni's inequality, the first step of Holm's method).
-    """
+    """Answer one question incrementally; each episode is read once."""
 
     def __init__(self, question: Question, *, num_questions: int) -> None:
+        # All questions of the file together are wrong with probability alpha at most, so each one needs evidence of
+        # their number / alpha (Bonferroni's inequality, the first step of Holm's method).
         self._needed = math.log(num_questions / question.alpha)
         nothing = RateCounts(successes=0, trials=0) if question.at_least is not None else _NO_PAIRS
         self.answer = Answer(
             question=question, episodes=0, counts=nothing, log_e_value=0.0, needed_log_e_value=self._needed
         )
+        # Each condition is bet on once, with its first counted episode: a known outcome is not a valid bet. The same
+        # holds for episodes with equal starts despite different seeds, as long as all their results are equal.
         self._conditions: set[str] = set()
         self._starts: dict[tuple[int | None, ...], _SameStart] = {}
 
     def look(self, finished: Mapping[str, Mapping[int, FinishedEpisode]]) -> Answer:
-        """Return the answer after the episodes that have finished meanwhile.
-
-        Args:
-            finished: The finished episodes of each job, by its name and their index; they may only become more.
-        """
+        """Return the answer with the newly finished episodes; `finished` holds episodes by job and may only grow."""
         arms = [finished.get(job, {}) for job in self.answer.question.jobs]
         while not self.answer.is_final and all(self.answer.episodes in arm for arm in arms):
             self.answer = self._with([arm[self.answer.episodes] for arm in arms])
@@ -359,6 +281,7 @@ class Answering:
     def _with(self, episodes: Sequence[FinishedEpisode]) -> Answer:
         before = self.answer
         answer = replace(before, episodes=before.episodes + 1)
+        # The order of these checks is fixed: an index counts under the first reason that excludes it.
         if len({episode.conditions for episode in episodes}) > 1:
             return replace(answer, unequal=(*before.unequal, before.episodes))
         successes = [episode.success for episode in episodes if episode.success is not None]
@@ -378,19 +301,14 @@ class Answering:
 
 
 class _SameStart:
-    """Episodes that began alike although their seeds differ."""
+    """Episodes with equal starts despite different seeds."""
 
     def __init__(self) -> None:
         self._went: set[Hashable] = set()
         self._repeats: list[Sequence[bool]] = []
 
     def counting(self, successes: Sequence[bool], went: Hashable) -> list[Sequence[bool]]:
-        """Return which episodes count from the next one on, by how they came out: those before it too if it differs.
-
-        Args:
-            successes: How the next one came out.
-            went: How it went.
-        """
+        """Return the outcomes to count now: the new one, and on the first different result also the held repeats."""
         if went in self._went and len(self._went) == 1:
             self._repeats.append(successes)
             return []
@@ -402,24 +320,22 @@ class _SameStart:
 def answers_of(
     questions: Sequence[Question], finished: Mapping[str, Mapping[int, FinishedEpisode]]
 ) -> tuple[Answer, ...]:
-    """Return how far each question is answered; see `Answering` and `with_later_steps`."""
+    """Return the state of each question; see `Answering` and `with_later_steps`."""
     looks = (Answering(question, num_questions=len(questions)).look(finished) for question in questions)
     return with_later_steps(tuple(looks))
 
 
 def decided(answer: Answer) -> Answer:
-    """Return an answer with the evidence in its counts, and with its verdict if that is enough."""
+    """Return an answer with the evidence of its counts, and with a verdict if that is enough."""
     evidence, is_above = _evidence(answer.question, answer.counts)
     verdict = verdict_of(answer.question, is_above=is_above) if evidence >= answer.needed_log_e_value else None
     return replace(answer, log_e_value=evidence, verdict=verdict)
 
 
 def with_later_steps(answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
-    """Return the answers after Holm's method, whose later steps need less evidence; only where all of them are final.
-
-    With every question that is decided the others share alpha among one fewer. No job stops because of that: it could
-    depend on which question happens to be decided first.
-    """
+    """Apply the later steps of Holm's method, which need less evidence, once all answers are final."""
+    # With every decided question the others share alpha among one fewer. No job stops because of that: the stop would
+    # depend on which question is decided first.
     if not all(answer.is_final for answer in answers):
         return answers
     found = list(answers)
@@ -436,7 +352,7 @@ def with_later_steps(answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
 
 
 def needed_episodes(job: str, answers: Sequence[Answer]) -> int | None:
-    """Return how many episodes of a job all its questions needed; None if one is open, or none asks about it."""
+    """Return the number of episodes that a job's questions needed. None if one is open, or the job has no question."""
     own = [answer for answer in answers if job in answer.question.jobs]
     return max(answer.episodes for answer in own) if own and all(answer.is_final for answer in own) else None
 
@@ -457,7 +373,7 @@ def _counted(counts: PairCounts | RateCounts, successes: Sequence[bool]) -> Pair
 
 
 def _evidence(question: Question, counts: PairCounts | RateCounts) -> tuple[float, bool]:
-    """Return the logarithm of the e-value, and whether what was seen lies above what it is evidence against."""
+    """Return the log e-value, and whether the observed value is above the tested one."""
     if isinstance(counts, RateCounts):
         bar = question.at_least or 0.0
         return log_e_value_of_rate(counts, bar), counts.successes > bar * counts.trials
@@ -468,12 +384,7 @@ def _evidence(question: Question, counts: PairCounts | RateCounts) -> tuple[floa
 
 
 def verdict_of(question: Question, *, is_above: bool) -> Verdict:
-    """Return the answer to a question, once there is enough evidence.
-
-    Args:
-        question: The question.
-        is_above: Whether what was seen lies above what there is evidence against.
-    """
+    """Return the answer to a question with enough evidence, for or against."""
     if question.at_least is not None:
         return Verdict.REACHED if is_above else Verdict.MISSED
     if question.margin is not None:
@@ -482,11 +393,11 @@ def verdict_of(question: Question, *, is_above: bool) -> Verdict:
 
 
 def _share(answer: Answer) -> float:
-    """Return the logarithm of how many times the evidence is what a question alone would need."""
+    """Return the log ratio of the evidence to what a single question needs."""
     return answer.log_e_value + math.log(answer.question.alpha)
 
 
-# Say in words how far a question is answered.
+# The state of a question in words.
 
 _LARGEST_LOG = 230.0
 _MOST_INDICES = 8
@@ -505,7 +416,7 @@ def in_words(answer: Answer) -> str:
 
 
 def verdict_in_words(answer: Answer) -> str:
-    """Return what a question has found, such as ``new is better than old``; ``undecided`` where nothing."""
+    """Return the finding of a question, such as ``new is better than old``, or ``undecided``."""
     question = answer.question
     points = f"{100 * (question.margin or 0.0):g} points"
     new, old = question.jobs[0], question.jobs[-1]
@@ -522,7 +433,7 @@ def verdict_in_words(answer: Answer) -> str:
 
 
 def what_does_not_count(answer: Answer) -> str | None:
-    """Return which episodes of a question's prefix do not count and why, None where all of them do."""
+    """Return a note on the episodes that do not count, with the reasons. None if all of them count."""
     parts = []
     if answer.unequal:
         shown = ", ".join(map(str, answer.unequal[:_MOST_INDICES]))
@@ -537,7 +448,7 @@ def what_does_not_count(answer: Answer) -> str | None:
 
 
 def e_value_text(log_e_value: float) -> str:
-    """Return an e-value in few digits, given its logarithm."""
+    """Format an e-value in few digits, from its logarithm."""
     if log_e_value > _LARGEST_LOG:
         return f"1e{log_e_value / math.log(10.0):.0f}"
     return f"{math.exp(log_e_value):.3g}"
