@@ -19,7 +19,7 @@ from isaaclab_arena.storage.contents import Contents, Provenance
 from isaaclab_arena.storage.run_plan import PlanEntry, RunPlan, contents_in_effect, read_attempts, read_run_plan
 from isaaclab_arena.storage.videos import videos_of_job
 
-# Read the runs whose jobs are compared: their tables, what they ran and what ran them.
+# Read the runs whose jobs are compared: their tables, their plans, and their versions and machines.
 
 _COLUMNS = [
     *("job", "episode_index", "environment", "object", "episode_seed", "success", "length", "return", "conditions"),
@@ -29,44 +29,28 @@ _COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeColumns:
-    """Finished episodes, one array per measure, all in the order of ``index``.
+    """Finished episodes, one array of shape (num_episodes,) per measure, ordered by ``index``."""
 
-    Attributes:
-        index: Position in the job, ascending. Shape: (num_episodes,), int64, like all.
-        drawn: What the episode started from as it was drawn, see `condition_key`.
-        began: The same, but equal too for episodes that began and went alike although their seeds differ.
-        success: 1 and 0; NaN for an error and where it is not measured.
-        length: Control steps.
-        episode_return: Sum of the rewards, NaN where that is not a number.
-        conditions: What the episode started from, as JSON.
-        metrics: Further measures, as JSON.
-        events: What happened, as JSON; None where that is not told.
-    """
-
-    index: np.ndarray
-    drawn: np.ndarray
-    began: np.ndarray
-    success: np.ndarray
-    length: np.ndarray
-    episode_return: np.ndarray
-    conditions: np.ndarray
-    metrics: np.ndarray
-    events: np.ndarray
+    index: np.ndarray  # position in the job, ascending, int64
+    drawn: np.ndarray  # drawn initial conditions, see `condition_key`
+    began: np.ndarray  # the same, but also equal for episodes with equal starts and results despite different seeds
+    success: np.ndarray  # 1 and 0; NaN for an error, or if not measured
+    length: np.ndarray  # control steps
+    episode_return: np.ndarray  # sum of the rewards; NaN if not a finite number
+    conditions: np.ndarray  # initial conditions, as JSON
+    metrics: np.ndarray  # further measures, as JSON
+    events: np.ndarray  # as JSON; None if not reported
 
     def __len__(self) -> int:
         return len(self.index)
 
     def at(self, positions: np.ndarray) -> "EpisodeColumns":
-        """Return some of the episodes.
-
-        Args:
-            positions: Which, as NumPy takes it: positions, or a mask.
-        """
+        """Return the episodes at positions or at a boolean mask."""
         return EpisodeColumns(**{name: column[positions] for name, column in vars(self).items()})
 
     @property
     def scored(self) -> ScoredEpisodes:
-        """Those that say whether they succeeded."""
+        """The episodes with a known success."""
         known = np.isfinite(self.success)
         return ScoredEpisodes(success=self.success[known], conditions=self.began[known].tolist())
 
@@ -86,44 +70,34 @@ _NONE = EpisodeColumns(
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One side of a comparison: a job of a run.
+    """One side of a comparison: a job of a run."""
 
-    Attributes:
-        directory: The run's directory.
-        entry: What was planned.
-        contents: What it evaluated, None where nobody wrote it down.
-        provenance: What ran it.
-        episodes: Its finished episodes.
-        planned: How many episodes it should have, None where steps decide.
-        asked: Names of the comparisons and bars of its run, which could stop it at any episode.
-    """
-
-    directory: Path
-    entry: PlanEntry
-    contents: Contents | None
-    provenance: Provenance
+    directory: Path  # of the run
+    entry: PlanEntry  # the planned job
+    contents: Contents | None  # evaluated contents; None if no file records them
+    provenance: Provenance  # versions and machine
     episodes: EpisodeColumns
-    planned: int | None
-    asked: tuple[str, ...] = ()
+    planned: int | None  # number of episodes; None if steps decide
+    asked: tuple[str, ...] = ()  # comparisons and bars of the run that could stop the job at any episode
 
     @property
     def label(self) -> str:
-        """How messages call it: the run's directory and the job."""
+        """The name in messages: the run's directory and the job."""
         return f"{self.directory}: {self.entry.name}"
 
     @property
     def num_missing(self) -> int:
-        """Planned episodes that have not finished."""
+        """Number of planned episodes that have not finished."""
         return 0 if self.planned is None else max(0, self.planned - len(self.episodes))
 
     @property
     def measures_success(self) -> bool:
-        """Whether any episode says whether it succeeded."""
+        """Whether any episode has a known success."""
         return bool(np.isfinite(self.episodes.success).any())
 
     @cached_property
     def videos(self) -> Mapping[int, tuple[Path, ...]]:
-        """The films of each episode that has any, by its index."""
+        """Map each filmed episode to its films."""
         found: dict[int, tuple[Path, ...]] = {}
         for name, path in videos_of_job(self.directory, self.entry.name):
             found[name.episode_index] = (*found.get(name.episode_index, ()), path)
@@ -132,24 +106,16 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRun:
-    """A run that was read.
-
-    Attributes:
-        directory: Its directory.
-        plan: What it set out to do.
-        contents: What each job evaluated, by its name.
-        planned: How many episodes each job should have, by its name; None where steps decide.
-        episodes: The finished episodes of each job that has any, by its name.
-    """
+    """The content of a run's files."""
 
     directory: Path
     plan: RunPlan
-    contents: Mapping[str, Contents | None]
-    planned: Mapping[str, int | None]
-    episodes: Mapping[str, EpisodeColumns]
+    contents: Mapping[str, Contents | None]  # evaluated contents by job
+    planned: Mapping[str, int | None]  # number of episodes by job; None if steps decide
+    episodes: Mapping[str, EpisodeColumns]  # by job; jobs without finished episodes are left out
 
     def arms(self) -> dict[str, Arm]:
-        """Return its jobs by name, in order of the plan; those that were not to run are left out."""
+        """Return the jobs by name, in the plan's order, without skipped jobs."""
         return {
             entry.name: Arm(
                 directory=self.directory,
@@ -165,7 +131,7 @@ class ReadRun:
         }
 
     def suites(self) -> dict[str, dict[str, Arm]]:
-        """Return its suites by name, each with its jobs by task, in order of the plan."""
+        """Return the suites by name, each with its jobs by task, in the plan's order."""
         found: dict[str, dict[str, Arm]] = {}
         for arm in self.arms().values():
             if (member := arm.entry.config.suite) is not None:
@@ -174,21 +140,11 @@ class ReadRun:
 
 
 def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedResults | None = None) -> ReadRun:
-    """Read a run: its tables, or where these are old what its ranks have written.
-
-    Args:
-        directory: The run's directory.
-        merged: Its results, where they have been read already.
-        beyond_decisions: Whether all finished episodes are wanted of a job that stopped because the answer was in;
-            otherwise those that the answer rests on.
-
-    Raises:
-        ConfigError: If there is no run.
-        StorageError: If its files cannot be read.
-    """
+    """Read a run from `merged`, its current tables, or else the files of its ranks. StorageError if unreadable."""
     plan = read_run_plan(directory) if merged is None else merged.plan
     attempts, _ = read_attempts(directory, plan.run_id)
     tables = _tables(directory, plan) if merged is None else (merged.jobs, merged.episodes)
+    # A job that stopped on an answer has only the episodes of that answer, unless `beyond_decisions` asks for all.
     jobs, episodes = tables if beyond_decisions or not plan.questions else _of_decisions(tables)
     return ReadRun(
         directory=directory,
@@ -200,23 +156,14 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: MergedR
 
 
 def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
-    """Return the job of a name.
-
-    Args:
-        arms: The jobs of a run.
-        name: The job's.
-        option: Where the user has named it, for the message.
-
-    Raises:
-        ConfigError: If there is no such job.
-    """
+    """Return the job `name`. ConfigError with the key `option` if there is none."""
     if name not in arms:
         raise ConfigError(Problem(f"there is no job '{name}'{did_you_mean(name, arms)}", key=option))
     return arms[name]
 
 
 def _of_decisions(merged: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables without the episodes beyond decisions, and with as many planned as the decisions needed."""
+    """Remove episodes beyond decisions from the tables, and set `planned` to the number that the decisions needed."""
     jobs, episodes = merged
     needed = jobs["episodes"] + jobs["missing"]
     planned = jobs["planned"].mask(jobs["decision"].notna(), needed)
@@ -234,6 +181,7 @@ def _columns(episodes: pd.DataFrame) -> EpisodeColumns:
     def numbers(name: str) -> np.ndarray:
         return episodes[name].to_numpy(float, na_value=np.nan)
 
+    # The column `start` marks episodes that share a start. Without it the key is the drawn condition alone.
     drawn = keys_in(episodes.drop(columns="start", errors="ignore"))
     order = np.argsort(episodes["episode_index"].to_numpy(np.int64), kind="stable")
     return EpisodeColumns(
@@ -271,76 +219,65 @@ def _stored_tables(directory: Path, plan: RunPlan) -> tuple[pd.DataFrame, pd.Dat
         episodes = read_table(directory / "episodes.parquet", of_episodes, optional=["events", "start"])
         check_episodes(table_of(plan, directory)["jobs"], episodes, directory)
     except (StorageError, ValueError, KeyError, TypeError):
-        # Tables can be rebuilt, so a damaged one is no reason to give up.
+        # Tables can be rebuilt, so a damaged one only leads to a merge.
         return None
     return jobs, episodes
 
 
-# Find the pairs: episodes of two jobs that truly started from the same conditions.
+# Find the pairs: episodes of two jobs with equal initial conditions.
 
 _ANY_BACKEND = "backend"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnequalConditions:
-    """An episode of both jobs that started from other conditions in each.
-
-    Attributes:
-        episode_index: The episode.
-        names: The conditions that differ, such as ``cube.position``.
-    """
+    """An episode of both jobs with different initial conditions."""
 
     episode_index: int
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # differing conditions, such as ``cube.position``
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedEpisodes:
-    """The episodes of two jobs, paired.
+    """The episodes of two jobs, paired."""
 
-    Attributes:
-        first: The pairs' episodes of the first job.
-        second: Those of the second job, in the same order.
-        unequal_sides: Episodes of each job that are no pairs, because their conditions differ; in the same order.
-        only_first: How many episodes the first job alone has.
-        only_second: How many the second job alone has.
-    """
-
+    # Both sides have the same order.
     first: EpisodeColumns
     second: EpisodeColumns
+    # Episodes of each job with the same index but different conditions, in the same order.
     unequal_sides: tuple[EpisodeColumns, EpisodeColumns]
-    only_first: int = 0
-    only_second: int = 0
+    only_first: int = 0  # number of episodes that only the first job has
+    only_second: int = 0  # number of episodes that only the second job has
 
     def __len__(self) -> int:
         return len(self.first)
 
     @cached_property
     def unequal(self) -> tuple[UnequalConditions, ...]:
-        """The episodes that are no pairs, with what differs; found when it is asked for, because it takes long."""
+        """The unpaired episodes with their differing conditions; computed on demand, because it is slow."""
         return tuple(_unequal(*self.unequal_sides))
 
     @property
     def conditions(self) -> list[str]:
-        """What each pair started from, see `conditions_of_pairs`."""
+        """The conditions of each pair, see `conditions_of_pairs`."""
         return conditions_of_pairs(self.first, self.second)
 
     @property
     def differences(self) -> np.ndarray:
-        """Success of each pair's first episode less that of its second; NaN for an error. Shape: (number of pairs,)."""
+        """Success of each pair, first minus second; NaN for an error. Shape: (num_pairs,)."""
         return self.first.success - self.second.success
 
     def without_errors(self) -> "MatchedEpisodes":
-        """Return the pairs in which both episodes say whether they succeeded."""
+        """Return the pairs in which both episodes have a known success."""
         return self.where(np.isfinite(self.first.success) & np.isfinite(self.second.success))
 
     def where(self, mask: np.ndarray) -> "MatchedEpisodes":
-        """Return some of the pairs. Shape of ``mask``: (number of pairs,)."""
+        """Return the pairs of a mask. Shape of ``mask``: (num_pairs,)."""
         return replace(self, first=self.first.at(mask), second=self.second.at(mask))
 
     @property
     def counts(self) -> PairCounts:
-        """How the pairs without an error came out."""
+        """Outcomes of the pairs without an error."""
         pairs = self.without_errors()
         first, second = pairs.first.success > 0, pairs.second.success > 0
         return PairCounts(
@@ -352,24 +289,16 @@ class MatchedEpisodes:
 
 
 def differences_of_tasks(first: Arm, second: Arm) -> tuple[str, ...]:
-    """Return what keeps two jobs from being paired: that they are not the same task. Empty where they are."""
+    """Return the differences that prevent pairing two jobs, empty if they are the same task."""
     return tuple(
         f"{name} {_shown(before)} and {_shown(now)}" for name, before, now in _facts(first, second) if before != now
     )
 
 
 def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpisodes:
-    """Pair the episodes of two jobs of the same task, see `differences_of_tasks`.
-
-    Two episodes are a pair if they have the same index and the conditions that were applied are equal. Where an
-    environment says no conditions, the seed of the episode stands for them.
-
-    Args:
-        first: One job.
-        second: The other.
-        prefix_only: Whether to stop at the first episode that either job has not finished, as for runs that are still
-            going: otherwise the episodes that end soon would weigh too much.
-    """
+    """Pair the episodes of two jobs of the same task (see `differences_of_tasks`) by index and applied conditions."""
+    # `prefix_only` ends at the first episode that either job lacks, for runs in progress: otherwise episodes that end
+    # early would have too much weight. Without applied conditions the episode's seed identifies them.
     indices, at_first, at_second = np.intersect1d(
         first.episodes.index, second.episodes.index, assume_unique=True, return_indices=True
     )
@@ -387,12 +316,12 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
 
 
 def same_conditions(first: EpisodeColumns, second: EpisodeColumns) -> np.ndarray:
-    """Return which episodes of equal index started from the same conditions. Shape: (number of episodes,), bool."""
+    """Mask the episodes of equal index with equal conditions. Shape: (num_episodes,), bool."""
     return first.drawn == second.drawn
 
 
 def conditions_of_pairs(first: EpisodeColumns, second: EpisodeColumns) -> list[str]:
-    """Return what each pair started from; equal too where both episodes of a pair began and went as another's did."""
+    """Return the conditions of each pair; also equal if both episodes share start and result with another pair's."""
     alike = (first.began != first.drawn) & (second.began != second.drawn)
     return np.where(alike, first.began + "|" + second.began, first.drawn).tolist()
 
@@ -423,7 +352,7 @@ def _unequal(first: EpisodeColumns, second: EpisodeColumns) -> Iterator[UnequalC
 def same_tasks(
     first: Mapping[str, Mapping[str, Arm]], second: Mapping[str, Mapping[str, Arm]]
 ) -> list[tuple[Arm, Arm]]:
-    """Return the jobs of the same task of two suites of one name, where each side has one; none otherwise."""
+    """Return the pairs of jobs with the same task, if each side has one suite and both have the same name."""
     if len(first) != 1 or len(second) != 1:
         return []
     one, other = next(iter(first.values())), next(iter(second.values()))
@@ -437,13 +366,7 @@ def with_tasks(
     baseline: Mapping[str, Mapping[str, Arm]],
     candidate: Mapping[str, Mapping[str, Arm]],
 ) -> dict[str, str]:
-    """Return names of jobs that belong together, where some were those of suites, each of whose tasks has a job.
-
-    Args:
-        names: Jobs or suites of the baseline to those of the candidate.
-        baseline: The suites of the baseline, each with its jobs by task.
-        candidate: Those of the candidate.
-    """
+    """Replace suites in a mapping of baseline to candidate by their jobs of the same tasks."""
     mapped: dict[str, str] = {}
     for old, new in names.items():
         if old in baseline and new in candidate:

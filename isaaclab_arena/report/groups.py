@@ -24,7 +24,7 @@ from isaaclab_arena.results.statistics import Interval, design_effect, draws_of,
 from isaaclab_arena.results.stopping import Answer, PairCounts, in_words
 from isaaclab_arena.storage.json_values import read_json
 
-# Jobs together: suites, success as a swept key grows, over checkpoints of a training, and policies against tasks.
+# Groups of jobs: suites, success over a swept key, over checkpoints of a training, and policies against tasks.
 
 MOST_JOBS_IN_DETAIL = 100
 """Jobs with charts of their own."""
@@ -37,29 +37,24 @@ _NO_STRENGTH = frozenset({"seed", "placement_seed"})
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOnPage:
-    """A suite of tasks.
+    """A suite of tasks."""
 
-    Attributes:
-        name: What it is called on the page.
-        row: Its row of the table of suites.
-    """
-
-    name: str
-    row: Mapping[str, Any]
+    name: str  # label on the page
+    row: Mapping[str, Any]  # its row of the table of suites
 
     @property
     def mean(self) -> str:
-        """The mean of its tasks with its interval; a dash while a task has no rate."""
+        """The mean rate of the tasks with its interval, or a dash if a task has no rate."""
         return percent_text(*(self.row[f"mean_{part}"] for part in ("rate", "low", "high")))
 
     @property
     def pooled(self) -> str:
-        """The rate over all of its episodes with its interval; a dash where there is none."""
+        """The rate over all episodes with its interval, or a dash without one."""
         return percent_text(*(self.row[f"pooled_{part}"] for part in ("rate", "low", "high")))
 
     @property
     def sentence(self) -> str:
-        """One sentence to quote: what was evaluated, both rates, and what does not count."""
+        """A quotable sentence: the task, both rates, and uncounted episodes."""
         row = self.row
         policy = row["policy"].replace(":", ".").rpartition(".")[2]
         said = "success not measured"
@@ -76,60 +71,41 @@ class SuiteOnPage:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledRate:
-    """Jobs whose episodes are counted together.
+    """Jobs with pooled episodes."""
 
-    Attributes:
-        label: What they have in common.
-        x: Where it lies on the axis, 0 to 1.
-        successes: Scored episodes that succeeded.
-        scored: Scored episodes.
-        distinct: How many different conditions were drawn for them.
-        rate: Their share.
-        interval: Its Wilson interval.
-        jobs: How many jobs they are.
-        address: Where the page, or another one beside it, tells of them; None where they are several.
-    """
-
-    label: str
-    x: float
-    successes: int
-    scored: int
-    distinct: int
+    label: str  # common property of the jobs
+    x: float  # position on the axis, 0 to 1
+    successes: int  # successful scored episodes
+    scored: int  # scored episodes
+    distinct: int  # distinct draws of conditions
     rate: float
-    interval: Interval
-    jobs: int
-    address: str | None = None
+    interval: Interval  # Wilson interval of the rate
+    jobs: int  # number of jobs
+    address: str | None = None  # link to the job's section; None for several jobs
 
     @property
     def repeats(self) -> str:
-        """How many different conditions they have, nothing where each has its own."""
+        """A note on the number of distinct conditions, empty if no condition repeats."""
         return of_conditions(self.distinct, self.scored)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Success as a swept key grows.
-
-    Attributes:
-        key: The key.
-        of: What else the jobs have in common.
-        over_checkpoints: Whether the key is a checkpoint, so that this is a learning curve.
-        points: One per value, in their order.
-    """
+    """Success as a function of a swept key."""
 
     key: str
-    of: str
-    over_checkpoints: bool
-    points: tuple[PooledRate, ...]
+    of: str  # other common properties of the jobs
+    over_checkpoints: bool  # the key is a checkpoint, so this is a learning curve
+    points: tuple[PooledRate, ...]  # one per value, ascending
 
     @property
     def line(self) -> str:
-        """The points of the rates, in a square of 100 by 100 whose upper edge is 100 %, as SVG writes points."""
+        """SVG points of the rates in a square of 100 by 100 whose upper edge is 100 %."""
         return _svg_points((point.x, point.rate) for point in self.points)
 
     @property
     def band(self) -> str:
-        """The outline of the intervals, in the same square."""
+        """SVG points around the intervals, in the same square."""
         lower = [(point.x, point.interval.low) for point in self.points]
         upper = [(point.x, point.interval.high) for point in self.points]
         return _svg_points([*lower, *reversed(upper)])
@@ -137,26 +113,22 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """Policies against tasks.
+    """Policies against tasks."""
 
-    Attributes:
-        tasks: The columns.
-        lines: Each policy with its cell per task, None where it was not evaluated on that.
-    """
-
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # columns
+    # Each policy with its cell per task; None if it was not evaluated on the task.
     lines: tuple[tuple[str, tuple[PooledRate | None, ...]], ...]
 
 
 def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
-    """Return success by each swept key that is a number or the checkpoint of a training, for jobs alike otherwise."""
+    """Return success by each swept key that is a number or a checkpoint, for jobs that are otherwise equal."""
     keys = dict.fromkeys(name.removeprefix(PREFIX) for job in jobs for name in job.row if name.startswith(PREFIX))
     found = [curve for key in keys if key not in _NO_STRENGTH for curve in _curves_of(key, jobs)]
     return tuple(found[:MOST_CURVES])
 
 
 def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
-    """Return policies against tasks; None for one policy or one task, and for too many."""
+    """Return policies against tasks. None for a single policy or task, and for too many."""
     cells: dict[tuple[str, str], list[JobOnPage]] = {}
     for job in jobs:
         if job.row["success_rate"] is not None:
@@ -177,6 +149,7 @@ def _curves_of(key: str, jobs: Sequence[JobOnPage]) -> Iterator[Curve]:
     named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
     series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
     addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
+    # Jobs of one run that differ only in the key and the seed form a curve; its line needs two values.
     for job in jobs:
         value = _strength(job.row.get(PREFIX + key), named_checkpoint=named_checkpoint)
         if value is not None and job.row["success_rate"] is not None:
@@ -206,7 +179,7 @@ def _strength(value: Any, *, named_checkpoint: bool) -> float | None:
 
 
 def _rest(row: Mapping[str, Any], key: str) -> str:
-    """Return what a job is besides a key and its seed: jobs that are alike in it belong to one curve."""
+    """Return the properties of a job without a key and its seed. Jobs with equal ones belong to one curve."""
     told = [
         row["environment"],
         row["object"],
@@ -252,7 +225,7 @@ def _task(job: JobOnPage) -> str:
     return ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)
 
 
-# How the evidence between two jobs grew from episode to episode, and how much of it decides.
+# The evidence between two jobs by episode, and the evidence that decides.
 
 ALPHA = 0.05
 """The chance of a wrong decision of two jobs of which nothing was asked."""
@@ -263,38 +236,25 @@ _MOST_POINTS = 240
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """A point of a curve of evidence.
+    """A point of a curve of evidence."""
 
-    Attributes:
-        episodes: After how many episodes of each job.
-        evidence: Logarithm to base 10 of the e-value.
-    """
-
-    episodes: int
-    evidence: float
+    episodes: int  # episodes of each job up to the point
+    evidence: float  # log10 of the e-value
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceCurve:
-    """The e-value by episode.
+    """The e-value by episode."""
 
-    Attributes:
-        points: From no episode to the last; some of them, where there are many.
-        decisive: Logarithm to base 10 of the e-value that decides.
-        against: The statement that it is evidence against.
-        bar: Why so much decides: ``alpha 0.05, shared by 2 questions``.
-        answer: What came of the question that the run asked, None where it asked nothing of the two jobs.
-    """
-
-    points: tuple[CurvePoint, ...]
-    decisive: float
-    against: str
-    bar: str
-    answer: str | None = None
+    points: tuple[CurvePoint, ...]  # from no episode to the last; a subset of them if there are many
+    decisive: float  # log10 of the e-value that decides
+    against: str  # the tested statement
+    bar: str  # the reason for `decisive`: ``alpha 0.05, shared by 2 questions``
+    answer: str | None = None  # answer to the run's question; None if the run asked none about the two jobs
 
     @property
     def e_value(self) -> str:
-        """The e-value at the end; as a power of ten where that is beyond what a number holds."""
+        """The final e-value, as a power of ten if it exceeds a float."""
         evidence = self.points[-1].evidence
         return f"{10.0**evidence:.3g}" if evidence < _MOST_DIGITS else f"10^{evidence:.0f}"
 
@@ -305,25 +265,19 @@ class EvidenceCurve:
 
     @property
     def line(self) -> str:
-        """The curve as the points of an SVG line in a box of 100 by 100."""
+        """SVG points of the curve in a box of 100 by 100."""
         most = max(1, self.points[-1].episodes)
         return " ".join(f"{100 * each.episodes / most:.2f},{self.height(each.evidence):.2f}" for each in self.points)
 
     def height(self, evidence: float) -> float:
-        """Return where evidence lies in that box, from its top; -1 is at its bottom."""
+        """Return the distance of evidence from the top of that box; -1 is at the bottom."""
         top = max(2.0, 1.1 * self.decisive, *(point.evidence for point in self.points))
         return 100 * (1 - (max(evidence, -1.0) + 1) / (top + 1))
 
 
 def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questions: int) -> EvidenceCurve:
-    """Return how the evidence grew over the episodes 0 to m - 1 that both jobs have finished.
-
-    Args:
-        first: The candidate.
-        second: The baseline.
-        answer: How far the question is answered that the run asked of the two, None where it asked none.
-        num_questions: How many questions the run asked, which share alpha.
-    """
+    """Return the evidence over the episodes 0 to m - 1 that both jobs have finished."""
+    # Without a question of the run, a default comparison is assumed. Questions of a run share alpha.
     if answer is None:
         jobs = (first.entry.name, second.entry.name)
         question, num_questions = Question(name="", jobs=jobs, max_episodes=sys.maxsize, alpha=ALPHA), 1
@@ -331,6 +285,7 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
     else:
         question = answer.question
         shared = "shared by " + ("one question" if num_questions == 1 else f"{num_questions} questions")
+    # The question fixes the candidate, so the sides follow its order.
     sides = (first, second) if first.entry.name == question.jobs[0] else (second, first)
     replay = replay_decision(question, sides, num_questions=num_questions, num_orders=0)
     new, old = question.jobs
@@ -350,55 +305,37 @@ def _points(logarithms: np.ndarray) -> Sequence[CurvePoint]:
     return [CurvePoint(episodes=int(at) + 1, evidence=float(logarithms[at])) for at in kept]
 
 
-# Jobs of one task side by side: how they differ over the same episodes, and which episodes came out differently.
+# Jobs of one task side by side: their difference over the same episodes, and episodes with unequal outcomes.
 
 MOST_PAIRS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOnPage:
-    """Two jobs of one task over the same episodes. Differences are the first's less the second's.
+    """Two jobs of one task over the same episodes. Differences are first minus second."""
 
-    Attributes:
-        first: Position of the candidate on the page.
-        second: Position of the baseline on the page.
-        counts: How the pairs came out.
-        distinct: How many different conditions these pairs started from.
-        difference: Difference of the success rates.
-        interval: Its 95 % interval.
-        mid_p: McNemar's mid-p.
-        verdict: What ``isaaclab-arena compare`` has said, or what the run was stopped by; None where nothing was asked.
-        evidence: How the e-value grew.
-        could_stop: The jobs that could stop at any episode, so that ``interval`` and ``mid_p``, which are for a fixed
-            number, are too sure.
-        discordant: Episodes in which one of them alone succeeded.
-        episodes: The episodes that are pairs, None where they are all that both jobs have.
-    """
-
-    first: int
-    second: int
-    counts: PairCounts
-    distinct: int
-    difference: float
-    interval: Interval
-    mid_p: float
+    first: int  # position of the candidate on the page
+    second: int  # position of the baseline on the page
+    counts: PairCounts  # outcomes of the pairs
+    distinct: int  # distinct initial conditions of the pairs
+    difference: float  # of the success rates
+    interval: Interval  # 95 % interval of the difference
+    mid_p: float  # McNemar's test
+    # From ``isaaclab-arena compare``, or from the question that stopped the run. None without either.
     verdict: str | None
     evidence: EvidenceCurve
+    # Jobs that could stop at any episode. For them ``interval`` and ``mid_p`` assume a fixed number, and are too
+    # certain.
     could_stop: tuple[str, ...]
-    discordant: tuple[int, ...]
-    episodes: tuple[int, ...] | None
+    discordant: tuple[int, ...]  # episodes in which only one of the two succeeded
+    episodes: tuple[int, ...] | None  # episodes with pairs; None if all common episodes are pairs
 
 
 def pairs_on_page(
     runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int], answers: Sequence[Sequence[Answer]] = ()
 ) -> tuple[PairOnPage, ...]:
-    """Return the pairs of jobs that were compared, by a run or afterwards, or else each job with the first of its task.
-
-    Args:
-        runs: The runs.
-        positions: Position of each job on the page, by the number of its run and its name.
-        answers: How far the questions of each run are answered.
-    """
+    """Return the pairs of jobs that the run or `compare` compared, or else each job with the first of its task."""
+    # `positions` maps the number of a run and a job's name to its position on the page.
     arms = {
         positions[number, name]: arm
         for number, run in enumerate(runs)
@@ -407,6 +344,7 @@ def pairs_on_page(
     }
     asked = dict(_asked(answers, positions))
     verdicts = dict(_compared([run.directory for run in runs], positions))
+    # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     found = []
     for first, second in wanted or list(_alike(arms)):
@@ -422,18 +360,10 @@ def pairs_on_page(
 def compared(
     first: Arm, second: Arm, at: int, other: int, evidence: EvidenceCurve, *, verdict: str | None = None
 ) -> PairOnPage | None:
-    """Return two jobs side by side, None where they have no pair.
-
-    Args:
-        first: The candidate.
-        second: The baseline.
-        at: Position of the candidate on the page.
-        other: That of the baseline.
-        evidence: How the e-value grew.
-        verdict: What was said of them.
-    """
+    """Return two jobs side by side, None without a pair. `at` and `other` are their positions on the page."""
     if differences_of_tasks(first, second):
         return None
+    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
     matched = match(first, second)
     counts, known = matched.counts, matched.without_errors()
     effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
@@ -471,7 +401,7 @@ def _alike(arms: Mapping[int, Arm]) -> Iterator[tuple[int, int]]:
 def _asked(
     answers: Sequence[Sequence[Answer]], positions: Mapping[tuple[int, str], int]
 ) -> Iterator[tuple[tuple[int, int], tuple[Answer, int]]]:
-    """Yield what the runs themselves compare: the two jobs, the answer, and how many questions the run has."""
+    """Yield the comparisons of the runs: the two jobs, the answer, and the run's number of questions."""
     for number, own in enumerate(answers):
         for answer in own:
             if len(answer.question.jobs) > 1:
@@ -482,7 +412,7 @@ def _asked(
 def _compared(
     directories: Sequence[Path], positions: Mapping[tuple[int, str], int]
 ) -> Iterator[tuple[tuple[int, int], str]]:
-    """Yield what the comparisons of runs compare, and their verdicts; what is no comparison says nothing."""
+    """Yield the comparisons in the runs' comparison files with their verdicts; other files are skipped."""
     numbers = {directory.resolve(): number for number, directory in enumerate(directories)}
     for directory in directories:
         try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from isaaclab_arena.analysis.robustness import ShownRobustness
 
 
-# The films of a run for its page: which there are, which go into the page, and the pictures that stand for them.
+# The films of a run for its page: the list, the embedded ones, and their posters.
 
 MOST_POSTERS = 2_000
 """Episodes whose poster goes into the page; at 6 kB each, more would make it too large to mail."""
@@ -46,51 +46,35 @@ _FILM_LIMIT_BYTES = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Film:
-    """A film of an episode.
+    """A film of an episode."""
 
-    Attributes:
-        job: Position of the job on the page.
-        episode_index: The episode.
-        camera: What it shows.
-        path: The file.
-        size_bytes: Its size.
-        poster: A small picture of it as WebP in base64, None where there is none.
-        embedded: Whether its content goes into the page.
-    """
-
-    job: int
+    job: int  # position of the job on the page
     episode_index: int
     camera: str
     path: Path
-    size_bytes: int
-    poster: str | None = None
-    embedded: bool = False
+    size_bytes: int  # of the file
+    poster: str | None = None  # WebP in base64; None without a poster
+    embedded: bool = False  # its content is part of the page
 
     @property
     def name(self) -> str:
-        """Names it within the page."""
+        """Id within the page."""
         return f"film-{self.job}-{self.episode_index}-{quote(self.camera, safe='')}"
 
     def content(self) -> str:
-        """Return the file in base64; nothing where it cannot be read any more."""
+        """Return the file in base64, empty if it is no longer readable."""
         return _base64(self.path, most_bytes=_FILM_LIMIT_BYTES) or ""
 
     def address(self, page_directory: Path) -> str:
-        """Return where a page in a directory finds the file."""
+        """Return the link to the file from a page in `page_directory`."""
         return quote(Path(os.path.relpath(self.path.absolute(), page_directory.absolute())).as_posix())
 
 
 def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
-    """Return the films of a job by episode and camera, the viewport first.
-
-    Args:
-        output_directory: The run's directory.
-        name: The job's name.
-        job: Position of the job on the page.
-    """
+    """Return the films of a job by episode and camera, the viewport first. `job` is its position on the page."""
     found = []
     for said, path in videos_of_job(output_directory, name):
-        # A run that is still going may take away a film.
+        # A running job may remove a film.
         with suppress(FileNotFoundError):
             found.append(
                 Film(
@@ -111,17 +95,9 @@ def chosen_films(
     budget_bytes: int,
     explaining: Mapping[int, frozenset[int]] | None = None,
 ) -> list[Film]:
-    """Return the films with their posters, and marked which go into the page.
-
-    One film of each job comes first, then those that show a reason, then the others; among them those of episodes that
-    did not succeed.
-
-    Args:
-        films: All of them.
-        failed: The episodes that did not succeed, by position of the job.
-        budget_bytes: What the contents of films may take in the page, as base64.
-        explaining: The episodes that show why others failed too, by position of the job.
-    """
+    """Return the films with posters, and mark those to embed within `budget_bytes` of base64."""
+    # Order: one film per job, then films that show a reason, then the others; failed episodes first within each.
+    # `failed` and `explaining` map the position of a job to its episodes.
     explaining = explaining or {}
 
     def has_failed(film: Film) -> bool:
@@ -146,7 +122,7 @@ def chosen_films(
 
 
 def _within(films: Iterable[Film], budget_bytes: int) -> frozenset[str]:
-    """Return the names of the films whose contents fit, in this order; one that is too large leaves room for others."""
+    """Return the names of the films that fit, in this order; a film that is too large leaves room for later ones."""
     names, left = set(), budget_bytes
     for film in films:
         needed = 4 * -(-film.size_bytes // 3)
@@ -195,7 +171,7 @@ def suites_text_table(suites: Sequence[SuiteOnPage]) -> TextTable:
 def texts(
     jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
 ) -> tuple[tuple[str, str], ...]:
-    """Return what can be copied, each with its name; suites, where there are any, before their jobs."""
+    """Return the texts to copy with their names; suites precede their jobs."""
     tables = {"Suites, ": suites_text_table(suites), "": text_table(jobs)} if suites else {"": text_table(jobs)}
     copied = []
     for what, table in tables.items():
@@ -204,7 +180,7 @@ def texts(
 
 
 def bibtex(plan: RunPlan) -> str:
-    """Return one line that cites this program and a run of it."""
+    """Return a one-line BibTeX entry of this program and a run."""
     version = plan.versions.get("isaaclab-arena-mujoco", "unknown")
     note = f"run {plan.run_id}, config hash {plan.config_hash}"
     return (
@@ -242,7 +218,7 @@ def _suite_cells(suite: SuiteOnPage) -> tuple[str, ...]:
     )
 
 
-# Everything that a page shows, as data: its runs, its jobs, what went wrong, and what its script draws.
+# The whole content of a page as data: its runs, its jobs, errors, and the data of its script.
 
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""
@@ -254,12 +230,7 @@ _SHOWN_ROBUSTNESS = "isaaclab_arena.analysis.robustness:shown_robustness"
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
-    """A run of which a page tells.
-
-    Attributes:
-        directory: Its directory.
-        merged: Its results.
-    """
+    """A run on a page."""
 
     directory: Path
     merged: MergedResults
@@ -267,91 +238,53 @@ class ReportedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What was evaluated, by its content.
-
-    Attributes:
-        policy: The policy.
-        path: The checkpoint, None for a policy without one.
-        sha256: The hash of all that decides what the policy does, None where it is only this package.
-        short: The first digits of the hash.
-        jobs: The jobs that evaluated it.
-    """
+    """The evaluated policy, identified by its content."""
 
     policy: str
-    path: str | None
-    sha256: str | None
-    short: str
-    jobs: tuple[str, ...]
+    path: str | None  # None for a policy without a checkpoint
+    sha256: str | None  # hash of everything that decides its actions; None if that is only this package
+    short: str  # first digits of the hash
+    jobs: tuple[str, ...]  # jobs that evaluated it
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOnPage:
-    """A run on the page.
+    """A run on the page."""
 
-    Attributes:
-        name: Name of its directory.
-        directory: Its directory as it was named.
-        facts: What, when and on what, as pairs of a heading and a text.
-        complete: Whether nothing is missing.
-        progress: ``412 of 900`` while it goes, None otherwise.
-        notes: What whoever quotes a figure must know.
-        missing: Which episodes are missing.
-        problems: Files and lines that could not be read.
-        verified: What ``isaaclab-arena verify`` found, None where nobody has looked.
-        is_unsound: Whether it found that something is wrong, and the run has not changed since.
-    """
-
-    name: str
-    directory: str
-    facts: tuple[tuple[str, str], ...]
-    complete: bool
-    progress: str | None
-    notes: tuple[str, ...]
-    missing: tuple[str, ...]
-    problems: tuple[str, ...]
-    verified: str | None
-    is_unsound: bool
+    name: str  # name of the directory
+    directory: str  # as the user gave it
+    facts: tuple[tuple[str, str], ...]  # headings and texts: task, time, machine
+    complete: bool  # no episode is missing
+    progress: str | None  # ``412 of 900`` while it runs; None otherwise
+    notes: tuple[str, ...]  # caveats for a reader who quotes a figure
+    missing: tuple[str, ...]  # missing episodes
+    problems: tuple[str, ...]  # unreadable files and lines
+    verified: str | None  # result of ``isaaclab-arena verify``; None if never verified
+    is_unsound: bool  # the verification found a defect, and the run has not changed since
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page.
-
-    Attributes:
-        title: What it is called.
-        made_at: When it was made, in UTC.
-        runs: The runs that it tells of.
-        jobs: Their jobs, in order.
-        suites: Their suites, in order.
-        checkpoints: What was evaluated.
-        films: Films of their episodes.
-        texts: What can be copied, each with its name.
-        curves: Success as a swept key grows.
-        matrix: Policies against tasks, None where there is one of either.
-        pairs: Jobs of one task side by side; none while a run goes on.
-        robustness: What changed episodes cost, run by run; none while a run goes on.
-        error_texts: What episodes that ended in an error said: the job, the first line, and how many.
-        reloads: Whether a run goes on, and the page loads itself again.
-    """
+    """The content of a page."""
 
     title: str
-    made_at: str
+    made_at: str  # UTC
     runs: tuple[RunOnPage, ...]
-    jobs: tuple[JobOnPage, ...]
+    jobs: tuple[JobOnPage, ...]  # in order of the runs
     checkpoints: tuple[Checkpoint, ...]
-    films: tuple[Film, ...]
-    suites: tuple[SuiteOnPage, ...] = ()
-    texts: tuple[tuple[str, str], ...] = ()
-    curves: tuple[Curve, ...] = ()
-    matrix: Matrix | None = None
-    pairs: tuple[PairOnPage, ...] = ()
-    robustness: "tuple[ShownRobustness, ...]" = ()
-    error_texts: tuple[tuple[str, str, int], ...] = ()
-    reloads: bool = False
+    films: tuple[Film, ...]  # of the jobs' episodes
+    suites: tuple[SuiteOnPage, ...] = ()  # in order of the runs
+    texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
+    curves: tuple[Curve, ...] = ()  # success by a swept key
+    matrix: Matrix | None = None  # policies against tasks; None for a single policy or task
+    pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run goes on
+    robustness: "tuple[ShownRobustness, ...]" = ()  # cost of changed episodes, by run; empty while a run goes on
+    error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
+    reloads: bool = False  # a run goes on, so the page reloads itself
 
     @property
     def group_keys(self) -> tuple[str, ...]:
-        """The keys whose values differ between jobs, by which they can be grouped."""
+        """The keys with values that differ between jobs, for grouping."""
         values: dict[str, set[str | None]] = {}
         for name in dict.fromkeys(name for job in self.jobs for name in job.keys):
             values[name] = {job.keys.get(name) for job in self.jobs}
@@ -361,14 +294,8 @@ class Page:
 def page_of(
     runs: Sequence[ReportedRun], *, embedded_bytes: int, running: bool = False, now: datetime | None = None
 ) -> Page:
-    """Return the page of runs.
-
-    Args:
-        runs: At least one.
-        embedded_bytes: How much of films goes into the page.
-        running: Whether the last run goes on.
-        now: The time; that of the clock where None.
-    """
+    """Return the page of at least one run. `embedded_bytes` limits embedded films; `now` None is the current time."""
+    # While the last run goes on (`running`), comparisons are left out: they read far more than the tables.
     jobs, films, errors = _jobs(runs)
     suites = _suites(runs)
     read = () if running else tuple(read_run(run.directory, merged=run.merged) for run in runs)
@@ -398,7 +325,7 @@ def page_of(
 
 
 def _jobs(runs: Sequence[ReportedRun]) -> tuple[list[JobOnPage], list[Film], list[tuple[str, str, int]]]:
-    """Return the jobs of runs, the films of their episodes, and what errors said; see `Page`."""
+    """Return the jobs of runs, the films of their episodes, and the error texts; see `Page`."""
     jobs: list[JobOnPage] = []
     films: list[Film] = []
     errors: list[tuple[str, str, int]] = []
@@ -416,7 +343,7 @@ def _jobs(runs: Sequence[ReportedRun]) -> tuple[list[JobOnPage], list[Film], lis
 
 
 def _most_values(num_episodes: int, runs: Sequence[ReportedRun]) -> int:
-    """Return how many values of conditions a job gets of those that the page may hold: its share by episodes."""
+    """Return a job's share of the condition values that a page may hold, in proportion to its episodes."""
     return MOST_CONDITION_VALUES * num_episodes // max(1, sum(len(run.merged.episodes) for run in runs))
 
 
@@ -446,13 +373,13 @@ def _label(name: str, run: ReportedRun, runs: Sequence[ReportedRun]) -> str:
 
 
 def error_lines(episodes: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return the first lines of what episodes that ended in an error said, the most frequent first, and how many."""
+    """Return the most frequent first lines of errors, with their counts."""
     said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
     return [(plain_text(line), count) for line, count in Counter(said).most_common(_MOST_ERRORS)]
 
 
 def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
-    """Return the policies with their content, each once."""
+    """Return the evaluated policies by content, each once."""
     found: dict[tuple[str, str | None, str | None], list[str]] = {}
     for job in jobs:
         key = (job.row["policy"], job.row["checkpoint"], job.row["policy_sha256"])
@@ -470,7 +397,7 @@ def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
 
 
 def script_data(page: Page, page_directory: Path) -> dict[str, Any]:
-    """Return what the script of a page draws: episodes as columns, which of them are pairs, and where films are."""
+    """Return the data of the page's script: episodes as columns, paired episodes, and films."""
     return {
         "reloads": page.reloads,
         "outcomes": OUTCOMES,
@@ -499,7 +426,7 @@ def script_data(page: Page, page_directory: Path) -> dict[str, Any]:
 
 
 def progress_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many of the planned episodes have finished: ``412 of 900``."""
+    """Return the number of finished episodes among the planned ones: ``412 of 900``."""
     done = sum(row["episodes"] or 0 for row in rows)
     planned = [row["planned"] for row in rows if row["status"] != "skipped"]
     return f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
@@ -507,6 +434,7 @@ def progress_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
     merged, plan = run.merged, run.merged.plan
+    # Only versions that matter to most readers are shown; the plan holds all of them.
     versions = {
         name: plan.versions[name] for name in ("isaaclab-arena-mujoco", "mujoco", "torch") if name in plan.versions
     }
@@ -538,7 +466,7 @@ def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
 
 
 def _verified(run: ReportedRun) -> tuple[str | None, bool]:
-    """Return what a verification found, and whether that is something wrong that still holds."""
+    """Return the result of a verification, and whether it found a defect that still holds."""
     try:
         found = read_verification(run.directory)
     except ArenaError as error:
