@@ -17,45 +17,34 @@ from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable,
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.storage import layout
 
-# Numbers of env slots among all of a job's, for a job that has several environments.
+# Numbers of env slots across all environments of a job.
 
 
 class SlotNumbers:
-    """Numbers the env slots of several environments through, from 0.
-
-    Args:
-        environments: The environments, in order. The env slots of any other one keep their numbers.
-    """
+    """Number the env slots of several environments consecutively from 0; those of any other keep their numbers."""
 
     def __init__(self, environments: Sequence[Environment] = ()) -> None:
         sizes = accumulate((environment.num_envs for environment in environments), initial=0)
         self._first = dict(zip(environments, sizes, strict=False))
 
     def of(self, environment: Environment, env_id: int) -> int:
-        """Return the number of an environment's env slot."""
+        """Return the job-wide number of an environment's env slot."""
         return self._first.get(environment, 0) + env_id
 
 
-# Keeps the control steps of the episodes under way in a ring of memory, with a few writes per step.
+# Keep the control steps of running episodes in a ring buffer, with a few writes per step.
 
 
 class StepRing:
-    """Keeps the control steps of all env slots, back to the start of the oldest episode under way.
-
-    A step is kept as a few packs: numbers of one type side by side. Copying each tensor on its own would cost more than
-    the physics. The episode of an env slot is every step from its start until it is taken. Steps come as tensors, of a
-    GPU many at once, or are written by the caller, where each pack is one copy of what the processor still has at hand.
-
-    Args:
-        num_envs: Number of env slots.
-        capacity: Expected length of the longest episode, in control steps; longer episodes are kept too.
-
-    Attributes:
-        capacity: Control steps that the memory holds now.
-    """
+    """Ring buffer of the control steps of all env slots, back to the start of the oldest running episode."""
 
     def __init__(self, num_envs: int, capacity: int) -> None:
+        # A step is stored as a few packs: values of one dtype side by side. One copy per tensor would cost more than
+        # the physics. The episode of an env slot is every step from its start until `take`. Steps arrive as tensors (on
+        # a GPU many at once), or the caller writes them in place, one copy per pack while the data is in the CPU's
+        # caches.
         self._num_envs = num_envs
+        # Expected length of the longest episode [control steps]. The buffer grows if an episode is longer.
         self.capacity = max(1, capacity)
         self._packs: list[_Pack] = []
         self._next = 0
@@ -65,18 +54,12 @@ class StepRing:
         self._each_step: list[tuple[np.ndarray, ...]] = []
 
     def start(self, env_ids: Iterable[int]) -> None:
-        """Begin an episode in the named env slots with the next step."""
+        """Begin an episode in the env slots with the next step."""
         self._first.update(dict.fromkeys(env_ids, self._next))
 
     def next_places(self, packs: Sequence[tuple[int, np.dtype]]) -> Sequence[np.ndarray]:
-        """Begin a control step, and return where its packs are to be written before anything else is asked.
-
-        Args:
-            packs: Width and type of each, the same at every call.
-
-        Returns:
-            Shape of each: (num_envs, width).
-        """
+        """Begin a control step, and return the places of its packs to write now. Shape of each: (num_envs, width)."""
+        # `packs` is the width and dtype of each pack, the same at every call.
         if not self._packs:
             self._packs = [_Pack(width, dtype, self._num_envs, self.capacity) for width, dtype in packs]
             self._each_step = self._places()
@@ -87,28 +70,18 @@ class StepRing:
         return self._each_step[position]
 
     def fill(self, pack: int, columns: slice, steps: np.ndarray) -> None:
-        """Write columns of the steps that were begun last.
-
-        Args:
-            pack: Number of the pack.
-            columns: Where in it.
-            steps: What stands there. Shape: (num_steps, num_envs, width).
-        """
+        """Write columns of the most recent steps of a pack. Shape of `steps`: (num_steps, num_envs, width)."""
         array, position = self._packs[pack].array, (self._next - len(steps) - self._origin) % self.capacity
+        # The steps may wrap around the end of the buffer.
         before_the_end = array[position : position + len(steps), :, columns]
         before_the_end[:] = steps[: len(before_the_end)]
         if len(before_the_end) < len(steps):
             array[: len(steps) - len(before_the_end), :, columns] = steps[len(before_the_end) :]
 
     def append(self, packs: Sequence[Sequence[torch.Tensor]], num_steps: int = 1) -> None:
-        """Keep control steps.
-
-        Args:
-            packs: At every call the same number of packs, and in each the tensors of one step after the other: for each
-                step the same number, of the same types. Some or all of them may be side by side already, along the
-                second dimension. Shape of each tensor: (num_envs, ...).
-            num_steps: How many steps those are; at least one.
-        """
+        """Append control steps: for each pack, the tensors of one step after the other, each (num_envs, ...)."""
+        # The number of packs, of tensors per step and their dtypes are fixed by the first call. Steps may be joined
+        # already along dimension 1, so widths are per `num_steps`.
         if not self._packs:
             widths = [sum(tensor[0].numel() for tensor in tensors) // num_steps for tensors in packs]
             types = [torch.empty(0, dtype=tensors[0].dtype).numpy().dtype for tensors in packs]
@@ -122,17 +95,13 @@ class StepRing:
         self._next += num_steps
 
     def take(self, env_id: int) -> list[np.ndarray]:
-        """End an env slot's episode and return its steps, which the next steps may change.
-
-        Returns:
-            One array per pack, its tensors flattened and side by side. Shape of each: (length, width).
-        """
+        """End an env slot's episode and return one array per pack, (length, width). Later steps may overwrite it."""
         first = self._first.pop(env_id)
         position, length = (first - self._origin) % self.capacity, self._next - first
         return [pack.read(env_id, position, length) for pack in self._packs]
 
     def _make_room(self, num_steps: int) -> None:
-        """Double the memory until the next steps take the place of none that is still needed."""
+        """Double the buffer until the next steps overwrite no step of a running episode."""
         oldest = min(self._first.values(), default=self._next)
         while self._next + num_steps - oldest > self.capacity:
             turn = (self._next - self._origin) % self.capacity
@@ -144,16 +113,12 @@ class StepRing:
         self._room_until = oldest + self.capacity
 
     def _places(self) -> list[tuple[np.ndarray, ...]]:
-        """Return where each step's packs are written."""
+        """Return the places of each step's packs."""
         return list(zip(*(pack.array for pack in self._packs), strict=True))
 
 
 class _Pack:
-    """One pack, step after step.
-
-    Attributes:
-        array: All steps. Shape: (capacity, num_envs, width).
-    """
+    """One pack, step after step."""
 
     def __init__(self, width: int, dtype: np.dtype, num_envs: int, capacity: int) -> None:
         self._hold(_untouched((capacity, num_envs, width), dtype))
@@ -179,6 +144,7 @@ class _Pack:
 
     def _hold(self, values: torch.Tensor) -> None:
         self._values = values
+        # All steps. Shape: (capacity, num_envs, width).
         self.array = values.numpy()
 
 
@@ -189,15 +155,13 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
-    """Return memory that nothing was written to, on the CPU.
-
-    The system gives memory to pages that are touched, so a long limit costs nothing for short episodes. PyTorch fills
-    new tensors with NaN where it calculates deterministically, and so touches all of it; NumPy does not.
-    """
+    """Return uninitialized CPU memory."""
+    # The system backs only touched pages, so a large capacity costs nothing for short episodes. PyTorch fills new
+    # tensors with NaN in deterministic mode, and so touches all pages; NumPy does not.
     return torch.from_numpy(np.empty(shape, dtype))
 
 
-# Keeps the arrays of the episodes under way: observations, actions, rewards and simulation states.
+# Keep the arrays of running episodes: observations, actions, rewards and simulation states.
 
 _PARTS = "parts"
 
@@ -217,7 +181,7 @@ EXPECTED_STEPS = 1000
 
 
 class RecordedObservations(StrEnum):
-    """Which observations a recording holds: none, group ``policy``, or every group, images too."""
+    """The recorded observations: none, group ``policy``, or every group including images."""
 
     NONE = "none"
     STATE = "state"
@@ -226,7 +190,7 @@ class RecordedObservations(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """Where an array lies in its pack, and of which type it is."""
+    """The position of an array in its pack, and its dtype."""
 
     name: str
     start: int
@@ -236,12 +200,7 @@ class _Column:
 
 
 class EpisodeArrays:
-    """Keeps the arrays of the episodes under way in an environment, until they are taken.
-
-    Args:
-        environment: The environment.
-        observations: Which observations are kept.
-    """
+    """Keep the arrays of an environment's running episodes until they are taken."""
 
     def __init__(self, environment: Environment, observations: RecordedObservations) -> None:
         self._environment = environment
@@ -250,6 +209,7 @@ class EpisodeArrays:
         self._ring = StepRing(environment.num_envs, expected_steps)
         self._recordable = environment if isinstance(environment, Recordable) else None
         self._partwise = environment if isinstance(environment, PartwiseRecordable) else None
+        # Parts of the simulation state. In host memory they are copied each step, on a GPU they are batched.
         self._state_parts = () if self._partwise is None else tuple(self._partwise.state_parts())
         self._host_parts = [part.numpy() for part in self._state_parts if part.is_cpu]
         self._held: list[list[torch.Tensor]] = []
@@ -267,7 +227,7 @@ class EpisodeArrays:
         self._columns: list[list[_Column]] = []
 
     def start(self, env_ids: Sequence[int]) -> None:
-        """Begin an episode in the named env slots, which were just reset."""
+        """Begin an episode in the env slots, which were just reset."""
         self._copy_held()
         states = self._initial_states(env_ids)
         simulator_states = episode_states_of(self._environment, env_ids)
@@ -279,7 +239,7 @@ class EpisodeArrays:
         self._ring.start(env_ids)
 
     def append(self, transition: Transition) -> None:
-        """Keep one control step; its action must not change any more."""
+        """Keep one control step; its action must not change afterwards."""
         if not self._columns:
             self._lay_out(transition)
         tensors = self._tensors(transition)
@@ -287,7 +247,7 @@ class EpisodeArrays:
             if self._max_held == 1:
                 self._write(tensors)
                 return
-            # The environment changes the parts of its state, and nothing else.
+            # The environment overwrites only the parts of its state in place, so the other tensors may wait.
             place = self._ring.next_places(self._widths)[self._parts_pack]
             np.concatenate(self._host_parts, axis=1, out=place[:, self._parts_columns])
         self._held.append(tensors)
@@ -295,10 +255,8 @@ class EpisodeArrays:
             self._copy_held()
 
     def take(self, env_id: int) -> dict[str, np.ndarray]:
-        """End an env slot's episode and return its arrays by path, ``dones`` too. Shape of each: (num_steps, ...).
-
-        The state that it starts from is below ``initial_state``, in the shape (1, ...).
-        """
+        """End an env slot's episode and return its arrays by path, with ``dones``. Shape of each: (num_steps, ...)."""
+        # The initial state is below ``initial_state``, with shape (1, ...).
         initial = self._initial.pop(env_id)
         self._copy_held()
         packs = self._ring.take(env_id)
@@ -315,7 +273,7 @@ class EpisodeArrays:
         return arrays
 
     def forget(self, env_id: int) -> None:
-        """End an env slot's episode that made no step: there is nothing to keep of it."""
+        """End an env slot's episode without steps, and drop it."""
         del self._initial[env_id]
         self._copy_held()
         self._ring.take(env_id)
@@ -329,10 +287,8 @@ class EpisodeArrays:
             self._held.clear()
 
     def _write(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Keep a step at once: what was just made is in the processor's caches, and later it would have to be fetched.
-
-        NumPy copies in half of PyTorch's time here.
-        """
+        """Write a step at once, while its data is in the CPU's caches."""
+        # NumPy copies in half of PyTorch's time here.
         flat = list(map(torch.Tensor.numpy, tensors))
         for number in self._not_flat:
             flat[number] = flat[number].reshape(len(flat[number]), -1)
@@ -345,10 +301,8 @@ class EpisodeArrays:
             np.concatenate([flat[number] for number in numbers], axis=1, out=place)
 
     def _write_held(self) -> None:
-        """Write what was held of the steps beside the parts of their states.
-
-        No memory is asked for, because a request for a kilobyte has the C library tidy up all that was freed before it.
-        """
+        """Write the held tensors of the last steps, all but the parts of their states."""
+        # The staging buffers are reused: an allocation of a kilobyte makes the C library consolidate all freed memory.
         num_steps, num_envs = len(self._held), self._environment.num_envs
         for number, ((pack, columns), steps) in enumerate(zip(self._places, self._staging, strict=True)):
             together = steps[: num_steps * num_envs]
@@ -357,7 +311,7 @@ class EpisodeArrays:
         self._held.clear()
 
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
+        """Return the initial state of env slots, or its parts in a single copy if the environment has parts."""
         if self._host_parts:
             return {_PARTS: np.concatenate([part[env_ids] for part in self._host_parts], axis=1)}
         if self._state_parts:
@@ -372,7 +326,7 @@ class EpisodeArrays:
         return {} if self._recordable is None else dict(flatten(self._recordable.state(), prefix))
 
     def _tensors(self, transition: Transition) -> list[torch.Tensor]:
-        """Return what is kept of a step, always in the same order; see `_names`."""
+        """Return the tensors to keep of a step, always in the same order; see `_arrays_in`."""
         action = transition.action
         tensors = [action if action.dtype is torch.float32 else action.to(torch.float32), transition.step.reward]
         for path, names in self._terms.items():
@@ -390,7 +344,7 @@ class EpisodeArrays:
         return tensors
 
     def _states_of_step(self) -> dict[str, torch.Tensor]:
-        """Return what is kept of the state after a step as tensors: nothing where its parts are in host memory."""
+        """Return the state after a step as tensors, empty if its parts are in host memory."""
         if self._host_parts:
             return {}
         if self._state_parts:
@@ -398,7 +352,7 @@ class EpisodeArrays:
         return self._state(layout.STATES)
 
     def _arrays_in(self, transition: Transition) -> list[dict[str, torch.Tensor]]:
-        """Return, for each of `_tensors`, what lies in it, by name."""
+        """Return the named arrays in each tensor of `_tensors`."""
         arrays = [{layout.ACTIONS: transition.action}, {layout.REWARDS: transition.step.reward}]
         for path, names in self._terms.items():
             group, *keys = path
@@ -408,12 +362,13 @@ class EpisodeArrays:
         return [*arrays, *({name: state} for name, state in self._states_of_step().items())]
 
     def _lay_out(self, transition: Transition) -> None:
-        """Decide which arrays lie side by side: vectors of one type; images are large enough to stand alone."""
+        """Decide the layout: vectors of one dtype share a pack; images are large enough for a pack of their own."""
         for path, name in _recorded_terms(transition.observation, self._observations):
             self._terms.setdefault(path, []).append(name)
         self._together = {
             path for path in self._terms if isinstance(value_at(transition.observation, path), SideBySide)
         }
+        # Direct writes need every tensor on the CPU, and the state as parts or not at all.
         are_here = all(tensor.is_cpu for tensor in self._tensors(transition))
         self._written_at_once = are_here and (bool(self._host_parts) or not self._state_parts)
         if not self._written_at_once:
@@ -427,6 +382,7 @@ class EpisodeArrays:
             begin = pack.width
             pack.add([number], {name: tuple(array.shape[1:]) for name, array in arrays.items()}, dtype)
             self._places.append((list(packs).index(key), slice(begin, pack.width)))
+        # The parts of the state are written after the tensors, into the pack of their dtype.
         if self._host_parts:
             own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
             numbers = range(len(tensors), len(tensors) + len(self._host_parts))
@@ -438,6 +394,7 @@ class EpisodeArrays:
         self._packs = [tuple(pack.numbers) for pack in packs.values()]
         self._columns = [pack.columns for pack in packs.values()]
         self._widths = [(pack.width, pack.dtype) for pack in packs.values()]
+        # Tensors may wait only if the environment never reuses their memory.
         can_hold = self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors)
         if can_hold and (self._host_parts or not self._written_at_once):
             step_bytes = sum(tensor.nbytes for tensor in tensors)
@@ -448,14 +405,14 @@ class EpisodeArrays:
             ]
 
     def _pack_of(self, dtype: np.dtype) -> np.dtype:
-        """Return the type in which vectors are kept: that of the state where it holds the same numbers."""
+        """Return the dtype in which vectors are stored: the state's, if it represents the same values exactly."""
         state = self._host_parts[0].dtype if self._host_parts else dtype
         return state if dtype.kind == state.kind == "f" and np.can_cast(dtype, state) else dtype
 
 
 @dataclass(kw_only=True)
 class _TensorPack:
-    """What lies side by side in the type ``dtype``: the numbers of the tensors of a step, and their arrays."""
+    """The tensors of a step with dtype ``dtype`` side by side: their numbers, and their arrays."""
 
     dtype: np.dtype
     numbers: list[int] = field(default_factory=list)
@@ -473,7 +430,7 @@ class _TensorPack:
 
 
 def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the states of an episode, made of the parts that were kept at its start and after each step."""
+    """Return the states of an episode from the parts kept at its start and after each step."""
     arrays = {}
     for path, values in flatten(environment.state_of(np.concatenate((initial, steps))), ""):
         whole = np.ascontiguousarray(values)
@@ -489,14 +446,14 @@ def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, A
 
 
 def observation_path(group: str) -> str:
-    """Return where a group of observations lies: ``policy`` in ``obs``, as Isaac Lab has it, others beside it."""
+    """Return the path of an observation group: ``policy`` in ``obs``, as in Isaac Lab, others beside it."""
     if group == "policy":
         return layout.OBSERVATIONS
     return group if group == layout.CAMERA_OBSERVATIONS else f"{layout.OBSERVATIONS}_{group}"
 
 
 def _recorded_terms(observation: Observation, wanted: RecordedObservations) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield, for each term that is recorded, the keys that lead to what holds it in an observation, and its own."""
+    """Yield the keys to the holder of each recorded term, and the term's own name."""
     for group, terms in observation.items():
         if wanted is RecordedObservations.ALL or (wanted is RecordedObservations.STATE and group == "policy"):
             for keys, _ in leaves(terms):

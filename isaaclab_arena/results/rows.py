@@ -55,42 +55,27 @@ from isaaclab_arena.storage.run_plan import PlanEntry
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvidence:
-    """Everything that the disk says about a job.
+    """The content of a job's files."""
 
-    Attributes:
-        job: What was planned.
-        lines: The commit lines of its finished episodes, by index, each once.
-        told: What each of them started from as its row of the table says it, by index; found out where it is missing.
-        reports: How it went, by attempt and rank; normally one.
-        has_parts: Whether episodes still have files of their own, which are to go into a dataset.
-        unequal_episodes: Whether an episode was committed twice with different results.
-        retried_episodes: How many episodes count in place of an error of an earlier attempt.
-        same_conditions: Whether all attempts of the run had the same versions and kind of machine.
-        unknown_attempts: Attempts that ran episodes of the job, with versions and on a machine that no file tells.
-        contents: What its episodes were made with, None where nobody wrote it down.
-        times_rerun: How often its episodes were set aside and ran anew, because it evaluated something else.
-        answers: How far the questions are answered that are asked of the job.
-        needed: How many episodes they needed; then ``lines`` are those, and no other episode is missing. None for a job
-            that has to finish all that was planned.
-        beyond: How many episodes have finished beyond those.
-        max_equal_errors: How many episodes in a row may end in the same error before the job fails; 0 for any number.
-    """
-
-    job: PlanEntry
-    lines: Sequence[CommitLine]
-    reports: Sequence[JobReport]
-    has_parts: bool = False
+    job: PlanEntry  # the planned job
+    lines: Sequence[CommitLine]  # of finished episodes, by index, each once
+    reports: Sequence[JobReport]  # by attempt and rank; usually one
+    has_parts: bool = False  # episode files remain outside a dataset
+    # Initial conditions of an episode as JSON, by index; computed if missing.
     told: Mapping[int, str] = field(default_factory=dict)
-    unequal_episodes: bool = False
-    retried_episodes: int = 0
-    same_conditions: bool = True
+    unequal_episodes: bool = False  # an episode was committed twice with different results
+    retried_episodes: int = 0  # episodes that replaced an error of an earlier attempt
+    same_conditions: bool = True  # all attempts had the same versions and kind of machine
+    # Attempts with episodes of the job whose versions and machine no file records.
     unknown_attempts: tuple[int, ...] = ()
-    contents: Contents | None = None
-    times_rerun: int = 0
-    answers: Sequence[Answer] = ()
+    contents: Contents | None = None  # evaluated contents; None if no file records them
+    times_rerun: int = 0  # times the episodes were set aside because the contents changed
+    answers: Sequence[Answer] = ()  # answers to the questions about the job
+    # Episodes that the answers needed. Then `lines` are those alone, and no other episode is missing. None if the job
+    # has to finish all planned episodes.
     needed: int | None = None
-    beyond: int = 0
-    max_equal_errors: int = 0
+    beyond: int = 0  # finished episodes beyond `needed`
+    max_equal_errors: int = 0  # equal errors in a row before the job fails; 0 for no limit
 
     @cached_property
     def _by_its_files(self) -> JobStanding:
@@ -99,7 +84,7 @@ class JobEvidence:
 
     @cached_property
     def failure_by_errors(self) -> str | None:
-        """Why the job fails although its ranks came to its end: too many of its episodes did not; else None."""
+        """The reason that a job fails through the errors of its episodes, None if it does not."""
         streak = error_streak(self.lines, self.max_equal_errors)
         if streak is not None or self._by_its_files.status is not JobResultStatus.COMPLETED:
             return streak
@@ -107,17 +92,17 @@ class JobEvidence:
 
     @cached_property
     def standing(self) -> JobStanding:
-        """Where the job stands, by its last attempt and by how many of its episodes have finished, and how."""
+        """The state of the job: by its last attempt, the number of finished episodes, and their errors."""
         found = self._by_its_files
         return found if self.failure_by_errors is None else replace(found, status=JobResultStatus.FAILED)
 
     def is_beyond(self, line: CommitLine) -> bool:
-        """Whether an episode of the job is one that its questions did not need."""
+        """Whether an episode is one that the job's questions did not need."""
         return self.needed is not None and line.episode_index >= self.needed
 
     @cached_property
     def scored(self) -> ScoredEpisodes:
-        """The episodes that say whether they succeeded: no errors, and none whose success is not measured."""
+        """The episodes with a known success: no errors, and none without a measured success."""
         success, conditions = [], []
         for line, start in zip(self.lines, alike_starts(self.lines), strict=True):
             if is_scored(line):
@@ -129,7 +114,7 @@ class JobEvidence:
 
 
 def is_scored(line: CommitLine) -> bool:
-    """Whether an episode says whether it succeeded: it is no error, and success is measured."""
+    """Whether an episode has a known success: it is not an error, and success is measured."""
     return line.success is not None and line.outcome is not Outcome.ERROR
 
 
@@ -155,13 +140,7 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def episode_row(job: PlanEntry, line: CommitLine, told: str | None = None) -> dict[str, Any]:
-    """Return an episode's row of the table: a value, or None, for each column.
-
-    Args:
-        job: Its job.
-        line: What was committed of it.
-        told: What it started from, as JSON, where that is known already.
-    """
+    """Return an episode's row of the table. `told` is its conditions as JSON, if known already."""
     return {
         "job": job.name,
         "episode_index": line.episode_index,
@@ -191,7 +170,7 @@ def episode_row(job: PlanEntry, line: CommitLine, told: str | None = None) -> di
 
 
 def event_cells(line: CommitLine) -> dict[str, Any]:
-    """Return what an episode's row has besides in a run whose environments tell events."""
+    """Return the event cells of an episode's row, empty without events."""
     if line.events is None:
         return {}
     return {
@@ -202,10 +181,8 @@ def event_cells(line: CommitLine) -> dict[str, Any]:
 
 
 def score_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in such a run: how far its failures came, and the score that counts that.
-
-    Nothing where the environment does not tell what happens, whatever the share of its successes.
-    """
+    """Return the mean progress of a job's failures, and the score that includes it."""
+    # Without events no score is given, not even for a job without failures: it would not be comparable.
     scored = [line for line in evidence.lines if is_scored(line)]
     failed = [line.events for line in scored if not line.success]
     told = [events.progress for events in failed if events is not None]
@@ -216,7 +193,7 @@ def score_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run that asks something of its jobs."""
+    """Return the cells of a job's row on its questions, for runs with questions."""
     answers = evidence.answers
     is_decided = bool(answers) and all(answer.verdict is not None for answer in answers)
     return {
@@ -228,14 +205,14 @@ def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def scored_episodes(row: Mapping[str, Any]) -> int:
-    """Return how many episodes the rate in a job's row is of."""
+    """Return the number of episodes behind the rate in a job's row."""
     if not row["success_rate"]:
         return (row["failures"] or 0) + (row["timeouts"] or 0)
     return round(row["successes"] / row["success_rate"])
 
 
 def repeats_in_words(row: Mapping[str, Any]) -> str | None:
-    """Return of how many conditions the rate of a job or a suite is, None where each scored episode has its own."""
+    """Return a note on the number of conditions behind a rate. None if each scored episode has its own."""
     distinct = row.get("distinct_conditions")
     if distinct is None:
         return None
@@ -247,46 +224,39 @@ def repeats_in_words(row: Mapping[str, Any]) -> str | None:
 
 
 def of_conditions(distinct: int | None, scored: int) -> str:
-    """Return `` (4 different conditions)`` for a rate that has fewer of them than scored episodes, else nothing."""
+    """Return `` (4 different conditions)`` if a rate has fewer conditions than scored episodes, else nothing."""
     distinct = distinct or scored
     return "" if distinct == scored else f" ({distinct} different condition{'' if distinct == 1 else 's'})"
 
 
 def distinct_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return the further cells of a job's row, if conditions of the run repeat."""
+    """Return the number of distinct conditions, for runs with repeated conditions."""
     return {"distinct_conditions": evidence.scored.num_distinct if len(evidence.scored) else None}
 
 
 def action_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return the further cells of a job's row, if actions of the run have bounds."""
+    """Return the share of saturated actions, for runs with action bounds."""
     told = ((line.saturated_action_share, line.episode_length) for line in evidence.lines)
     return {"saturated_action_share": saturated_share(told)}
 
 
 def saturated_share(episodes: Iterable[tuple[float | None, int]]) -> float | None:
-    """Return the share of all action entries of some episodes that lay at or beyond their bounds.
-
-    Args:
-        episodes: The share in each of them, and its length; one that tells no share is left out.
-
-    Returns:
-        None if none tells it.
-    """
+    """Return the share of action entries at or beyond their bounds, over (share, length) pairs. None if unknown."""
     told = [(share, length) for share, length in episodes if share is not None]
     steps = sum(length for _, length in told)
     return sum(share * length for share, length in told) / steps if steps else None
 
 
 def _success(evidence: JobEvidence) -> dict[str, Any]:
-    """Count. Errors and episodes whose success is not measured are not scored."""
+    """Count outcomes. Errors and episodes without a measured success are not scored."""
     outcomes, scored = Counter(line.outcome for line in evidence.lines), evidence.scored
     successes, errors = scored.successes, outcomes[Outcome.ERROR]
     unmeasured = len(evidence.lines) - errors - len(scored)
     missing = len(evidence.standing.missing)
-    # The usual ones take for granted that the first look is the last.
+    # The usual intervals assume that the first look is the last.
     wilson = _anytime(scored) if evidence.answers else scored.wilson()
     exact = None if evidence.answers else scored.clopper_pearson()
-    # A job that does not measure success has no rate to bound, however many of its episodes are missing.
+    # A job without measured success has no rate to bound, however many episodes are missing.
     bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)
     unknown_plan = evidence.standing.planned is None and evidence.standing.status is JobResultStatus.MISSING
     return {
@@ -309,16 +279,17 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def _anytime(scored: ScoredEpisodes) -> Interval | None:
-    """Return the interval that holds at every look: of the first episode of each condition, as questions count them."""
+    """Return the interval that is valid at every look, over the first episode of each condition, as questions count."""
     first, rate = scored.first_of_each(), scored.rate
     if rate is None:
         return None
     interval = rate_interval(first.successes, len(first))
+    # The interval uses fewer episodes than the rate, so it is widened to contain the rate.
     return Interval(low=min(interval.low, rate), high=max(interval.high, rate))
 
 
 def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
-    """Average over finished episodes, without errors: how long those took says nothing of the policy."""
+    """Average over finished episodes without errors: the length of a failed one says nothing of the policy."""
     kept = [line for line in lines if line.outcome is not Outcome.ERROR]
     lengths = [line.episode_length for line in kept]
     returns = [line.episode_return for line in kept if line.episode_return is not None]
@@ -331,7 +302,7 @@ def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
 
 
 def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
-    """Return the columns that the job's reports give, None where no rank lived to write one."""
+    """Return the columns from the job's reports, only rank and error without reports."""
     reports, latest = evidence.reports, _latest(evidence)
     by_errors = evidence.failure_by_errors
     if not reports:
@@ -352,13 +323,13 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def _all_finished(evidence: JobEvidence) -> bool:
-    """Whether it is known how many episodes the job has, and all of them have finished."""
+    """Whether the job's number of episodes is known and all of them have finished."""
     return evidence.standing.planned is not None and not evidence.standing.missing
 
 
 def _reproducible(evidence: JobEvidence) -> str | None:
-    """Return what running the job again gives, None if no rank came as far as to know."""
-    # A rank that failed before the job was built has no episodes, and takes nothing from those of other attempts.
+    """Return what a rerun of the job reproduces, None if no rank could tell."""
+    # A rank that failed before the job was built has no episodes, and does not weaken those of other attempts.
     promises = {report.reproducible for report in evidence.reports} - {None}
     if not promises:
         return None
@@ -367,7 +338,7 @@ def _reproducible(evidence: JobEvidence) -> str | None:
 
 
 def _plan_because(evidence: JobEvidence) -> str | None:
-    """Return why running the job again does not give the same bits, None where it does or nobody has said why not."""
+    """Return the reason that a rerun need not give the same bits, None if it does or the reason is unknown."""
     if _reproducible(evidence) != Reproducible.PLAN:
         return None
     said = [report.plan_because for report in evidence.reports if report.plan_because]
@@ -375,7 +346,7 @@ def _plan_because(evidence: JobEvidence) -> str | None:
 
 
 def _doubts(evidence: JobEvidence) -> dict[str, bool]:
-    """Return what no single rank could see of the job, and whether it is so."""
+    """Map each doubt that no single rank could see to whether it holds."""
     processors = {report.processor for report in evidence.reports} - {None}
     devices = {report.device_kind for report in evidence.reports} - {None}
     drawn_with = {
@@ -398,7 +369,7 @@ def _policy_batches(evidence: JobEvidence) -> list[int]:
 
 
 def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
-    """Sum up how long the job took: ranks that share it work at the same time, attempts one after the other."""
+    """Sum the times of a job: ranks that share it run in parallel, attempts one after the other."""
     wall_s: defaultdict[tuple[int, int], float] = defaultdict(float)
     for report in reports:
         wall_s[report.attempt, report.rank] += report.wall_s
@@ -415,7 +386,7 @@ def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
 
 
 def _running_s(reports: Sequence[JobReport]) -> float:
-    """Return how long a job ran once it was built [s]."""
+    """Return the run time of a job after its build [s]."""
     running_s: defaultdict[tuple[int, int], float] = defaultdict(float)
     for report in reports:
         running_s[report.attempt, report.rank] += report.wall_s - report.build_s
@@ -423,7 +394,7 @@ def _running_s(reports: Sequence[JobReport]) -> float:
 
 
 def _start_up_seconds(reports: Sequence[JobReport]) -> dict[str, float | None]:
-    """Sum up how long the job took to begin, None where no rank knows."""
+    """Sum the start-up times of a job, None if no rank knows them."""
     known = [report.start_up for report in reports if report.start_up is not None]
     return {each.name: _sum_of_known(getattr(start_up, each.name) for start_up in known) for each in fields(StartUp)}
 
@@ -444,11 +415,11 @@ def _latest(evidence: JobEvidence) -> list[JobReport]:
     return [report for report in evidence.reports if report.attempt == last]
 
 
-# What a job's row has besides in runs with late answers, or with a policy server.
+# Further cells of a job's row in runs with latency, or with a policy server.
 
 
 def server_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run with a policy server: what it asked, and the load of its servers."""
+    """Return the job's queries of a policy server and the load of its servers, for runs with one."""
     reports = [report for report in evidence.reports if report.policy_server is not None]
     if not reports:
         return {}
@@ -464,13 +435,11 @@ def server_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def latency_cells(evidence: JobEvidence) -> dict[str, Any]:
-    """Return what a job's row has besides in a run with late answers: what was assumed, and what it came to.
-
-    Means over episodes count each control step alike. How long queries really took stands beside them.
-    """
+    """Return the assumed and the measured latency of a job, for runs with latency."""
     config, delays = evidence.job.config.latency, evidence.job.latency
     if config is None:
         return {}
+    # Means over episodes weight each control step equally. Measured query times are separate columns.
     times_s = [each for report in evidence.reports for each in report.query_s or ()]
     p50, p95 = (float(1000 * each) for each in np.percentile(times_s, (50, 95))) if times_s else (None, None)
     return {
@@ -483,7 +452,7 @@ def latency_cells(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def _asked(evidence: JobEvidence) -> dict[str, float | None]:
-    """Return how many actions were stale and how often the policy was asked; where the world waits, by its pace."""
+    """Return the share of stale actions and the query rate. If the simulation waits, the rate is the query pace."""
     pace = next((report.query_pace for report in evidence.reports if report.query_pace is not None), None)
     lengths = [line.episode_length for line in evidence.lines]
     if pace is not None:
@@ -500,13 +469,13 @@ def _mean_over_steps(lines: Sequence[CommitLine], metric: str) -> float | None:
     return sum(value * length for value, length in measured) / steps if steps else None
 
 
-# The one row of a whole suite: the mean of its tasks' rates, each weighing the same, and all episodes together.
+# One row per suite: the mean of its tasks' rates with equal weights, and all episodes together.
 #
-# What decides the numbers of benchmarks beside the policy is told for suites and for single jobs alike.
+# Beside the policy, the factors behind a benchmark's numbers are listed for suites and for single jobs alike.
 
 
 def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return column to type of the table that rows of suites make."""
+    """Return column to type of the table of suites."""
     simulation: dict[str, str] = {}
     if any("environment_sha256" in row for row in rows):
         simulation = BENCHMARK_COLUMNS
@@ -518,15 +487,7 @@ def suite_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
-    """Return one row per suite of the plan, in its order.
-
-    Args:
-        evidence: What the disk says of every job of the plan; those that are in no suite are left out.
-
-    Returns:
-        The columns `SUITE_COLUMNS`, `SIMULATION_COLUMNS` or `BENCHMARK_COLUMNS`, `DISTINCT_COLUMNS` and
-        `ACTION_COLUMNS`.
-    """
+    """Return one row per suite of the plan, in its order; jobs outside suites are left out."""
     members: dict[str, list[JobEvidence]] = {}
     for each in evidence:
         if each.job.config.suite is not None:
@@ -535,23 +496,16 @@ def suite_rows(evidence: Sequence[JobEvidence]) -> list[dict[str, Any]]:
 
 
 def benchmark_cells(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
-    """Return what decides the numbers of jobs beside their policy; nothing for environments of this package.
-
-    Args:
-        jobs: One job, or the tasks of a suite. Where they, or ranks and attempts of one, say different things, all of
-            these are told.
-
-    Returns:
-        The columns `BENCHMARK_COLUMNS`.
-    """
+    """Return the factors behind the jobs' numbers beside their policy, empty for environments of this package."""
     if not any(map(_is_of_another_package, _told(jobs))):
         return {}
+    # If jobs, ranks or attempts differ in a factor, all of its values are listed.
     hashes = [UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs]
     return {**_simulation(jobs), "environment_sha256": _together({each for each in hashes if each is not None})}
 
 
 def simulation_in_words(row: Mapping[str, Any]) -> str:
-    """Return by which protocol and on which engine a suite was played, nothing where its row says neither."""
+    """Return the protocol and engine of a suite in words, empty if its row has neither."""
     protocol, engine = row.get("protocol"), row.get("engine")
     words = [f"by protocol {protocol}"] if protocol else []
     return " ".join([*words, *([f"on {engine}"] if engine else [])])
@@ -581,7 +535,7 @@ def _row(name: str, jobs: Sequence[JobEvidence]) -> dict[str, Any]:
 
 
 def _rates(tasks: Sequence[ScoredEpisodes]) -> dict[str, Any]:
-    """Return both rates. There is no mean of the tasks before each of them has one: it would be that of others."""
+    """Return both rates. There is no mean of the tasks before each has a rate: it would be a mean of other tasks."""
     everything, interval = together(tasks), mean_of_tasks(tasks)
     pooled = everything.wilson()
     known = [task.rate for task in tasks if task.rate is not None]
@@ -599,7 +553,7 @@ def _rates(tasks: Sequence[ScoredEpisodes]) -> dict[str, Any]:
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the mean of the tasks if every error and missing episode had failed, and if each had succeeded."""
+    """Return the tasks' mean rate if all errors and missing episodes failed, and if all succeeded."""
     bounds: dict[str, float | None] = {}
     for side in ("lower", "upper"):
         total = _sum(rows, f"success_rate_{side}_bound")
@@ -608,7 +562,7 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def _simulation(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
-    """Return what decides the numbers beside the policy: `SIMULATION_COLUMNS`."""
+    """Return the factors behind the numbers beside the policy: `SIMULATION_COLUMNS`."""
     told = _told(jobs)
     names = sorted({name for each in told for name in each} - {"environment"})
     found = {name: sorted({each.get(name) for each in told}, key=str) for name in names}
@@ -623,7 +577,7 @@ def _simulation(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
 
 
 def _together(hashes: set[str]) -> str | None:
-    """Return one hash for those of all tasks, which is that of a job where there is one."""
+    """Return one hash for those of all tasks; a single hash is returned as it is."""
     if len(hashes) < 2 or UNKNOWN in hashes:
         return UNKNOWN if UNKNOWN in hashes else next(iter(hashes), None)
     return hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()
@@ -634,7 +588,7 @@ def _told(jobs: Sequence[JobEvidence]) -> list[Mapping[str, str]]:
 
 
 def _is_of_another_package(told: Mapping[str, str]) -> bool:
-    # Environments of this package run on its own versions, which the plan has; others name their interpreter's.
+    # Environments of this package run on its own versions, which the plan has. Others name their interpreter's.
     return "python" in told
 
 
@@ -645,7 +599,7 @@ def _status(statuses: set[JobResultStatus]) -> JobResultStatus:
 
 
 def _weakest_promise(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the weakest of what is promised of the tasks, None while one of them has promised nothing."""
+    """Return the weakest guarantee of the tasks, None while a task has none."""
     promises = {row.get("reproducible") for row in rows}
     if None in promises:
         return None
@@ -658,6 +612,6 @@ def _common(rows: Sequence[Mapping[str, Any]], key: str, *, otherwise: str | Non
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """Return a sum over the tasks, None where one of them is not known."""
+    """Return the sum over the tasks, None if a task's value is unknown."""
     known = [row[key] for row in rows if row.get(key) is not None]
     return sum(known) if len(known) == len(rows) else None

@@ -29,17 +29,13 @@ class Interval:
 
 
 def success_rate(successes: int, trials: int) -> float | None:
-    """Return the share of successes, None if nothing was tried.
-
-    Raises:
-        ValueError: If there are more successes than trials, or a count is negative.
-    """
+    """Return successes / trials, None without trials. ValueError for invalid counts."""
     _check(successes, trials)
     return successes / trials if trials else None
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    """Return the sample's standard deviation, with one less than their number below; None for fewer than two values."""
+    """Return the sample standard deviation with n - 1 degrees of freedom, None for fewer than two values."""
     if len(values) < 2:
         return None
     mean = sum(values) / len(values)
@@ -72,29 +68,12 @@ def wilson_interval(
 def mean_rate_interval(
     counts: Sequence[tuple[int, int]], *, confidence: float = 0.95, design_effect: float = 1.0
 ) -> Interval | None:
-    """Return the interval of the mean of several tasks' rates, in which every task weighs the same.
-
-    It is Wilson's score interval of that mean at the effective number of trials: as many as one rate would need for
-    the variance that the mean has (Korn & Graubard 1998, Survey Methodology 24, 193; with Wilson's interval Franco,
-    Little, Louis & Slud 2019, Journal of Survey Statistics and Methodology 7, 334). The variance is that of a
-    stratified sample: tasks are the strata, and how they differ from each other adds nothing to it (Cochran 1977,
-    Sampling Techniques, chapter 5). It is about more episodes of these tasks, not about other tasks.
-
-    Where no task's trials differ from each other the variance is not known, and the effective number is that of all
-    trials, which is cautious. So is the share of a task with one trial: its variance is taken to be that of the mean.
-    Of one task alone it is `wilson_interval`.
-
-    Args:
-        counts: Successes and trials of each task.
-        confidence: Of the interval.
-        design_effect: See `wilson_interval`.
-
-    Returns:
-        The interval, None if there is no task or one was never tried.
-
-    Raises:
-        ValueError: If there are more successes than trials, or a count is negative.
-    """
+    """Return the interval of the mean of several tasks' rates with equal weights. None if a task has no trials."""
+    # Wilson's score interval of the mean at its effective number of trials: the number that one rate would need for the
+    # same variance (Korn & Graubard 1998, Survey Methodology 24, 193; with Wilson's interval: Franco, Little, Louis &
+    # Slud 2019, Journal of Survey Statistics and Methodology 7, 334). The variance is that of a stratified sample:
+    # tasks are the strata, and differences between tasks add nothing to it (Cochran 1977, Sampling Techniques, chapter
+    # 5). The interval is about more episodes of these tasks, not about other tasks.
     for successes, trials in counts:
         _check(successes, trials)
     if not counts or not all(trials for _, trials in counts):
@@ -104,11 +83,14 @@ def mean_rate_interval(
     rates = [successes / trials for successes, trials in counts]
     mean = sum(rates) / len(rates)
     spread = mean * (1 - mean)
-    # Unbiased with one less than the trials below; with the trials themselves, few of them would look too sure.
+    # Unbiased with trials - 1 as divisor; with trials, small samples would look too certain. A task with one trial gets
+    # the variance of the mean, which is cautious.
     variances = [
         rate * (1 - rate) / (trials - 1) if trials > 1 else spread
         for rate, (_, trials) in zip(rates, counts, strict=True)
     ]
+    # If no task's trials differ, the variance is unknown, and the effective number of all trials is used, which is
+    # cautious.
     if not sum(variances):
         effective = len(counts) ** 2 / sum(1 / trials for _, trials in counts)
     else:
@@ -119,14 +101,8 @@ def mean_rate_interval(
 def clopper_pearson_interval(
     successes: int, trials: int, *, confidence: float = 0.95, design_effect: float = 1.0
 ) -> Interval | None:
-    """Return the exact interval of Clopper and Pearson, None if nothing was tried.
-
-    It covers the true rate at least as often as it says, whatever the rate: the one for claims such as "at least". For
-    arguments see `wilson_interval`.
-
-    Raises:
-        ValueError: If there are more successes than trials, or a count is negative.
-    """
+    """Return the exact interval of Clopper and Pearson, None without trials; see `wilson_interval` for arguments."""
+    # Its coverage is never below `confidence`, at any true rate, so it is the interval for claims such as "at least".
     _check(successes, trials)
     if trials == 0:
         return None
@@ -139,16 +115,7 @@ def clopper_pearson_interval(
 
 
 def rate_bounds(successes: int, trials: int, unknown: int) -> Interval | None:
-    """Return what the rate is if every unknown trial failed, and if every one succeeded; None without any trial.
-
-    Args:
-        successes: Trials that succeeded.
-        trials: Trials whose result is known.
-        unknown: Trials that ended in an error, or are missing.
-
-    Raises:
-        ValueError: If a count is negative, or there are more successes than trials.
-    """
+    """Return the rate if all `unknown` trials (errors, missing) fail, and if all succeed. None without any."""
     _check(successes, trials)
     if unknown < 0:
         raise ValueError(f"unknown must not be negative, got {unknown}")
@@ -163,7 +130,7 @@ def _score_interval(rate: float, trials: float, confidence: float) -> Interval:
     scale = 1 + z**2 / trials
     centre = (rate + z**2 / (2 * trials)) / scale
     half = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / scale
-    # At the ends rounding would leave the interval without the rate itself.
+    # At the ends, rounding would exclude the rate itself from the interval.
     low, high = max(0.0, centre - half), min(1.0, centre + half)
     return Interval(low=low if rate > 0 else 0.0, high=high if rate < 1 else 1.0)
 
@@ -173,40 +140,34 @@ def _check(successes: int, trials: int) -> None:
         raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
 
 
-# Intervals that hold at every look, however often one looks, and e-values of many streams. Pure functions.
+# Intervals that are valid at every look, however often one looks, and e-values of many streams. Pure functions.
 #
-# A test for a fixed number of episodes is wrong if one stops as soon as it says yes. An interval here holds whatever
-# the evidence of `e_values` has not refuted.
+# A test for a fixed number of episodes is invalid if its own result stops the run. The intervals here contain every
+# value that the evidence of `e_values` has not refuted.
 
 _HALVINGS = 60
 _Outcomes = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def log_e_value(wins: int, losses: int, *, one_sided: bool = False) -> float:
-    """Return the logarithm of the e-value against "neither policy is better"; decided once it reaches log(1 / alpha).
-
-    Pairs in which both policies came out the same say nothing, and are not counted.
-
-    Args:
-        wins: Pairs in which the first policy alone succeeded.
-        losses: Pairs in which the second policy alone succeeded.
-        one_sided: Whether only "the first is better" is to be found; then it is found sooner.
-    """
+    """Return the log e-value against "neither policy is better"; log(1 / alpha) decides."""
+    # Only pairs with unequal outcomes are counted, the others carry no evidence. `one_sided` tests only "the first
+    # policy is better", and needs fewer pairs.
     wealth = log_e_value_of_rate(RateCounts(successes=wins, trials=wins + losses), 0.5)
     if not one_sided:
         return wealth
-    # The prior on the better half alone, where it has twice the weight.
+    # The prior covers only the better half, where it has twice the density.
     above_half = float(betaincc(PRIOR + wins, PRIOR + losses, 0.5))
     return wealth + math.log(2.0 * above_half) if above_half > 0.0 else -math.inf
 
 
 def log_e_values(wins: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """Return `log_e_value` of many streams at once. Shapes: (num_streams,)."""
+    """Return `log_e_value` of many streams. Shapes: (num_streams,)."""
     return log_e_values_of_rate(wins, losses, 0.5)
 
 
 def log_e_values_of_rate(successes: np.ndarray, failures: np.ndarray, rate: float) -> np.ndarray:
-    """Return `log_e_value_of_rate` of many streams at once. Shapes: (num_streams,)."""
+    """Return `log_e_value_of_rate` of many streams. Shapes: (num_streams,)."""
     mixture = betaln(PRIOR + successes, PRIOR + failures) - betaln(PRIOR, PRIOR)
     return mixture - xlogy(successes, rate) - xlogy(failures, 1.0 - rate)
 
@@ -214,26 +175,16 @@ def log_e_values_of_rate(successes: np.ndarray, failures: np.ndarray, rate: floa
 def log_e_values_of_difference(
     wins: np.ndarray, losses: np.ndarray, alike: np.ndarray, difference: float
 ) -> np.ndarray:
-    """Return `log_e_value_of_difference` of many streams at once.
-
-    Args:
-        wins: Pairs in which the first policy alone succeeded. Shape: (num_streams,), like the other two.
-        losses: Pairs in which the second policy alone succeeded.
-        alike: Pairs in which both came out the same.
-        difference: The first rate less the second that it is evidence against, -1 to 1.
-    """
+    """Return `log_e_value_of_difference` of many streams. Shapes: (num_streams,)."""
+    # `wins` and `losses` are pairs in which only the first or only the second policy succeeds; `alike` have equal
+    # outcomes.
     outcomes = (wins, losses, alike)
     return _log_mixture_of_three(outcomes) - _highest_log_likelihood(outcomes, difference)
 
 
 def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
-    """Return the interval of a success rate that holds at every look at once, with a confidence of 1 - alpha.
-
-    These are the rates against which the evidence has not reached 1 / alpha. Without trials it is 0 to 1.
-
-    Raises:
-        ValueError: If a count is negative, there are more successes than trials, or ``alpha`` is no chance.
-    """
+    """Return the interval of a success rate that is valid at every look at once, with confidence 1 - alpha."""
+    # It contains the rates against which the evidence is below 1 / alpha. Without trials it is 0 to 1.
     counts, refuted = RateCounts(successes=successes, trials=trials), _refuted_from(alpha)
     return _around(
         successes / trials if trials else 0.5, lambda rate: log_e_value_of_rate(counts, rate) < refuted, ends=(0.0, 1.0)
@@ -241,7 +192,7 @@ def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interv
 
 
 def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
-    """Return the interval of the first rate less the second that holds at every look; see `rate_interval`."""
+    """Return the interval of the first rate minus the second that is valid at every look; see `rate_interval`."""
     refuted = _refuted_from(alpha)
     return _around(
         counts.difference or 0.0,
@@ -257,10 +208,10 @@ def _log_mixture_of_three(outcomes: _Outcomes) -> np.ndarray:
 
 
 def _highest_log_likelihood(outcomes: _Outcomes, difference: float) -> np.ndarray:
-    """Return the likelihood's logarithm for the likeliest distribution whose first chance less the second is given."""
+    """Return the log likelihood of the likeliest distribution with first probability minus second = `difference`."""
     wins, losses, alike = outcomes
     total = wins + losses + alike
-    # The derivative by the second chance is zero at the larger root of a quadratic.
+    # The derivative by the second probability is zero at the larger root of a quadratic.
     linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * alike * difference
     constant = losses * difference * (1.0 - difference)
     rooted = np.sqrt(np.maximum(linear * linear + 8.0 * total * constant, 0.0))
@@ -271,7 +222,7 @@ def _highest_log_likelihood(outcomes: _Outcomes, difference: float) -> np.ndarra
 
 
 def _around(best: float, is_inside: Callable[[float], bool], *, ends: tuple[float, float]) -> Interval:
-    """Return the interval of what is inside, which holds ``best``."""
+    """Return the interval around ``best`` in which `is_inside` holds, by bisection towards both ends."""
 
     def last_inside(outer: float) -> float:
         if is_inside(outer):
@@ -286,62 +237,57 @@ def _around(best: float, is_inside: Callable[[float], bool], *, ends: tuple[floa
 
 
 def _refuted_from(alpha: float) -> float:
-    """Return the logarithm of the evidence that refutes at a level."""
+    """Return the log evidence that refutes at level `alpha`."""
     if not 0.0 < alpha < 1.0:
         raise ValueError(f"alpha must be between 0 and 1, got {alpha:g}")
     return -math.log(alpha)
 
 
-# Rates and means of episodes that share conditions: what such episodes say is less than as many different ones do.
+# Rates and means of episodes that share conditions: they carry less information than as many distinct episodes.
 #
-# Episodes of equal conditions are one episode played again where the policy draws nothing, and are more alike than
-# others where it does. Pure functions.
+# Episodes of equal conditions are the same episode if the policy is deterministic, and correlated if it is not. Pure
+# functions.
 
 _IMAGINARY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredEpisodes:
-    """Episodes that say whether they succeeded.
+    """Episodes with a known success."""
 
-    Attributes:
-        success: 1 and 0. Shape: (num_episodes,), float.
-        conditions: What each started from, by its `condition_key`.
-    """
-
-    success: np.ndarray
-    conditions: Sequence[str]
+    success: np.ndarray  # 1 and 0. Shape: (num_episodes,), float
+    conditions: Sequence[str]  # `condition_key` of each episode
 
     def __len__(self) -> int:
         return len(self.success)
 
     @property
     def successes(self) -> int:
-        """Episodes that succeeded."""
+        """Number of successful episodes."""
         return int(self.success.sum())
 
     @property
     def rate(self) -> float | None:
-        """Their share, None without episodes."""
+        """Share of successful episodes, None without episodes."""
         return success_rate(self.successes, len(self))
 
     @cached_property
     def num_distinct(self) -> int:
-        """How many different conditions were drawn for them."""
+        """Number of distinct draws of conditions."""
         return len(set(map(draw_of, self.conditions)))
 
     @property
     def are_distinct(self) -> bool:
-        """Whether each has conditions of its own."""
+        """Whether no two episodes share conditions."""
         return self.num_distinct == len(self)
 
     @cached_property
     def design_effect(self) -> float:
-        """How many of them say as much as one with conditions of its own."""
+        """The number of these episodes that carry as much information as one with its own conditions."""
         return design_effect(self.success, self.conditions, is_rate=True)
 
     def wilson(self) -> Interval | None:
-        """Return Wilson's interval of their rate, None without episodes."""
+        """Return Wilson's interval of the rate, None without episodes."""
         return wilson_interval(self.successes, len(self), design_effect=self.design_effect)
 
     def clopper_pearson(self) -> Interval | None:
@@ -356,7 +302,7 @@ class ScoredEpisodes:
 
 
 def together(parts: Sequence[ScoredEpisodes]) -> ScoredEpisodes:
-    """Return the episodes of several jobs as those of one."""
+    """Return the episodes of several jobs as one set."""
     return ScoredEpisodes(
         success=np.concatenate([np.zeros(0), *(part.success for part in parts)]),
         conditions=[condition for part in parts for condition in part.conditions],
@@ -364,7 +310,7 @@ def together(parts: Sequence[ScoredEpisodes]) -> ScoredEpisodes:
 
 
 def mean_of_tasks(tasks: Sequence[ScoredEpisodes]) -> Interval | None:
-    """Return the interval of the mean of tasks' rates, see `mean_rate_interval`; tasks may share conditions."""
+    """Return the interval of the tasks' mean rate, see `mean_rate_interval`; tasks may share conditions."""
     if not all(map(len, tasks)):
         return None
     everything = together(tasks)
@@ -374,31 +320,22 @@ def mean_of_tasks(tasks: Sequence[ScoredEpisodes]) -> Interval | None:
 
 
 def draws_of(conditions: Iterable[str]) -> np.ndarray:
-    """Return the number of each episode's draw, see `draw_of`, in order of appearance. Shape: (num_episodes,), int."""
+    """Return the number of each episode's draw, see `draw_of`, in order of first use. Shape: (num_episodes,), int."""
     return _numbered(map(draw_of, conditions))
 
 
 def design_effect(
     values: np.ndarray, conditions: Sequence[str], *, strata: np.ndarray | None = None, is_rate: bool = False
 ) -> float:
-    """Return how many times the variance of a mean is that of as many episodes with conditions of their own.
-
-    The variance is that of a sample of conditions, from the sums over their episodes (the linearised variance of a
-    ratio: Cochran 1977, Sampling Techniques, chapter 6; for intervals of rates Korn & Graubard 1998, Survey Methodology
-    24, 193, with the square of Student's quantile over the normal one for few conditions). The result lies between 1
-    and what it is where the conditions alone decide: then each of them counts once. The latter also where all episodes
-    of a task have the same conditions, and where all values are equal, which both say nothing of the variance; but that
-    tasks have to do with each other is taken from values alone.
-
-    A rate near 0 or 1 hangs on a few conditions, whose spread looks too small. So a rate gets two imaginary conditions,
-    each a twentieth of a real one: one that always succeeds, and one that never does.
-
-    Args:
-        values: What is averaged: 0 and 1, or differences. Shape: (num_episodes,).
-        conditions: What each episode started from, by its `condition_key`.
-        strata: The task of each episode, where the mean is that of the tasks' means. Shape: (num_episodes,), int.
-        is_rate: Whether the values are 0 and 1.
-    """
+    """Return the variance of a mean relative to that of as many episodes with conditions of their own; at least 1."""
+    # The variance is that of a sample of conditions, from the sums over their episodes: the linearised variance of a
+    # ratio (Cochran 1977, Sampling Techniques, chapter 6). For intervals of rates see Korn & Graubard 1998, Survey
+    # Methodology 24, 193, with the square of Student's quantile over the normal one for few conditions.
+    #
+    # The upper bound `most` is the effect if the conditions alone decide, so that each of them counts once. It is also
+    # the result if all episodes of a task have equal conditions, because nothing then reveals the variance. If all
+    # values are equal, the dependence between tasks is unknown too, and `alone` counts only equal conditions within a
+    # task.
     groups = draws_of(conditions)
     num_groups = int(groups.max(initial=-1)) + 1
     if num_groups == len(groups):
@@ -424,6 +361,8 @@ def design_effect(
     corrections = conditions_of_task / np.maximum(conditions_of_task - 1, 1)
     shares = weights * residuals * np.sqrt(corrections)[strata]
     clustered = float((np.bincount(groups, shares) ** 2).sum())
+    # A rate near 0 or 1 depends on a few conditions, whose spread looks too small. So a rate gets two imaginary
+    # conditions with a twentieth of the weight of a real one: one that always succeeds, and one that never does.
     if is_rate:
         squares = np.bincount(pairs // num_groups, np.bincount(members, weights) ** 2) / conditions_of_task
         clustered += _IMAGINARY * float((corrections * squares * ((1.0 - means) ** 2 + means**2)).sum())
@@ -434,7 +373,7 @@ def design_effect(
 
 
 def means_of_draws(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return the mean of the values of each draw; where all are different, the values. Shape: (number of draws,)."""
+    """Return the mean value per draw, or the values themselves if all draws differ. Shape: (num_draws,)."""
     sizes = np.bincount(draws)
     if sizes.max(initial=0) <= 1:
         return values
@@ -442,10 +381,8 @@ def means_of_draws(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def influences(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return a value per draw: their mean is that of all values, and varies as it does when conditions are drawn anew.
-
-    Where all draws are different these are the values. Shape: (number of draws,).
-    """
+    """Return one value per draw with the overall mean, whose spread is that of a new sample of draws. (num_draws,)."""
+    # If all draws differ, these are the values themselves.
     sizes = np.bincount(draws)
     if sizes.max(initial=0) <= 1:
         return values

@@ -30,73 +30,45 @@ from isaaclab_arena.storage.recordings import contradiction, datasets, episode_f
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCopy:
-    """One recording of one episode.
-
-    Attributes:
-        episode_index: The episode.
-        path: The episode's own file, or a dataset that holds it among others.
-        checksum: CRC-32 of its arrays; None if they are damaged.
-        damage: What is wrong with it, None if it is intact.
-        contradiction: How the commit line of these arrays contradicts it, None if it does not; see `contradiction`.
-        attributes: The attributes that it carries; empty if its arrays have a commit line, or if it is damaged.
-    """
+    """One recording of one episode."""
 
     episode_index: int
-    path: Path
-    checksum: int | None
-    damage: str | None = None
-    contradiction: str | None = None
+    path: Path  # file of the episode, or dataset that contains it
+    checksum: int | None  # CRC-32 of its arrays; None if they are damaged
+    damage: str | None = None  # None if it is intact
+    contradiction: str | None = None  # disagreement with the commit line of these arrays; see `contradiction`
+    # Empty if its arrays have a commit line, or if it is damaged.
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
     @property
     def flaw(self) -> str | None:
-        """Why it cannot be used for its episode, None if it can."""
+        """The problem of the recording, None if it is usable for its episode."""
         return self.damage or self.contradiction
 
     @property
     def is_part(self) -> bool:
-        """Whether the episode has a file of its own."""
+        """Whether the recording is a file of its own, outside a dataset."""
         return self.path.parent.name == EPISODES_DIRECTORY
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecordings:
-    """All recordings of a job.
+    """All recordings of a job."""
 
-    Attributes:
-        by_episode: All recordings of each recorded episode, by its index, datasets first.
-        unreadable: Files that should be datasets and are not, with the reason.
-    """
-
-    by_episode: Mapping[int, Sequence[RecordedCopy]]
-    unreadable: tuple[tuple[Path, str], ...]
+    by_episode: Mapping[int, Sequence[RecordedCopy]]  # recordings of each episode by index, datasets first
+    unreadable: tuple[tuple[Path, str], ...]  # files that are named like datasets but are not, with the reason
 
 
 class EpisodeExaminer:
-    """Checks recorded episodes one after the other; equal structure makes the next one twenty times as fast.
-
-    Args:
-        open_recording: Opens a recording with HDF5's library.
-    """
+    """Check recorded episodes one by one; equal structure makes the next one twenty times as fast."""
 
     def __init__(self, open_recording: Callable[[Path], AbstractContextManager[OpenRecording]] = opened) -> None:
         self._opened = open_recording
         self._episodes = AlikeEpisodes()
 
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
-        """Read the arrays of episodes, compare them with their checksums, and return their attributes.
-
-        Args:
-            path: The recording.
-            episode_indices: Indices of the episodes.
-
-        Returns:
-            For each episode its attributes, or the damage.
-
-        Raises:
-            DamagedFileError: If the file as a whole is no recording.
-            StorageError: If the system cannot read it.
-        """
+        """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
+        # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
         if self._episodes.template is not None and len(episode_indices) == 1:
             attributes = _examine_part(path, episode_indices[0], self._episodes.template)
             if attributes is not None:
@@ -118,16 +90,7 @@ class EpisodeExaminer:
 
 
 def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
-    """Read every recorded array of a job once, and compare it with its checksum and its commit line.
-
-    Args:
-        job_directory: Directory of the job; it need not exist.
-        job: Name of the job.
-        lines: The commit line of each of its finished episodes.
-
-    Raises:
-        StorageError: If the system cannot read a file, so that its content is unknown.
-    """
+    """Compare every recorded array of a job with its checksum and commit line. StorageError if a file is unreadable."""
     try:
         return _read_recordings(job_directory, job, lines)
     except StorageError as error:
@@ -160,7 +123,7 @@ def _add_copies(
     lines: Mapping[int, CommitLine],
     examiner: EpisodeExaminer,
 ) -> None:
-    """Add the recordings of a file to those of their episodes."""
+    """Add the recordings in a file to those of their episodes."""
     try:
         examined = examiner.examine(path, indices)
     except DamagedFileError as error:
@@ -190,7 +153,7 @@ def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
 
 
 def _examine_part(path: Path, episode_index: int, template: EpisodeTemplate) -> dict[str, AttributeValue] | None:
-    """Return the attributes of an episode that has a file of its own, None if HDF5 has to read it."""
+    """Return the attributes of an episode in a file of its own, None if only HDF5 can read it."""
     content = read_whole(path)
     block = block_of(content)
     if block is None or block.episode_index != episode_index:
@@ -199,33 +162,23 @@ def _examine_part(path: Path, episode_index: int, template: EpisodeTemplate) -> 
     return None if whole is None else whole.attributes
 
 
-# Diagnose a job: compare its commit lines with its recordings, and decide what to repair. This writes nothing.
+# Diagnose a job: compare its commit lines with its recordings, and decide the repairs. This writes nothing.
 #
-# An episode has finished if a line commits it and its recording matches that line, or if recording was off. An
-# episode that ended in an error has finished even if its recording is lost, because a second try would favour
-# policies that fail by chance. A recording without a line is adopted if it carries the commit line that its writer
-# had prepared.
+# An episode is finished if a line commits it and its recording matches that line, or if recording was off. An episode
+# with an error is finished even if its recording is lost, because a second try would favour policies that fail by
+# chance. A recording without a line is adopted if it carries the commit line that its writer had prepared.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedEpisodes:
-    """The planned episodes of a job, and which of them run again.
-
-    Attributes:
-        name: Name of the job.
-        seed: Seed of the job.
-        num_episodes: Number of planned episodes, None if unknown.
-        config_hash: Hash of the run's resolved jobs.
-        retry_errors: Whether episodes that ended in an error run again.
-        retries_begun: Each earlier attempt that retried errors, by its number, with the episodes that it did not have
-            to run.
-    """
+    """The planned episodes of a job, and the rule for reruns."""
 
     name: str
     seed: int
-    num_episodes: int | None
-    config_hash: str
-    retry_errors: bool = False
+    num_episodes: int | None  # None if unknown
+    config_hash: str  # hash of the run's resolved jobs
+    retry_errors: bool = False  # episodes that ended in an error run again
+    # Earlier attempts that retried errors: their number, and the episodes that they did not have to run.
     retries_begun: tuple[tuple[int, EpisodeRanges], ...] = ()
 
     def has(self, episode_index: int) -> bool:
@@ -244,40 +197,27 @@ class PlannedEpisodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Discarded:
-    """A recording that does not belong where it is.
-
-    Attributes:
-        copy: The recording.
-        reason: Why it does not belong; None for a duplicate, which need not be kept.
-    """
+    """A recording in the wrong place."""
 
     copy: RecordedCopy
-    reason: str | None
+    reason: str | None  # None for a duplicate, which need not be kept
 
 
 @dataclass(kw_only=True)
 class Diagnosis:
-    """The repairs that the files of a job need.
+    """The repairs that the files of a job need."""
 
-    Attributes:
-        finished: Episodes that must not run again.
-        withdrawn: Episodes whose commit lines are no longer true, or belong to no planned episode.
-        lost: Episodes that ended in an error and count as finished, although their recordings are lost.
-        adopted: Lines to commit for recordings that have none.
-        discarded: Recordings to remove.
-        consolidated: Episode files to copy into each dataset, by its name.
-        unreadable: Files whose content does not fit their names, with the reason.
-        has_stray_lines: Whether commit files hold lines that are torn, are no episodes, or belong to another job.
-    """
-
-    finished: set[int] = field(default_factory=set)
+    finished: set[int] = field(default_factory=set)  # episodes that must not run again
+    # Episodes whose commit lines are no longer true, or that are not planned.
     withdrawn: set[int] = field(default_factory=set)
-    lost: set[int] = field(default_factory=set)
-    adopted: list[CommitLine] = field(default_factory=list)
-    discarded: list[Discarded] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)  # finished episodes with an error whose recordings are lost
+    adopted: list[CommitLine] = field(default_factory=list)  # lines to commit for recordings without one
+    discarded: list[Discarded] = field(default_factory=list)  # recordings to remove
+    # Episode files to copy, by name of the dataset.
     consolidated: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+    # Files whose content does not match their names, with the reason.
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
-    has_stray_lines: bool = False
+    has_stray_lines: bool = False  # commit files hold lines that are torn, malformed or of another job
 
 
 def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
@@ -296,7 +236,7 @@ def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecording
 
 
 def dataset_named_by(line: CommitLine) -> str:
-    """Return the file name of the dataset to which an episode belongs, for any commit line."""
+    """Return the dataset's file name for a commit line. Lines without a valid one get the default of their rank."""
     name = line.dataset_file or ""
     return name if is_dataset_of(line.job_name, name) else dataset_file_name(line.job_name, line.rank, 1)
 
@@ -310,6 +250,7 @@ def _diagnose(
     unequal: bool,
 ) -> None:
     """Decide about one planned episode."""
+    # A line without a checksum was committed with recording off, so there is nothing to compare.
     if line is not None and line.checksum is None:
         if not expected.retries(line):
             diagnosis.finished.add(line.episode_index)
@@ -317,6 +258,7 @@ def _diagnose(
     diagnosis.discarded += [Discarded(copy=copy, reason=copy.flaw) for copy in copies if copy.flaw is not None]
     intact = [copy for copy in copies if copy.flaw is None]
     is_recorded = line is not None and any(copy.checksum == line.checksum for copy in intact)
+    # A carried line counts before the committed one: it is only adopted if that one is missing, unrecorded or an error.
     adopted, reasons = _adoptable(expected, line, intact, is_recorded=is_recorded)
     counted = adopted or (line if line is not None and is_recorded and not expected.retries(line) else None)
     if adopted is not None:
@@ -328,7 +270,7 @@ def _diagnose(
         _keep_one(counted, intact, diagnosis)
     for copy in intact:
         is_kept = counted is not None and copy.checksum == counted.checksum
-        # Two ranks committed different results of one episode. A person must look at this, so both are kept.
+        # Two ranks committed different results of one episode. Both are kept for the user to inspect.
         is_evidence = unequal and adopted is None and not copy.is_part
         if not is_kept and not is_evidence:
             reason = reasons.get(copy.path) or _reason(line, adopted, copy)
@@ -346,7 +288,7 @@ def _judge_unrecorded(
     """Decide about the commit line of an episode whose recording is gone."""
     is_doubtful = any(copy.contradiction is not None for copy in copies)
     if line.outcome is not Outcome.ERROR or (is_doubtful and not is_replaced):
-        # A later line replaces that of an error; any other line counts until it is removed.
+        # A later line replaces that of an error. Any other line counts until it is removed.
         diagnosis.withdrawn.add(line.episode_index)
     elif not is_replaced and not expected.retries(line):
         diagnosis.lost.add(line.episode_index)
@@ -356,7 +298,7 @@ def _judge_unrecorded(
 def _adoptable(
     expected: PlannedEpisodes, line: CommitLine | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
 ) -> tuple[CommitLine | None, Mapping[Path, str]]:
-    """Return the earliest adoptable line of an episode's recordings, and why the others are not adoptable, by file."""
+    """Return the earliest adoptable line of an episode's recordings, and the reasons against the others by file."""
     reasons: dict[Path, str] = {}
     candidates: list[CommitLine] = []
     if line is not None and line.outcome is not Outcome.ERROR and is_recorded:
@@ -375,16 +317,12 @@ def _adoptable(
             reasons[copy.path] = "it ended in an error and runs again"
             continue
         candidates.append(carried)
-    # Their content decides, not their file names.
+    # The content decides, not the file name.
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
 
 
 def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
-    """Return the commit line that an uncommitted recording carries.
-
-    Raises:
-        ValueError: If it carries none, or belongs to another plan.
-    """
+    """Return the commit line that an uncommitted recording carries. ValueError if it has none of this plan."""
     said = copy.attributes
     found = (said.get("job"), said.get("seed"), said.get("episode_index"))
     wanted = (expected.name, expected.seed, copy.episode_index)
@@ -402,7 +340,7 @@ def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
 
 
 def _keep_one(line: CommitLine, intact: Sequence[RecordedCopy], diagnosis: Diagnosis) -> None:
-    """Keep an episode's recording in the dataset that its line names, or have it copied there from its own file."""
+    """Keep one recording of an episode in the dataset that its line names, or have its file copied there."""
     same = [copy for copy in intact if copy.checksum == line.checksum]
     parts = [copy.path for copy in same if copy.is_part]
     in_datasets = [copy for copy in same if not copy.is_part]
