@@ -17,29 +17,16 @@ _NUISANCE_RATES = np.linspace(0.005, 0.995, 199)
 
 @dataclass(frozen=True, kw_only=True)
 class PairChances:
-    """The chances of how a pair of episodes comes out, beside "both the same".
+    """Probabilities of the unequal outcomes of a pair of episodes."""
 
-    Attributes:
-        only_first: That the first policy alone succeeds.
-        only_second: That the second policy alone succeeds.
-    """
-
-    only_first: float
-    only_second: float
+    only_first: float  # only the first policy succeeds
+    only_second: float  # only the second policy succeeds
 
 
 def pair_chances(first_rate: float, second_rate: float, *, agreement: float) -> PairChances:
-    """Return the chances for two rates whose outcomes agree as much as is said.
-
-    Args:
-        first_rate: Success rate of the first policy.
-        second_rate: Success rate of the second policy.
-        agreement: Share of the conditions under which it is the conditions that decide, so that the better policy
-            succeeds wherever the other does; under the rest the outcomes have nothing to do with each other.
-
-    Raises:
-        ValueError: If one of the three is outside 0 to 1.
-    """
+    """Return the probabilities for two rates whose outcomes agree to a degree of 0 to 1. ValueError out of range."""
+    # `agreement` is the share of conditions that decide the outcome, so that the better policy succeeds on all of them
+    # on which the other does. On the rest the outcomes are independent.
     for name, value in (("rate", first_rate), ("rate", second_rate), ("agreement", agreement)):
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"the {name} must be 0 to 1, got {value:g}")
@@ -48,17 +35,12 @@ def pair_chances(first_rate: float, second_rate: float, *, agreement: float) -> 
 
 
 def paired_power(num_pairs: int, chances: PairChances, *, alpha: float = 0.05) -> float:
-    """Return the chance that McNemar's mid-p test finds a difference, by enumeration.
-
-    Args:
-        num_pairs: Pairs of episodes.
-        chances: How they come out.
-        alpha: The level of the test.
-    """
+    """Return the power of McNemar's mid-p test at level `alpha`, by enumeration."""
     discordant = chances.only_first + chances.only_second
     if discordant == 0.0:
         return 0.0
-    # By the number of pairs that differ, which decides how uneven they must be. The rest never comes up.
+    # Enumerate the number of discordant pairs, which decides how uneven they must be. Numbers beyond these have no
+    # mass.
     first, last = scipy.stats.binom.ppf([_NEVER, 1.0 - _NEVER], num_pairs, discordant).astype(int)
     numbers = np.arange(first, last + 1)
     limits = _largest_rejected(numbers, alpha)
@@ -70,7 +52,7 @@ def paired_power(num_pairs: int, chances: PairChances, *, alpha: float = 0.05) -
 
 
 def independent_power(num_episodes: int, first_rate: float, second_rate: float, *, alpha: float = 0.05) -> float:
-    """Return the chance that Boschloo's test finds a difference with so many episodes of either policy, exactly."""
+    """Return the exact power of Boschloo's test with `num_episodes` episodes per policy."""
     rejected = boschloo_region(num_episodes, alpha=alpha)
     counts = np.arange(num_episodes + 1)
     first, second = (scipy.stats.binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
@@ -78,56 +60,41 @@ def independent_power(num_episodes: int, first_rate: float, second_rate: float, 
 
 
 def fisher_power(num_episodes: int, first_rate: float, second_rate: float, *, alpha: float = 0.05) -> float:
-    """Return the same for Fisher's exact test, which other tools plan with."""
+    """Return the exact power of Fisher's test, which other tools plan with."""
     counts = np.arange(num_episodes + 1)
     first, second = (scipy.stats.binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
     return float(first @ (fisher_p_values(num_episodes) <= alpha) @ second)
 
 
 def fisher_p_values(num_episodes: int) -> np.ndarray:
-    """Return the two-sided p-values of Fisher's test for all outcomes of two arms.
-
-    Args:
-        num_episodes: Episodes of each arm.
-
-    Returns:
-        By successes of the first arm and of the second. Shape: (num_episodes + 1, num_episodes + 1).
-    """
+    """Return Fisher's two-sided p-values by successes of both arms. Shape: (num_episodes + 1, num_episodes + 1)."""
     p_values = np.ones((num_episodes + 1, num_episodes + 1))
     for successes in range(2 * num_episodes + 1):
         first = np.arange(max(0, successes - num_episodes), min(num_episodes, successes) + 1)
         masses = scipy.stats.hypergeom.pmf(first, 2 * num_episodes, num_episodes, successes)
         order = np.argsort(masses, kind="stable")
         below = np.cumsum(masses[order])
-        # Outcomes as likely as the one observed count too; the two masses may differ in their last bits.
+        # Outcomes as likely as the observed one count too; the two masses may differ in their last bits.
         reached = np.searchsorted(masses[order], masses * (1.0 + 1e-7), side="right") - 1
         p_values[first, successes - first] = np.minimum(1.0, below[reached])
     return p_values
 
 
 def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
-    """Return which outcomes Boschloo's test rejects, as `boschloo_p` decides: either side at half the level.
-
-    On one side these are Fisher's one-sided p-values up to the largest bound that keeps the level for every rate.
-
-    Args:
-        num_episodes: Episodes of each arm.
-        alpha: The level of the test.
-
-    Returns:
-        By successes of the first arm and of the second. Shape: (num_episodes + 1, num_episodes + 1), bool.
-    """
+    """Mask the outcomes that Boschloo's test rejects, as in `boschloo_p`. Shape: (num_episodes + 1,) * 2, bool."""
+    # Each side has half the level. On a side the statistic is Fisher's one-sided p-value, up to the largest bound that
+    # keeps the level for every rate.
     counts = np.arange(num_episodes + 1)
     first, second = counts[:, None], counts[None, :]
-    # Outcomes that mirror each other are equally extreme, and must not differ in their last bits.
+    # Mirrored outcomes are equally extreme, and must not differ in their last bits.
     p_values = np.round(scipy.stats.hypergeom.sf(first - 1, 2 * num_episodes, num_episodes, first + second), 12)
     masses = scipy.stats.binom.pmf(counts, num_episodes, _NUISANCE_RATES[:, None])
-    # By k, the chance of at least k successes. Shape: (number of rates, num_episodes + 2).
+    # By k, the probability of at least k successes. Shape: (num_rates, num_episodes + 2).
     at_least = scipy.stats.binom.sf(np.arange(-1, num_episodes + 1), num_episodes, _NUISANCE_RATES[:, None])
     bounds = np.unique(p_values)
 
     def level(bound: float) -> float:
-        # The more successes the first arm has beside a number of the second's, the smaller the p-value.
+        # The p-value falls with the successes of the first arm, for any number of the second's.
         least_rejected = np.sum(p_values > bound, axis=0)
         return float(np.max(np.sum(masses * at_least[:, least_rejected], axis=1)))
 
@@ -140,16 +107,9 @@ def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
 
 
 def least_number(power_of: Callable[[int], float], *, power: float, at_most: int = _MAX_EPISODES) -> int | None:
-    """Return the least number from which on a test has a power, None if no number up to ``at_most`` has.
-
-    The power of an exact test goes up in steps and falls a little between them. So the number returned is the first of
-    ten neighbours that all suffice.
-
-    Args:
-        power_of: Power by number of episodes.
-        power: What is wanted.
-        at_most: Where the search ends.
-    """
+    """Return the least number from which a test has a power, None if no number up to ``at_most`` has it."""
+    # The power of an exact test rises in steps and falls slightly between them. So the result is the first of ten
+    # consecutive numbers that all suffice.
     if not 0.0 < power < 1.0:
         raise ValueError(f"power must be between 0 and 1, got {power:g}")
     high = 8
@@ -165,15 +125,8 @@ def least_number(power_of: Callable[[int], float], *, power: float, at_most: int
 
 
 def simulated_stop(chances: PairChances, *, alpha: float = 0.05, at_most: int = _MAX_EPISODES) -> float | None:
-    """Return after how many pairs it is decided on average, if one looks after each and stops as soon as it is.
-
-    The streams are always the same ones. None if not all of them are decided in time.
-
-    Args:
-        chances: How pairs come out.
-        alpha: The level; see `isaaclab_arena.results.statistics.log_e_value`.
-        at_most: Where a stream ends.
-    """
+    """Return the mean number of pairs up to a decision, checked after each pair. None if a stream is undecided."""
+    # The random streams are fixed; the bound is that of `log_e_value` at level `alpha`.
     generator = np.random.default_rng(0)
     wins = losses = np.zeros(_STREAMS, np.int64)
     total, undecided = 0, np.ones(_STREAMS, bool)
@@ -197,8 +150,8 @@ def _settled(power_of: Callable[[int], float], power: float, *, start: int) -> i
 
 
 def _largest_rejected(discordant: np.ndarray, alpha: float) -> np.ndarray:
-    """Return the largest count of the rarer outcome at which mid-p rejects, -1 if it never does, by number of pairs."""
-    # With one more than this the test does not reject: two neighbouring values of the distribution are too large.
+    """Return per number of pairs the largest count of the rarer outcome at which mid-p rejects, -1 if none."""
+    # At one more than this count the test never rejects: two neighbouring probabilities are too large.
     most = scipy.stats.binom.ppf(alpha / 2.0, discordant, 0.5).astype(int)
     mid_p = 2.0 * scipy.stats.binom.cdf(most, discordant, 0.5) - scipy.stats.binom.pmf(most, discordant, 0.5)
     return np.where((mid_p <= alpha) & (2 * most < discordant), most, most - 1)

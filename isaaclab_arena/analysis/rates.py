@@ -9,29 +9,25 @@ import scipy
 from isaaclab_arena.results.statistics import Interval, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
 
-# Compare two success rates over episodes that have nothing to do with each other. Pure functions.
+# Compare two success rates over independent episodes. Pure functions.
 
 
 def boschloo_p(first_successes: int, first_trials: int, second_successes: int, second_trials: int) -> float | None:
-    """Return the two-sided p-value of Boschloo's exact test; None where a policy was not tried.
-
-    It is Fisher's test made as sharp as its level allows, so it never finds less than that.
-    """
+    """Return the two-sided p-value of Boschloo's exact test, None if a policy has no trials."""
+    # Boschloo's test exhausts the level of Fisher's test, so it rejects whenever Fisher's does.
     if min(first_trials, second_trials) == 0:
         return None
     failures = (first_trials - first_successes, second_trials - second_successes)
     result = scipy.stats.boschloo_exact([[first_successes, second_successes], list(failures)])
-    # Where nobody fails, or nobody succeeds, the test has nothing to compare.
+    # If all trials fail or all succeed, the test has nothing to compare.
     return 1.0 if math.isnan(result.pvalue) else min(1.0, float(result.pvalue))
 
 
 def independent_difference_interval(
     first_successes: int, first_trials: int, second_successes: int, second_trials: int, *, confidence: float = 0.95
 ) -> Interval | None:
-    """Return an interval of the first rate less the second, -1 to 1; None where a policy was not tried.
-
-    Method 10 of Newcombe 1998 (Statistics in Medicine 17, 873): the Wilson intervals of both rates, joined.
-    """
+    """Return the interval of the first rate minus the second, -1 to 1. None if a policy has no trials."""
+    # Method 10 of Newcombe 1998 (Statistics in Medicine 17, 873): the Wilson intervals of both rates, joined.
     first = wilson_interval(first_successes, first_trials, confidence=confidence)
     second = wilson_interval(second_successes, second_trials, confidence=confidence)
     if first is None or second is None:
@@ -44,16 +40,11 @@ def independent_difference_interval(
     )
 
 
-# Compare two success rates over pairs of episodes with the same conditions. Pure functions.
+# Compare two success rates over pairs of episodes with equal conditions. Pure functions.
 
 
 def mcnemar_exact_p(only_first: int, only_second: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test, which is conservative.
-
-    Args:
-        only_first: Pairs in which the first policy alone succeeds.
-        only_second: Pairs in which the second policy alone succeeds.
-    """
+    """Return the two-sided p-value of McNemar's exact test, which is conservative, from the discordant pairs."""
     discordant = only_first + only_second
     if discordant == 0:
         return 1.0
@@ -61,36 +52,29 @@ def mcnemar_exact_p(only_first: int, only_second: int) -> float:
 
 
 def mcnemar_mid_p(only_first: int, only_second: int) -> float:
-    """Return the two-sided mid-p value of McNemar's test: the exact one less the point mass of what was observed.
-
-    It rejects about as often as it says, where the exact test rejects less often (Fagerland, Lydersen and Laake 2013,
-    BMC Medical Research Methodology 13, 91). For arguments see `mcnemar_exact_p`.
-    """
+    """Return McNemar's two-sided mid-p value: the exact one minus the point mass of the observation."""
+    # Its level is close to nominal, while the exact test is conservative (Fagerland, Lydersen and Laake 2013, BMC
+    # Medical Research Methodology 13, 91).
     discordant = only_first + only_second
     if discordant == 0:
         return 1.0
     mass = float(scipy.stats.binom.pmf(only_first, discordant, 0.5))
-    # An even split is its own mirror image, and half of its mass goes.
+    # An even split is its own mirror image, and loses half of its mass.
     return 1.0 - mass / 2.0 if only_first == only_second else mcnemar_exact_p(only_first, only_second) - mass
 
 
 def sign_flip_p(differences: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
-    """Return the two-sided p-values of the exact and the mid-p test that neither policy is better.
-
-    If neither is, the pairs of one condition might as well have come out with the policies exchanged, all of them
-    together. Of the sums that this gives, it is the share at least as far from zero as the observed one; for mid-p half
-    as often counted if equally far. Where every pair has conditions of its own, it is McNemar's test.
-
-    Args:
-        differences: 1 for a pair in which the first policy alone succeeds, -1 for the second, 0. Shape: (num_pairs,).
-        draws: What each pair started from, see `draws_of`. Shape: (num_pairs,), int.
-    """
+    """Return the exact and the mid-p value, two-sided, for pairs that share conditions. Shapes: (num_pairs,)."""
+    # If neither policy is better, all pairs of one condition could have exchanged policies together. The p-value is the
+    # share of sign flips of the conditions' sums that are at least as far from zero as the observed sum; mid-p halves
+    # the ties. `differences` is 1, 0 or -1 (first minus second), `draws` is of `draws_of`. With distinct conditions
+    # this is McNemar's test.
     sums = np.bincount(draws, differences).astype(int)
     found, steps = abs(int(sums.sum())), np.abs(sums[sums != 0])
     if steps.max(initial=0) <= 1:
         only_first, only_second = int((sums > 0).sum()), int((sums < 0).sum())
         return mcnemar_exact_p(only_first, only_second), mcnemar_mid_p(only_first, only_second)
-    # Chances of how much has a changed sign: for sums of one size it is binomial.
+    # Distribution of the sum of flipped steps: for steps of one size it is binomial.
     chances = np.ones(1)
     for step, count in zip(*np.unique(steps, return_counts=True), strict=True):
         own = np.zeros(step * count + 1)
@@ -107,16 +91,9 @@ def sign_flip_p(differences: np.ndarray, draws: np.ndarray) -> tuple[float, floa
 def paired_difference_interval(
     counts: PairCounts, *, confidence: float = 0.95, design_effect: float = 1.0
 ) -> Interval | None:
-    """Return an interval of the first rate less the second, -1 to 1; None without pairs.
-
-    Method 10 of Newcombe 1998 (Statistics in Medicine 17, 2635): the Wilson intervals of both rates, joined with the
-    correlation of the pairs, corrected for continuity.
-
-    Args:
-        counts: How the pairs came out.
-        confidence: Of the interval.
-        design_effect: How many pairs say as much as one with conditions of its own.
-    """
+    """Return the interval of the first rate minus the second over pairs, -1 to 1. None without pairs."""
+    # Method 10 of Newcombe 1998 (Statistics in Medicine 17, 2635): the Wilson intervals of both rates, joined with the
+    # pairs' correlation, which is corrected for continuity.
     total = counts.total
     first, second = (
         wilson_interval(successes, total, confidence=confidence, design_effect=design_effect)
@@ -137,7 +114,7 @@ def _joined(one: float, other: float, phi: float) -> float:
 
 
 def _correlation(counts: PairCounts, design_effect: float) -> float:
-    """Return the pairs' correlation, pulled towards zero by half an effective pair where it is positive."""
+    """Return the pairs' correlation; a positive one is reduced by half an effective pair."""
     (first, second), total = counts.successes, counts.total
     margins = first * (total - first) * second * (total - second)
     if margins == 0:
@@ -156,11 +133,9 @@ _DRAWN_BELOW = 1_000
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for being one family, in the given order; none of them is below its own.
-
-    The chance that any true "no difference" of the family falls to 0.05 or below is then at most 5 %, whatever the
-    tests have to do with each other (Holm 1979, Scandinavian Journal of Statistics 6, 65).
-    """
+    """Return p-values adjusted as one family, in the given order (Holm 1979, Scand. J. Statistics 6, 65)."""
+    # The probability that any true null hypothesis of the family is rejected at 0.05 is at most 5 %, for any
+    # dependence.
     adjusted, highest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
@@ -169,11 +144,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Interval | None:
-    """Return the BCa bootstrap interval of a mean, None for fewer than two values.
-
-    Below 1,000 values 10,000 resamples are drawn, always the same ones. From there on the interval that infinitely many
-    would have is computed from the moments of the values, which is nearer to it than 10,000 are, and takes no time.
-    """
+    """Return the BCa bootstrap interval of a mean, None for fewer than two values."""
+    # Below 1,000 values, 10,000 resamples with a fixed seed. From there on the limit of infinitely many resamples is
+    # computed from moments, which is closer than 10,000 resamples and takes no time.
     if len(values) < 2:
         return None
     if min(values) == max(values):
@@ -193,23 +166,16 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of Wilcoxon's signed-rank test; 1 where no pair differs."""
+    """Return the two-sided p-value of Wilcoxon's signed-rank test; 1 if no pair differs."""
     return float(np.asarray(scipy.stats.wilcoxon(differences), float)[1]) if any(differences) else 1.0
 
 
 def mean_of_tasks_interval(
     values_by_task: Mapping[str, Sequence[float]], *, confidence: float = 0.95, design_effect: float = 1.0
 ) -> Interval | None:
-    """Return the bootstrap interval of the mean over tasks of each task's mean; None where a task has no values.
-
-    Episodes are drawn anew within each task, so every task weighs the same however many episodes it has, as rliable
-    does (Agarwal et al. 2021, NeurIPS 34).
-
-    Args:
-        values_by_task: The values of each task's episodes: 0 and 1 for successes, differences of pairs, or returns.
-        confidence: Of the interval.
-        design_effect: How many episodes say as much as one with conditions of its own; the interval is that much wider.
-    """
+    """Return the bootstrap interval of the mean over tasks of each task's mean. None if a task has no values."""
+    # Episodes are resampled within each task, so tasks have equal weights at any number of episodes, as in rliable
+    # (Agarwal et al. 2021, NeurIPS 34).
     if not values_by_task or not all(values_by_task.values()):
         return None
     generator = np.random.default_rng(_SEED)
@@ -218,6 +184,7 @@ def mean_of_tasks_interval(
         total += _resampled_means(np.asarray(values, float), generator)
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(total / len(values_by_task), [tail, 1.0 - tail])
+    # Shared conditions widen the interval by the square root of the design effect.
     if design_effect > 1.0:
         mean = sum(float(np.mean(values)) for values in values_by_task.values()) / len(values_by_task)
         low, high = (mean + math.sqrt(design_effect) * (end - mean) for end in (low, high))
@@ -226,10 +193,10 @@ def mean_of_tasks_interval(
 
 def _interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
     """Return the BCa interval of a mean by Cornish and Fisher's expansion (Hall 1992, The Bootstrap, chapter 3)."""
-    # Skewness and excess kurtosis of the mean of a resample.
+    # Skewness and excess kurtosis of a resample's mean.
     skewness = float(scipy.stats.skew(values)) / math.sqrt(len(values))
     excess = float(scipy.stats.kurtosis(values)) / len(values)
-    # For a mean, the correction of the bias and the acceleration are both a sixth of its skewness.
+    # For a mean, the bias correction and the acceleration are both a sixth of its skewness.
     correction = skewness / 6.0
 
     def end(probability: float) -> float:
@@ -244,9 +211,9 @@ def _interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
 
 
 def _resampled_means(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return the means of as many resamples. Shape: (number of resamples,)."""
+    """Return the means of `_RESAMPLES` resamples. Shape: (_RESAMPLES,)."""
     distinct, counts = np.unique(values, return_counts=True)
-    # How often each distinct value is drawn says as much as which episodes are, and successes have only two values.
+    # Draw counts of distinct values instead of episodes if there are few: successes have only two values.
     if len(distinct) <= math.isqrt(len(values)):
         drawn = generator.multinomial(len(values), counts / len(values), size=_RESAMPLES)
         return drawn @ distinct / len(values)

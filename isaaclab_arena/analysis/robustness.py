@@ -28,53 +28,32 @@ _ENABLED = ".enabled"
 
 @dataclass(frozen=True, kw_only=True)
 class Drop:
-    """What a level of an axis costs. Rates and drops are 0 to 1.
+    """The cost of a level of an axis. Rates and drops are 0 to 1."""
 
-    Attributes:
-        job: The job as the job file calls it.
-        axis: The axis; ``benign`` for the arm that all others are compared with.
-        level: The level, 0 for the benign arm.
-        libero_plus: The axis of LIBERO-plus that it belongs to, None where that has none.
-        episodes: Episodes that say whether they succeeded.
-        distinct: How many different conditions they started from.
-        successes: Those that did.
-        interval: Wilson interval of their share, None without episodes.
-        counts: How the pairs came out: first the benign episode, second the changed one. None for the benign arm.
-        drop: The benign rate less the changed one, over the pairs; None where there is none.
-        drop_interval: Its interval (Newcombe's method 10).
-        mid_p: Two-sided mid-p value of McNemar's test.
-        holm_p: The same, adjusted for all axes of the job at this level.
-        left_out: Episodes without a pair: an error on either side, no counterpart, or conditions that differ in what
-            the axis does not change.
-    """
-
-    job: str
-    axis: str
-    level: int
-    libero_plus: str | None
-    episodes: int
-    distinct: int
-    successes: int
-    interval: Interval | None
-    counts: PairCounts | None = None
-    drop: float | None = None
-    drop_interval: Interval | None = None
-    mid_p: float | None = None
-    holm_p: float | None = None
+    job: str  # as in the job file
+    axis: str  # ``benign`` for the reference arm
+    level: int  # 0 for the benign arm
+    libero_plus: str | None  # corresponding axis of LIBERO-plus; None without one
+    episodes: int  # scored episodes
+    distinct: int  # distinct conditions of the scored episodes
+    successes: int  # successful scored episodes
+    interval: Interval | None  # Wilson interval of the rate; None without episodes
+    counts: PairCounts | None = None  # outcomes of pairs, benign episode first; None for the benign arm
+    drop: float | None = None  # benign rate minus changed rate over the pairs; None without pairs
+    drop_interval: Interval | None = None  # interval of the drop (Newcombe's method 10)
+    mid_p: float | None = None  # two-sided mid-p value of McNemar's test
+    holm_p: float | None = None  # the same, adjusted for all axes of the job at this level
+    # Episodes without a pair: an error on either side, no counterpart, or other differences than the axis makes.
     left_out: int = 0
 
     @property
     def rate(self) -> float | None:
-        """Share of the episodes that succeeded, None without episodes."""
+        """Share of successful episodes, None without episodes."""
         return self.successes / self.episodes if self.episodes else None
 
 
 def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
-    """Return what each level of each axis costs, job by job, the benign arm first; empty where no job has arms.
-
-    Args:
-        arms: The jobs of a run.
-    """
+    """Return the cost of each level of each axis by job, benign arm first; empty if no job has arms."""
     jobs: dict[str, list[Arm]] = {}
     for arm in arms:
         if KEY in arm.entry.config.labels:
@@ -129,12 +108,13 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
 
 
 def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[EpisodeColumns, EpisodeColumns]:
-    """Return the episodes of pairs without an error, benign and changed."""
+    """Return the paired episodes without errors, benign and changed."""
     one, other = benign.episodes, arm.episodes
     _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
     one, other = one.at(at_one), other.at(at_other)
     keys = _turned_on(benign, arm)
     is_axis = _is_axis(axis, keys)
+    # A pair may differ only in what the variations of the axis change.
     alike = [
         is_axis and differs_only_by(json.loads(before), json.loads(now), keys)
         for before, now in zip(one.conditions, other.conditions, strict=True)
@@ -144,7 +124,7 @@ def _pairs(benign: Arm, arm: Arm, axis: str) -> tuple[EpisodeColumns, EpisodeCol
 
 
 def _turned_on(benign: Arm, arm: Arm) -> frozenset[str]:
-    """Return the variations that are on in an arm and not in its benign one."""
+    """Return the variations that are active in an arm but not in its benign arm."""
     before, now = (
         {key.removesuffix(_ENABLED) for key, value in each.entry.variations.items() if key.endswith(_ENABLED) and value}
         for each in (benign, arm)
@@ -153,12 +133,12 @@ def _turned_on(benign: Arm, arm: Arm) -> frozenset[str]:
 
 
 def _is_axis(axis: str, keys: Iterable[str]) -> bool:
-    """Return whether variations are what an axis turns on, or for all axes, what any of them does."""
+    """Whether all variations belong to the axis, or to any axis for `ALL_AXES`."""
     axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
     return all(any(own.owns(key) for own in axes) for key in keys)
 
 
-# The costs of changed episodes as a table of text, as CSV, as Markdown and in sentences.
+# The costs of changed episodes as a text table, as CSV, as Markdown and in sentences.
 
 _ALPHA = 0.05
 
@@ -171,7 +151,7 @@ def drops_table(found: Sequence[Drop]) -> TextTable:
 
 
 def csv_of(found: Sequence[Drop]) -> str:
-    """Return every figure for a program or a spreadsheet: rates and drops as 0 to 1."""
+    """Return all figures as CSV, with rates and drops as 0 to 1."""
     table = pd.DataFrame([_figures(each) for each in found])
     if any(each.distinct < each.episodes for each in found):
         table["distinct_conditions"] = [each.distinct for each in found]
@@ -179,10 +159,11 @@ def csv_of(found: Sequence[Drop]) -> str:
 
 
 def sentences(found: Sequence[Drop]) -> Iterator[str]:
-    """Yield what the table says, job by job, and what it cannot say."""
+    """Yield the findings of the table by job, and its limits."""
     for job in dict.fromkeys(each.job for each in found):
         own = [each for each in found if each.job == job]
         last = max((each.level for each in own), default=0)
+        # Findings are about the last level. The arm with all axes is tested with the others, but is not an axis.
         edge = [each for each in own if each.level == last and each.axis not in (BENIGN, ALL_AXES)]
         hurt = sorted(
             (each for each in edge if each.holm_p is not None and each.holm_p <= _ALPHA and (each.drop or 0.0) > 0),
@@ -205,7 +186,7 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
 
 
 def _tested(own: Sequence[Drop], level: int) -> str:
-    """Return how it was tested, where all axes together are a test too."""
+    """Return the test's correction in words; the arm with all axes counts as a test."""
     tests = sum(each.level == level and each.holm_p is not None for each in own)
     return f"(5 % after Holm's correction for {tests} tests)"
 
@@ -260,7 +241,7 @@ def _figures(each: Drop) -> dict[str, Any]:
     }
 
 
-# Draw success over level, one small plot per axis, all on the same scale.
+# Plot success over level, one small plot per axis, all on the same scale.
 
 _COLUMNS = 5
 _WIDTH, _HEIGHT = 150, 130
@@ -270,11 +251,7 @@ _LINE, _BAND = "#0f766e", "#ccfbf1"
 
 
 def slope_picture(found: Sequence[Drop]) -> Picture:
-    """Return the picture of one job.
-
-    Args:
-        found: Its arms, the benign one among them.
-    """
+    """Return the picture of one job from its arms, including the benign one."""
     start = [each for each in found if each.axis == BENIGN]
     axes = list(dict.fromkeys(each.axis for each in found if each.axis != BENIGN))
     last = max((each.level for each in found), default=1) or 1
@@ -321,24 +298,13 @@ def _plot(axis: str, points: Sequence[Drop], last: int, left: float, top: float,
     return marks
 
 
-# Write what changed episodes cost into the directory of a run: a table for programs, one for people, pictures.
+# Write the costs of changed episodes into a run's directory: a table for programs, one for users, and pictures.
 
 NAME = "robustness"
 
 
 def write_robustness(directory: Path, found: Sequence[Drop]) -> tuple[Path, ...]:
-    """Write ``robustness.csv``, ``robustness.md``, and per job ``robustness_<job>.svg`` and ``.png``.
-
-    Args:
-        directory: The run's directory.
-        found: What each level of each axis costs; at least one.
-
-    Returns:
-        The files.
-
-    Raises:
-        StorageError: If one cannot be written.
-    """
+    """Write ``robustness.csv``, ``.md``, and ``robustness_<job>.svg`` and ``.png`` per job; return the paths."""
     said = "\n".join(f"- {sentence}" for sentence in sentences(found))
     texts = {
         directory / f"{NAME}.csv": csv_of(found),
@@ -356,30 +322,20 @@ def write_robustness(directory: Path, found: Sequence[Drop]) -> tuple[Path, ...]
     return (*texts, *pictures)
 
 
-# What changed episodes cost, as a page shows it: pictures, one table and sentences.
+# The costs of changed episodes for a page: pictures, one table and sentences.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownRobustness:
-    """What changed episodes cost the jobs of a run.
+    """The cost of changed episodes of a run's jobs."""
 
-    Attributes:
-        pictures: Per job its picture, as SVG.
-        table: One line per job, axis and level.
-        sentences: What the table says.
-    """
-
-    pictures: tuple[str, ...]
-    table: TextTable
+    pictures: tuple[str, ...]  # one SVG per job
+    table: TextTable  # one line per job, axis and level
     sentences: tuple[str, ...]
 
 
 def shown_robustness(arms: Iterable[Arm]) -> ShownRobustness:
-    """Return what is shown of a run.
-
-    Args:
-        arms: Its jobs.
-    """
+    """Return the page's content for the jobs of a run."""
     found = drops(arms)
     jobs = dict.fromkeys(each.job for each in found)
     return ShownRobustness(

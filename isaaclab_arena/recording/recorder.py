@@ -53,44 +53,21 @@ class RecordingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedJob:
-    """The job whose episodes a recorder writes.
-
-    Attributes:
-        name: Name of the job.
-        rank: The rank that runs it.
-        world_size: Number of ranks.
-        attempt: Which start of the program on the run this is, from 1.
-        env_args: Describes the environment, for robomimic: ``env_name``, ``env_kwargs``.
-        provenance: What identifies the run: versions, configuration hash, policy.
-        contents: What it evaluates, None where nobody knows.
-    """
+    """The job whose episodes a recorder writes."""
 
     name: str
-    rank: int
-    world_size: int
-    attempt: int
+    rank: int  # rank of the recorder
+    world_size: int  # number of ranks
+    attempt: int  # start of the program on the run, from 1
+    # Robomimic's description of the environment: ``env_name``, ``env_kwargs``.
     env_args: Mapping[str, Any] = field(default_factory=dict)
+    # Identity of the run: versions, configuration hash, policy.
     provenance: Mapping[str, str] = field(default_factory=dict)
-    contents: Contents | None = None
+    contents: Contents | None = None  # evaluated contents; None if unknown
 
 
 class EpisodeRecorder(Observer):
-    """Writes the episodes of one job.
-
-    An episode's file is renamed into place, and then its line is appended to the commit file. So every episode with a
-    line has a complete file, also after a crash. `consolidate` turns the files into one dataset. The job may have
-    several environments, which `begin_rebuild` names.
-
-    Args:
-        job_directory: Directory of the job.
-        job: Whose episodes these are.
-        options: What is recorded.
-        may_commit: Whether this rank still holds a finished episode, by its index; others are dropped.
-
-    Raises:
-        ConfigError: If the compression is not installed.
-        StorageError: If nothing can be written there.
-    """
+    """Write the episodes of one job, which may have several environments; see `begin_rebuild`."""
 
     def __init__(
         self,
@@ -100,12 +77,15 @@ class EpisodeRecorder(Observer):
         *,
         may_commit: Callable[[int], bool] = lambda _: True,
     ) -> None:
+        # An episode's file is renamed into place, and then its line is appended to the commit file. So every committed
+        # episode has a complete file, also after a crash. `consolidate` turns the files into one dataset.
         check_compression(options.compression)
         self._directory = job_directory
         self._episodes_directory = job_directory / layout.EPISODES_DIRECTORY
         self._job = job
         self._options = options
         self.sees_pictures = options.write_dataset and options.observations is RecordedObservations.ALL
+        # Whether this rank still owns a finished episode, by index. Other episodes are dropped.
         self._may_commit = may_commit
         self._contents = None if job.contents is None else json_line(job.contents)
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
@@ -120,7 +100,7 @@ class EpisodeRecorder(Observer):
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        """Keep the state that the episodes start from."""
+        """Keep the initial states of the episodes."""
         if environment not in self._underway:
             self._underway[environment] = self._begin(environment)
         started_s = time.perf_counter()
@@ -137,22 +117,20 @@ class EpisodeRecorder(Observer):
             arrays.start([start.env_id for start in starts])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Keep what the policy saw and did, what it got for it, and the state that came of it."""
+        """Keep the observation, the action, the reward and the resulting state."""
         arrays = self._underway[environment].arrays
         if arrays is not None:
             arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Write the episode's file, then commit it; or drop it, if another rank has taken it over meanwhile.
-
-        One that made no step has no file.
-        """
+        """Write the episode's file, then commit it; drop it if another rank has taken it over."""
+        # An episode without steps has no file.
         underway, arrays = self._underway[environment].arrays, None
         if underway is not None and record.length:
             arrays = underway.take(record.env_id)
         elif underway is not None:
             underway.forget(record.env_id)
-        # From here on the slot is known by its number among all of the job's.
+        # From here on the slot has its number among all slots of the job.
         record = dataclasses.replace(record, env_id=self._slots.of(environment, record.env_id))
         if not self._may_commit(record.episode.episode_index):
             del self._started_s[record.env_id]
@@ -172,16 +150,12 @@ class EpisodeRecorder(Observer):
         self._parts.append(path)
 
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
-        """Let go of the environments so far; these take their place, and their env slots are numbered through."""
+        """Release the previous environments, and number the env slots of the new ones consecutively."""
         self._underway.clear()
         self._slots = SlotNumbers(environments)
 
     def consolidate(self) -> Consolidation:
-        """Turn the episode files written so far into ``dataset_<job>….hdf5``, and remove them.
-
-        Raises:
-            StorageError: If it cannot be written; the episode files are still there.
-        """
+        """Turn the episode files into ``dataset_<job>….hdf5``, and remove them. They remain on a StorageError."""
         if not self._parts:
             return Consolidation(episode_indices=(), damaged=())
         done = consolidate(self._parts, self._directory / self._dataset_name)
@@ -192,14 +166,14 @@ class EpisodeRecorder(Observer):
         return done
 
     def close(self) -> None:
-        """Close the commit file; environments and episodes under way are forgotten, episode files stay as they are."""
+        """Close the commit file and drop running episodes; episode files stay in place."""
         self._commits.close()
         self.begin_rebuild(())
 
     def _begin(self, environment: Environment) -> "_UnderWay":
         return _UnderWay(
             arrays=EpisodeArrays(environment, self._options.observations) if self._options.write_dataset else None,
-            # Asked once: it may hash the whole model.
+            # Called once: it may hash the whole model.
             provenance=json_line({**environment.provenance(), **self._job.provenance}),
         )
 
@@ -234,10 +208,8 @@ class EpisodeRecorder(Observer):
 
 
 def _may_begin_alike(environment: Environment, start: EpisodeStart) -> bool:
-    """Whether what an episode is told may change nothing, and its first observation shows whether it does.
-
-    Pictures may not have been drawn, and what else is observed may leave out what they show.
-    """
+    """Whether an episode's seed may have no effect, and its first observation shows whether it has."""
+    # Images may not be rendered yet, and the other terms may leave out what they show.
     is_seed = not start.conditions or SEED_CONDITION in start.conditions
     return is_seed and CAMERAS not in environment.observation_spec
 
@@ -251,12 +223,7 @@ def _first_seen(observation: Observation, env_id: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _UnderWay:
-    """What is kept of the episodes under way in one environment.
+    """The data of the running episodes in one environment."""
 
-    Attributes:
-        arrays: Their arrays, None where none are recorded.
-        provenance: What identifies the run and the simulated world, as JSON.
-    """
-
-    arrays: EpisodeArrays | None
-    provenance: str
+    arrays: EpisodeArrays | None  # None without recording
+    provenance: str  # identity of the run and of the simulated world, as JSON

@@ -54,40 +54,27 @@ _STATUS_STYLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of the table.
-
-    Attributes:
-        heading: What it holds.
-        cells: One per job.
-        is_name: Whether cells are names, which may be folded; numbers may not.
-        leave_out: How early it goes where a line does not fit: the lowest first; None for never.
-    """
+    """A column of the table."""
 
     heading: str
-    cells: tuple[Text, ...]
-    is_name: bool = False
-    leave_out: int | None = None
+    cells: tuple[Text, ...]  # one per job
+    is_name: bool = False  # cells are names, which may be folded; numbers may not
+    leave_out: int | None = None  # rank of removal if a line does not fit, lowest first; None for never
 
     @property
     def width(self) -> int:
-        """Columns of the terminal that it takes."""
+        """Width in the terminal [characters]."""
         return max(len(self.heading), *(cell.cell_len for cell in self.cells), 0)
 
     @property
     def justify(self) -> Literal["left", "right"]:
-        """Names begin at the left."""
+        """Names are left-aligned."""
         return "left" if self.is_name or self.heading == "status" else "right"
 
 
 def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
-    """Return one line for each of the first jobs: what ran, its success with the 95 % interval, and what went wrong.
-
-    Beside a mean stands the standard deviation over episodes. What a sweep varied has a column per key.
-
-    Args:
-        merged: The results.
-        width: Columns of the terminal. Where a line would not fit, what matters least is left out.
-    """
+    """Return one line per job, up to `MAX_JOBS_SHOWN`: the task, success with its 95 % interval, and errors."""
+    # If a line does not fit the width, the least important columns are left out.
     columns = fitting_columns(table_columns(merged), width)
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for column in columns:
@@ -98,7 +85,7 @@ def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
 
 
 def suites_table(merged: MergedResults) -> Table:
-    """Return one line per suite: the mean of its tasks, all of its episodes, and what went wrong."""
+    """Return one line per suite: the mean of its tasks, the rate over all episodes, and errors."""
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in ("suite", "of", "tasks", "episodes", "mean of tasks % [95 %]", "all episodes % [95 %]", "errors",
                     "missing", "status"):  # fmt: skip
@@ -117,12 +104,12 @@ def suites_table(merged: MergedResults) -> Table:
 
 
 def table_columns(merged: MergedResults) -> list[Column]:
-    """Return every column of the table of jobs, for the first of them."""
+    """Return all columns of the table of jobs, for the first `MAX_JOBS_SHOWN` jobs."""
     rows = records(merged.jobs.head(MAX_JOBS_SHOWN))
     measured = [row["success_rate"] is not None for row in rows if row["episodes"]]
     order = {heading: position for position, heading in enumerate(_LEAVE_OUT_FIRST)}
     if not all(measured):
-        # Where nothing says what succeeded, returns are all there is to compare.
+        # Without any success rate, returns are the only values to compare.
         del order[_RETURN]
     if measured and not any(measured):
         order[_SUCCESS] = -1
@@ -138,12 +125,7 @@ def table_columns(merged: MergedResults) -> list[Column]:
 
 
 def fitting_columns(columns: Sequence[Column], width: int) -> list[Column]:
-    """Return the columns to show, so that a line fits if that can be.
-
-    Args:
-        columns: All of them.
-        width: Columns of the terminal.
-    """
+    """Return the columns to show, dropping columns by `leave_out` until a line fits `width` characters, if possible."""
     shown = list(columns)
     for column in sorted(
         (each for each in columns if each.leave_out is not None), key=lambda each: each.leave_out or 0
@@ -160,7 +142,7 @@ def is_partial(row: Mapping[str, Any]) -> bool:
 
 
 def mean_and_spread(mean: float | None, spread: float | None, pattern: str) -> str:
-    """Return a mean with the standard deviation beside it, ``38.1 ±4.2``, where more than one episode gives one."""
+    """Format a mean with its standard deviation, ``38.1 ±4.2``; without one for a single episode."""
     if mean is None:
         return "-"
     return f"{mean:{pattern}}" if spread is None else f"{mean:{pattern}} ±{spread:{pattern}}"
@@ -177,7 +159,7 @@ def _names(heading: str, rows: Sequence[Mapping[str, Any]], order: Mapping[str, 
 
 
 def _swept(merged: MergedResults, names: Sequence[str]) -> list[Column]:
-    """Return a column per swept key whose values differ and are not in the table anyway."""
+    """Return a column per swept key with different values that no other column shows."""
     swept = {job.name: job.config.swept for job in merged.plan.jobs}
     keys = [key for key in dict.fromkeys(key for own in swept.values() for key in own) if key not in _SHOWN_ANYWAY]
     leaves = [key.rpartition(".")[2] for key in keys]
@@ -198,7 +180,7 @@ def _value(swept: Mapping[str, Any], key: str) -> Text:
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
-    """Return the cells of the columns that the run filled, by heading."""
+    """Return the cells of the numeric columns, by heading."""
     return {
         "episodes": tuple(Text(_of_planned(row)) for row in rows),
         _SUCCESS: tuple(Text(_rate(row)) for row in rows),
@@ -214,10 +196,8 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
 
 
 def _late(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
-    """Return the cells of what late answers came to, the median and the 95 % quantile of what was measured among them.
-
-    How late they are stands in the column of the job's sweep, or in its file.
-    """
+    """Return the latency columns, empty without latency; measured times are the median and the 95 % quantile."""
+    # The latency itself is in the column of the job's sweep, or in the job file.
     if not any(row.get("meanwhile") for row in rows):
         return {}
     took = [[row.get(f"measured_latency_p{part}_ms") for part in (50, 95)] for row in rows]
@@ -251,7 +231,7 @@ def _status(status: str) -> Text:
 
 
 def _compact(value: float | None) -> str:
-    """Return a rate in at most five characters: ``950``, ``41.2k``, ``1.3M``."""
+    """Format a rate in at most five characters: ``950``, ``41.2k``, ``1.3M``."""
     if value is None:
         return "-"
     if value < 9_999.5:
@@ -260,13 +240,13 @@ def _compact(value: float | None) -> str:
 
 
 def _count(value: int | None) -> Text:
-    """Return how many; red if any, or if nobody knows."""
+    """Format a count, red if it is positive or unknown."""
     if value is None:
         return Text("?", style="bold red")
     return Text(str(value), style="bold red" if value else "")
 
 
-# Results by a key of the jobs: what success does as something grows, over all jobs that have the same value.
+# Results by a key of the jobs: success over its values, pooled over all jobs with the same value.
 
 GROUPS_FILE = "results_by.csv"
 GROUP_COLUMNS: dict[str, str] = {
@@ -285,20 +265,9 @@ GROUP_COLUMNS: dict[str, str] = {
 
 
 def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
-    """Return one row per combination of values, pooling the episodes of all jobs that have it.
-
-    Args:
-        merged: The results.
-        keys: Keys of jobs: ``environment``, ``seed``, ``arena_env_args.object``, ``policy_config_dict.speed``,
-            ``variations.cube.mass.sampler_cfg.high``. A job without one of them has an empty value there.
-
-    Returns:
-        The keys, then `GROUP_COLUMNS`, `DISTINCT_COLUMNS` where conditions repeat within a row, and `ACTION_COLUMNS`
-        where actions have bounds; rows in the order of their values, numbers by size.
-
-    Raises:
-        ConfigError: If no job has a key.
-    """
+    """Return one row per combination of the keys' values, over pooled episodes. ConfigError for an unknown key."""
+    # Keys such as ``environment``, ``seed``, ``arena_env_args.object``, ``policy_config_dict.speed``,
+    # ``variations.cube.mass.sampler_cfg.high``. A job without a key has an empty value. Rows are sorted by value.
     settings = {job.name: job_settings(job) for job in merged.plan.jobs if job.is_to_run}
     _check(keys, settings)
     members: dict[tuple[Any, ...], list[str]] = {}
@@ -322,7 +291,7 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def job_settings(job: PlanEntry) -> dict[str, Any]:
-    """Return what a job was, under the keys of the job file."""
+    """Return the settings of a job under the keys of the job file."""
     return {
         "name": job.name,
         "environment": job.config.environment,
@@ -340,18 +309,14 @@ def job_settings(job: PlanEntry) -> dict[str, Any]:
 
 
 def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
-    """Write the table as ``results_by.csv``, over an earlier one, and return its path.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write the table as ``results_by.csv``, over an earlier one, and return its path."""
     path = output_directory / GROUPS_FILE
     write_text(path, csv_text(groups), overwrite=True)
     return path
 
 
 def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
-    """Return the groups for a terminal, one line each, with the number of conditions where some repeat."""
+    """Return the groups for a terminal, one line each, with the number of conditions if some repeat."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for key in keys:
         table.add_column(plain(key), overflow="fold")
@@ -421,7 +386,7 @@ def _counted(episodes: Sequence[Mapping[Any, Any]], jobs: Sequence[ScoredEpisode
     }
 
 
-# Print the end of a run: the table, what failed, what is missing, and where the files are.
+# Print the end of a run: the table, failures, missing episodes, and the paths of the files.
 
 _MAX_INDICES_SHOWN = 8
 _MAX_OTHERS_SHOWN = 5
@@ -436,15 +401,7 @@ MANY_EARLY_ENDS = 0.2
 def print_summary(
     merged: MergedResults, output_directory: Path, console: Console, *, report: Path | None = None, last_line: str = ""
 ) -> None:
-    """Show the results of a run.
-
-    Args:
-        merged: The results.
-        output_directory: Where the run has written.
-        console: Where to show them.
-        report: The page of the run, None where none was written.
-        last_line: What a person shall do next, nothing where empty.
-    """
+    """Print the results of a run. `report` is its page, None without one; `last_line` is the next step for the user."""
     console.print(console_table(merged, console.width))
     hidden = len(merged.jobs) - MAX_JOBS_SHOWN
     if hidden > 0:
@@ -454,6 +411,7 @@ def print_summary(
     limit = merged.plan.settings.get("limit")
     if isinstance(limit, int):
         console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
+    # Order of the lines: context first, then answers, caveats, failures and defects of the files.
     styled = (
         ("", _simulations(merged)),
         ("bold", answers_in_words(merged)),
@@ -472,11 +430,9 @@ def print_summary(
 
 
 def caveats(merged: MergedResults) -> list[str]:
-    """Return what is to be known of rates before they are read, in a line each.
-
-    They are what jobs leave out of their rates, with bounds; conditions that repeat; actions at their bounds; what
-    episodes show that end before a policy can do much; and what ranks have noticed.
-    """
+    """Return the caveats for a reader of the rates, one line each."""
+    # Caveats: uncounted episodes with bounds, repeated conditions, saturated actions, episodes that end before the
+    # policy can act, and remarks of the ranks.
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
     lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
     lines += [*_caveats_of_suites(merged), *_saturated(merged)]
@@ -516,7 +472,7 @@ def caveats(merged: MergedResults) -> list[str]:
 
 
 def _saturated(merged: MergedResults) -> Iterator[str]:
-    """Yield in which jobs many action entries lie at or beyond their bounds, the most first."""
+    """Yield the jobs with many action entries at or beyond their bounds, the largest share first."""
     shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in records(merged.jobs)]
     many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
     if many:
@@ -526,10 +482,10 @@ def _saturated(merged: MergedResults) -> Iterator[str]:
 
 
 def _early_ends(merged: MergedResults) -> Iterator[str]:
-    """Yield for which jobs many episodes are over before, or as soon as, their policy has acted."""
+    """Yield the jobs with many episodes that end before or at the first action of their policy."""
     ended, solved, first = Counter[str](), Counter[str](), Counter[str]()
     episodes = merged.episodes
-    # An episode whose success is not measured has no outcome.
+    # An episode without measured success has no outcome.
     columns = episodes["job"], episodes["termination"], episodes["outcome"].fillna(""), episodes["length"]
     for job, termination, outcome, length in zip(*columns, strict=True):
         ended[job] += 1
@@ -546,8 +502,9 @@ def _early_ends(merged: MergedResults) -> Iterator[str]:
 
 
 def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
-    """Yield in which environments a policy that does nothing succeeds, where one was run."""
+    """Yield the environments in which a policy without actions succeeds, if one was run."""
     rows, alike = {row["name"]: row for row in records(merged.jobs)}, defaultdict[str, list[JobConfig]](list)
+    # Jobs are grouped by environment and arguments, to name the jobs whose rates this puts into perspective.
     for config in (entry.config for entry in merged.plan.jobs):
         alike[json_line((config.environment, config.environment_args))].append(config)
     for configs in alike.values():
@@ -561,7 +518,7 @@ def _successes_of_nothing(merged: MergedResults) -> Iterator[str]:
 
 
 def _simulations(merged: MergedResults) -> Iterator[str]:
-    """Yield by what each suite was played, where that is known."""
+    """Yield the protocol and engine of each suite, if known."""
     for row in records(merged.suites):
         if words := simulation_in_words(row):
             yield f"suite '{plain(row['name'])}': played {words}"
@@ -584,7 +541,7 @@ def _caveats_of_suites(merged: MergedResults) -> Iterator[str]:
 
 
 def answers_in_words(merged: MergedResults) -> list[str]:
-    """Return one line per question of the run, and one that says what that means for the intervals."""
+    """Return one line per question of the run, and notes on their effect on intervals and episodes."""
     if not merged.answers:
         return []
     jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
@@ -599,7 +556,7 @@ def _times(number: int) -> str:
 
 
 def failures(merged: MergedResults) -> list[str]:
-    """Return one line per job that failed: what it raised, on which rank, and the file with the traceback."""
+    """Return one line per failed job: its error, its rank, and the file with the traceback."""
     return [
         f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {_cause(row)}"
         for row in records(merged.jobs)
@@ -608,7 +565,7 @@ def failures(merged: MergedResults) -> list[str]:
 
 
 def describe_missing(missing: MissingEpisodes) -> str:
-    """Return one line: which episodes of which job are missing, and on which rank."""
+    """Return one line on the missing episodes of a job, with its rank."""
     rank = "" if missing.rank is None else f" on rank {missing.rank}"
     where = f"job '{plain(missing.job)}'{rank}"
     if not missing.episode_indices:

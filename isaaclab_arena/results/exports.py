@@ -31,19 +31,9 @@ MANIFEST_SCHEMA_VERSION = 1
 
 
 def export_arena(run: Path, output: Path) -> list[str]:
-    """Write a run's episodes and jobs in Isaac Lab Arena's names, and return lines for the user.
-
-    Each job that was to run gets a directory with ``episode_results_rebuild<k>.jsonl`` and its videos, beside
-    ``arena_experiment_result.json`` and ``experiment_manifest.json``. Nothing is written into the run's directory.
-
-    Args:
-        run: The directory of one run.
-        output: Where to write; an empty directory.
-
-    Raises:
-        ConfigError: If ``run`` is no output of a run, or no job of it was to run.
-        StorageError: If a file cannot be read or written.
-    """
+    """Write a run's episodes and jobs in Isaac Lab Arena's format into an empty directory, and return notes."""
+    # Each job gets a directory with ``episode_results_rebuild<k>.jsonl`` and its videos. The run's own directory is not
+    # changed.
     merged, num_episodes = merge_results(run), 0
     status = {str(row["name"]): JobResultStatus(row["status"]) for row in records(merged.jobs)}
     result: dict[str, Any] = {}
@@ -54,6 +44,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
         lines = read_commits(job_directory(run, job.name), job.name, seed=job.config.seed).lines
         rebuilds = rebuilds_of(job, lines)
         completed = status[job.name] is JobResultStatus.COMPLETED
+        # A completed job without episodes still has one rebuild, as in Arena.
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
         videos = _videos_by_episode(job_directory(run, job.name))
         for index, episodes in rebuilds.items():
@@ -75,23 +66,17 @@ def export_arena(run: Path, output: Path) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ArenaEpisode:
-    """An episode as it was committed, and in Isaac Lab Arena's fields."""
+    """A committed episode, and its fields in Isaac Lab Arena's format."""
 
     line: CommitLine
     fields: dict[str, Any]
 
 
 def rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[ArenaEpisode]]:
-    """Return a job's episodes, by the rebuild that they belong to.
-
-    Arena knows an episode by ``env_id`` and ``episode_in_env`` alone. Here several ranks and attempts have an
-    environment 0, so those of rank r are numbered from ``r * num_envs`` on, and the episodes of each environment in the
-    order in which they ended.
-
-    Args:
-        job: The job.
-        lines: Its episodes, by index.
-    """
+    """Return a job's episodes by rebuild."""
+    # Arena identifies an episode by ``env_id`` and ``episode_in_env``. Here several ranks and attempts have an
+    # environment 0. So those of rank r are numbered from ``r * num_envs``, and an environment's episodes by the order
+    # of their ends.
     grouped: defaultdict[int, list[CommitLine]] = defaultdict(list)
     for line in lines:
         grouped[_rebuild(job, line.episode_index)].append(line)
@@ -132,13 +117,7 @@ def _episodes(job: PlanEntry, lines: Sequence[CommitLine]) -> list[ArenaEpisode]
 
 
 def video_name(name: str, *, rebuild: int, fields: Mapping[str, Any]) -> str:
-    """Return Isaac Lab Arena's name of a video, in which an episode is known as in the lines of its rebuild.
-
-    Args:
-        name: The video's name in the run.
-        rebuild: The rebuild.
-        fields: The episode in Arena's fields.
-    """
+    """Return Isaac Lab Arena's name of a video, with the episode's `fields` of its rebuild."""
     said = parse_video_file_name(name)
     camera = None if said is None else said.camera
     kind = "viewport" if camera is None else "robot-cam"
@@ -147,7 +126,7 @@ def video_name(name: str, *, rebuild: int, fields: Mapping[str, Any]) -> str:
 
 
 def _videos_by_episode(directory: Path) -> dict[tuple[int, int], list[Path]]:
-    """Return a job's videos by the environment and the index of their episode."""
+    """Return a job's videos by env_id and episode index."""
     found: dict[tuple[int, int], list[Path]] = {}
     for said, path in videos_of_job(directory.parent, directory.name):
         found.setdefault((said.env_id, said.episode_index), []).append(path)
@@ -214,36 +193,18 @@ EVAL_INFO_FILE = "eval_info.json"
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedTask:
-    """A job in LeRobot's words.
+    """A job in LeRobot's terms."""
 
-    Attributes:
-        group: What LeRobot calls a task group: the environment.
-        task_id: Position of the job in its group, from 0.
-        episodes: LeRobot's ``per_episode``, in order of their indices.
-        wall_s: How long the job took [s], NaN where nobody knows.
-        video_paths: Its videos.
-    """
-
-    group: str
-    task_id: int
-    episodes: Sequence[Mapping[str, Any]]
-    wall_s: float
+    group: str  # LeRobot's task group: the environment
+    task_id: int  # position of the job in its group, from 0
+    episodes: Sequence[Mapping[str, Any]]  # LeRobot's ``per_episode``, by index
+    wall_s: float  # NaN if unknown
     video_paths: Sequence[str]
 
 
 def export_lerobot(run: Path, output: Path) -> list[str]:
-    """Write ``eval_info.json`` for each job and for the whole run, and return lines for the user.
-
-    LeRobot knows no errors and no unmeasured success, so such episodes are left out.
-
-    Args:
-        run: The directory of one run.
-        output: Where to write; an empty directory.
-
-    Raises:
-        ConfigError: If ``run`` is no output of a run, or has no episode with a measured success.
-        StorageError: If a file cannot be read or written.
-    """
+    """Write ``eval_info.json`` per job and for the run into an empty directory, and return notes."""
+    # LeRobot has no errors and no unmeasured success, so such episodes are left out.
     told: list[str] = []
     tasks = _evaluated_tasks(run, merge_results(run), told)
     if not tasks:
@@ -256,14 +217,9 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
 
 
 def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
-    """Return what the file holds.
-
-    ``per_task``, ``per_group`` and ``overall`` are what LeRobot 0.4.0 and later write. Of a single job it also holds
-    ``per_episode`` and ``aggregated``, which LeRobot wrote before, and which its comparison of policies reads.
-
-    Args:
-        tasks: At least one.
-    """
+    """Return the content of ``eval_info.json`` for at least one task."""
+    # ``per_task``, ``per_group`` and ``overall`` are the format of LeRobot 0.4.0 and later. A single job also has
+    # ``per_episode`` and ``aggregated`` of earlier versions, which LeRobot's comparison of policies reads.
     groups: defaultdict[str, list[EvaluatedTask]] = defaultdict(list)
     for task in tasks:
         groups[task.group].append(task)
@@ -285,7 +241,7 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
 
 
 def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[str, EvaluatedTask]:
-    """Return the jobs that have an episode whose success is known, by name; ``told`` gets what is left out."""
+    """Return the jobs with an episode of known success, by name; append omissions to ``told``."""
     rows = {str(row["name"]): row for row in records(merged.jobs)}
     tasks: dict[str, EvaluatedTask] = {}
     sizes: Counter[str] = Counter()
@@ -315,7 +271,7 @@ def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[
 
 
 def _beyond_decisions(merged: MergedResults) -> set[tuple[str, int]]:
-    """Return the episodes that the table of jobs does not count, because their question had been answered before."""
+    """Return the episodes that do not count because their question was already answered."""
     if not merged.plan.questions:
         return set()
     rows = records(merged.episodes)
@@ -337,7 +293,7 @@ def _recorded_episodes(directory: Path, job: str, lines: Iterable[CommitLine]) -
 
 
 def _largest_reward(files: Sequence[Path], episode_index: int) -> float:
-    """Return the largest reward of a step, NaN where the episode was not recorded."""
+    """Return the largest reward of a step, NaN without a recording."""
     for file in files:
         try:
             rewards = read_array(file, episode_index, REWARDS)
@@ -371,7 +327,7 @@ def _counts(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
 
 
 def _paths(tasks: Iterable[EvaluatedTask]) -> dict[str, list[str]]:
-    # LeRobot's world models write videos of what they predict, since 0.6.
+    # LeRobot's world models write videos of their predictions since 0.6.
     return {"video_paths": [path for task in tasks for path in task.video_paths], "predicted_video_paths": []}
 
 
@@ -390,5 +346,5 @@ def _videos(directory: Path) -> list[Path]:
 
 
 def _write(path: Path, info: Mapping[str, Any]) -> None:
-    # As LeRobot does: with NaN for what is not known, which Python reads back.
+    # Like LeRobot: NaN for unknown values, which Python reads back.
     write_text(path, json.dumps(info, indent=2))

@@ -12,24 +12,24 @@ from isaaclab_arena.errors import DamagedFileError, DiskUnusableError, StorageEr
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
-# EFBIG: a limit on the size of files (RLIMIT_FSIZE), which the next file meets too.
+# EFBIG: a limit on file size (RLIMIT_FSIZE), which the next file meets too.
 _LARGEST_FILE_BYTES = 2**63 - 1
 _LARGEST_READ_BYTES = 2**30
 _UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 class FileThereError(StorageError):
-    """A file is there already and may not be replaced."""
+    """The file exists and may not be replaced."""
 
 
 def temporary_path(path: Path) -> Path:
-    """Return where this process writes what will become ``path``: ``.<name>.<host>.<pid>.tmp`` beside it."""
+    """Return this process's temporary path for ``path``: ``.<name>.<host>.<pid>.tmp`` beside it."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
 
 
 @contextmanager
 def storage_errors(doing: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `StorageError` that says what could not be done to which file."""
+    """Turn an `OSError` inside the block into a `StorageError` with the operation and the path."""
     try:
         yield
     except OSError as error:
@@ -37,20 +37,9 @@ def storage_errors(doing: str, path: Path) -> Iterator[None]:
 
 
 def check_plain(path: Path, *, max_bytes: int = _LARGEST_FILE_BYTES) -> None:
-    """Return if a path names a plain file, before anything opens it: a pipe in its place would never end.
-
-    A run may come from anybody. Of its files none leads out of its directory, which holds ``run.json``: a link to
-    another file would put that into a page that is sent on.
-
-    Args:
-        path: The file.
-        max_bytes: How large it may be [bytes].
-
-    Raises:
-        DamagedFileError: If something else lies there, such as a link to nothing or out of the run's directory, or it
-            is too large.
-        StorageError: If nothing does, or the system cannot tell.
-    """
+    """Check that a path is a plain file before an open: a pipe would block. DamagedFileError if not."""
+    # A run may come from an untrusted source. None of its files may lead out of its directory, which holds
+    # ``run.json``: a link to another file would put that file into a page that is shared. Limit: `max_bytes` [bytes].
     with storage_errors("read", path):
         try:
             found = path.stat()
@@ -71,10 +60,10 @@ def check_plain(path: Path, *, max_bytes: int = _LARGEST_FILE_BYTES) -> None:
 
 
 def leads_out_of_its_run(path: Path) -> bool:
-    """Return whether links lead from a path below a directory with ``run.json`` to a place outside of it."""
+    """Whether links lead from a path below a directory with ``run.json`` out of that directory."""
     below, may_lead_out = path, ".." in path.parts
     for parent in path.parents:
-        # To resolve both takes ten times as long, and nothing leads out without a link on the way.
+        # Resolving both paths takes ten times as long, and is needed only if there is a link on the way.
         may_lead_out = may_lead_out or below.is_symlink()
         if (parent / RUN_PLAN_FILE).exists():
             return may_lead_out and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(parent))
@@ -83,14 +72,14 @@ def leads_out_of_its_run(path: Path) -> bool:
 
 
 def read_whole(path: Path, *, max_bytes: int = _LARGEST_READ_BYTES) -> bytes:
-    """Return what a file of a run holds; see `check_plain`."""
+    """Return the content of a run's file; see `check_plain`."""
     check_plain(path, max_bytes=max_bytes)
     with storage_errors("read", path):
         return path.read_bytes()
 
 
 def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
-    """Return the error that says what could not be done to which file, and whether the whole disk is to blame."""
+    """Return the error for a failed operation on a file; DiskUnusableError if the whole disk is unusable."""
     kind = DiskUnusableError if error.errno in _UNUSABLE_DISK else StorageError
     mend = "; move it away" if error.errno == errno.EISDIR else ""
     return kind(f"cannot {doing} {path}: {error.strerror or error}{mend}")
@@ -98,21 +87,12 @@ def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
 
 @contextmanager
 def written_in_place(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Give a temporary path to write to; it becomes ``path`` when the block ends, and vanishes if the block fails.
-
-    Args:
-        path: The file to make; its directory is made too.
-        overwrite: Whether a file that is there may be replaced.
-
-    Raises:
-        FileThereError: If the file exists and may not be replaced.
-        StorageError: If writing failed.
-    """
+    """Yield a temporary path that becomes ``path`` at the end of the block, and is removed if the block fails."""
     temporary = temporary_path(path)
     with storage_errors("write", path):
         _refuse_existing(path, overwrite=overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Only this process makes this name, so what is there is what an earlier process of the same id left.
+        # Only this process uses this name, so an existing file is left over from an earlier process of the same id.
         temporary.unlink(missing_ok=True)
         try:
             yield temporary
@@ -123,8 +103,8 @@ def written_in_place(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes | bytearray, *, overwrite: bool = False) -> None:
-    """Write a whole file, complete or not at all; see `written_in_place`."""
-    # What `written_in_place` does, with half of its calls to the system: thousands of small files are written so.
+    """Write a whole file atomically; see `written_in_place`."""
+    # The same as `written_in_place` with half of its system calls, because thousands of small files are written.
     temporary = temporary_path(path)
     with storage_errors("write", path):
         try:
@@ -151,21 +131,12 @@ def _write_whole(path: Path, content: bytes | bytearray) -> None:
 
 
 def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:
-    """Write a whole text file in UTF-8, complete or not at all; see `written_in_place`."""
+    """Write a whole text file in UTF-8 atomically; see `written_in_place`."""
     write_bytes(path, content.encode("utf-8"), overwrite=overwrite)
 
 
 def write_at(path: Path, offset: int, content: bytes) -> None:
-    """Write a part of a file that comes in parts; the same part may come twice.
-
-    Args:
-        path: The file; it and its directory are made if need be.
-        offset: Where the part begins [bytes].
-        content: The part.
-
-    Raises:
-        StorageError: If it could not be written whole.
-    """
+    """Write a part of a file that arrives in parts, at `offset` [bytes]; the same part may arrive twice."""
     with storage_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -179,7 +150,7 @@ def write_at(path: Path, offset: int, content: bytes) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Return once a file's content is on the disk, not only in the system's memory."""
+    """Flush a file's content from the system's memory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -188,12 +159,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def create_for_appending(path: Path) -> int:
-    """Create a file and return a descriptor that appends to it.
-
-    Raises:
-        FileExistsError: If the file exists.
-        StorageError: If it cannot be created.
-    """
+    """Create a file, and return a descriptor that appends to it. FileExistsError if the file exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -204,16 +170,7 @@ def create_for_appending(path: Path) -> int:
 
 
 def append_line(descriptor: int, line: str, path: Path) -> None:
-    """Append one line with one unbuffered write, so that a kill can tear at most the last line.
-
-    Args:
-        descriptor: From `create_for_appending`.
-        line: The line, without its newline.
-        path: The file, for messages.
-
-    Raises:
-        StorageError: If the line could not be written whole.
-    """
+    """Append one line with one unbuffered write, so that a kill can tear only the last line."""
     content = f"{line}\n".encode()
     with storage_errors("append to", path):
         written = os.write(descriptor, content)

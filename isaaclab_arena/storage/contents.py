@@ -23,16 +23,9 @@ _KNOWN: dict[tuple[int, int], tuple[tuple[int, int, int], str]] = {}
 
 
 def content_hash(path: Path) -> str:
-    """Return the SHA-256 of a file, or of a directory's names and contents; links are followed.
-
-    Of a directory all counts that does not begin with a dot, in order of its name, and byte code does not.
-
-    Returns:
-        64 hexadecimal digits; ``absent``, or ``no regular file`` for a pipe, a device or a socket.
-
-    Raises:
-        StorageError: If something cannot be read.
-    """
+    """Return the SHA-256 of a file or directory, ``absent``, or ``no regular file`` for a pipe, device or socket."""
+    # A directory's hash covers names and contents in order of the names, without names that begin with a dot and
+    # without byte code. Links are followed.
     with storage_errors("read", path):
         return _hash_of_directory(path) if path.is_dir() else _hash_of_file(path)
 
@@ -40,7 +33,7 @@ def content_hash(path: Path) -> str:
 def _hash_of_file(path: Path) -> str:
     if not path.exists():
         return "absent"
-    # What waits for a writer, or never ends, must not be opened; nor may it take a file's place in between.
+    # A pipe blocks, and a device may never end. Neither may replace the file between check and open, hence O_NONBLOCK.
     if not stat.S_ISREG(path.stat().st_mode):
         return "no regular file"
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -49,6 +42,7 @@ def _hash_of_file(path: Path) -> str:
         if not stat.S_ISREG(status.st_mode):
             return "no regular file"
         file, version = (status.st_dev, status.st_ino), _version(status)
+        # Large checkpoints are hashed once per process, as long as size and times are unchanged.
         known = _KNOWN.get(file)
         if known is not None and known[0] == version:
             return known[1]
@@ -62,26 +56,26 @@ def _hash_of_file(path: Path) -> str:
 
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:
-    # No program can set the time of the last change to the inode, as one can set that of the file.
+    # No program can set the change time of the inode, unlike that of the file.
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _hash_of_directory(directory: Path) -> str:
     digest = hashlib.sha256()
     for name, path in sorted(_files_below(directory)):
-        # Lengths keep a name from running into what follows it.
+        # Length prefixes separate names from contents.
         encoded = name.encode("utf-8", "surrogateescape")
         digest.update(b"%d:%s %s\n" % (len(encoded), encoded, _hash_of_file(path).encode()))
     return digest.hexdigest()
 
 
 def _files_below(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yield what a directory holds, by the name below it, with ``/`` between directories on every system."""
+    """Yield the files below a directory with their relative names, separated by ``/`` on every system."""
     seen: set[tuple[int, int]] = set()
     for root, directories, names in os.walk(directory, followlinks=True):
         status = Path(root).stat()
         if (status.st_dev, status.st_ino) in seen:
-            # A link that leads back up: what is there has been seen.
+            # A link leads back up to a directory that was visited.
             directories.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -103,35 +97,27 @@ _SHOWN_DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What decides what comes out of a job beside its options and this package.
+    """The inputs of a job's results beside its options and this package."""
 
-    Attributes:
-        policy: What decides what the policy does, such as ``checkpoint_path model_300.pt``, to its SHA-256, its
-            version, or `UNKNOWN`.
-        environment: The same for the environment and its saved conditions.
-        checkpoint: What tables name as the checkpoint, None for a policy without one.
-    """
-
+    # Inputs of the policy, such as ``checkpoint_path model_300.pt``, to their SHA-256, their version, or `UNKNOWN`.
     policy: Mapping[str, str] = field(default_factory=dict)
+    # The same for the environment and its saved conditions.
     environment: Mapping[str, str] = field(default_factory=dict)
-    checkpoint: str | None = None
+    checkpoint: str | None = None  # name in tables; None for a policy without a checkpoint
 
     @property
     def policy_sha256(self) -> str | None:
-        """One hash for everything that decides what the policy does, whatever its files are called.
-
-        None for a policy that is nothing but this package and its options, `UNKNOWN` where a part is not known.
-        """
+        """One hash of the policy's inputs without file names. None without inputs, `UNKNOWN` if one is unknown."""
         return _hash_of(self.policy.values())
 
     @property
     def environment_sha256(self) -> str | None:
-        """The same for everything that decides what the environment does."""
+        """The same for the environment's inputs."""
         return _hash_of(self.environment.values())
 
     @property
     def is_known(self) -> bool:
-        """Whether equal contents mean that the same was evaluated."""
+        """Whether equal contents imply that the same was evaluated."""
         return UNKNOWN not in {*self.policy.values(), *self.environment.values()}
 
 
@@ -142,13 +128,13 @@ def _hash_of(contents: Collection[str]) -> str | None:
 
 
 def differences_of_contents(before: Contents, now: Contents) -> Iterator[tuple[str, str]]:
-    """Yield what is not what it was, and how: ``checkpoint_path model_300.pt``, ``was 1a2b…, is now 9f8e…``."""
+    """Yield each changed input and its change: ``checkpoint_path model_300.pt``, ``was 1a2b…, is now 9f8e…``."""
     yield from changes(before.policy, now.policy)
     yield from changes(before.environment, now.environment)
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each name whose content differs, and how; what is not known on either side differs from nothing."""
+    """Yield each name with different content and its change; unknown content differs from nothing."""
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name, "not there"), now.get(name, "not there")
         if old != new and UNKNOWN not in {old, new}:
@@ -156,11 +142,11 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple
 
 
 def shown(content: str) -> str:
-    """Return a hash with as many digits as tell it from others, anything else as it is."""
+    """Shorten a hash to a unique prefix, and return anything else unchanged."""
     return content[:_SHOWN_DIGITS] if _HASH.fullmatch(content) else content
 
 
-# Describe what results depend on besides the plan, and compare it: versions, processor, system, device.
+# The dependencies of results beside the plan, and their comparison: versions, processor, system, device.
 
 SERVED_MODEL = "served_model"
 """What a policy server stated of its model; a replay, which asks none, does not compare it."""
@@ -170,24 +156,17 @@ _NOT_COMPARED = frozenset({"config_hash", "policy_type"})
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """The computer that a process runs on.
-
-    Attributes:
-        host: Its name.
-        cpu: Model of the processor.
-        cores: Cores that the process may use.
-        platform: Operating system, release and architecture.
-    """
+    """The computer of a process."""
 
     host: str
-    cpu: str
-    cores: int
-    platform: str
+    cpu: str  # processor model
+    cores: int  # cores available to the process
+    platform: str  # operating system, release and architecture
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenanceChange:
-    """One thing that is not what it was; None where it was absent or is absent now."""
+    """One changed fact; None if it was or is absent."""
 
     name: str
     before: str | None
@@ -199,21 +178,17 @@ class ProvenanceChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What results depend on beside what was asked for.
+    """The dependencies of results beside the request."""
 
-    Attributes:
-        facts: A name such as ``torch``, ``cpu`` or ``device``, to its version or kind.
-    """
-
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)  # ``torch``, ``cpu`` or ``device`` to its version or kind
 
     @classmethod
     def of(cls, versions: Mapping[str, str], node: Node, **more: str) -> "Provenance":
-        """Return what is known of a process from its versions, its node, and whatever else."""
+        """Return the provenance of a process from its versions, its node, and further facts."""
         return cls(facts={**versions, "cpu": node.cpu, "platform": node.platform, **more})
 
     def differences(self, other: "Provenance") -> tuple[ProvenanceChange, ...]:
-        """Return what changed from this to another provenance, by name."""
+        """Return the changes from this to another provenance, by name."""
         names = sorted((self.facts.keys() | other.facts.keys()) - _NOT_COMPARED)
         changes = (
             ProvenanceChange(name=name, before=self.facts.get(name), now=other.facts.get(name)) for name in names
@@ -221,5 +196,5 @@ class Provenance:
         return tuple(change for change in changes if change.before != change.now)
 
     def told_differences(self, other: "Provenance") -> tuple[str, ...]:
-        """Return a line for each fact that is known here and is not so in another provenance."""
+        """Return a line for each fact known here that differs in another provenance."""
         return tuple(str(change) for change in self.differences(other) if change.before is not None)

@@ -36,7 +36,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(CommitLine) if field.
 
 
 def attributes_of(line: CommitLine) -> dict[str, AttributeValue]:
-    """Return the attributes that a commit line gives to the group of its episode; what is not known is left out."""
+    """Return the attributes of an episode's group from its commit line; unknown values are left out."""
     values: dict[str, AttributeValue | None] = {
         "job": line.job_name,
         "episode_index": line.episode_index,
@@ -58,14 +58,9 @@ def attributes_of(line: CommitLine) -> dict[str, AttributeValue]:
 
 
 def contradiction(line: CommitLine, attributes: Mapping[str, AttributeValue]) -> str | None:
-    """Return the first thing that a commit line and its recording do not say alike, None if there is none.
-
-    One of the two was changed after it was written, and nothing here can know which.
-
-    Args:
-        line: The commit line.
-        attributes: Of the group of its episode. They hold the line too, where `EpisodeRecorder` wrote them.
-    """
+    """Return the first disagreement of a commit line and its recording, None if they agree."""
+    # A disagreement means that one of the two was changed later, and it is unknown which. Recordings of
+    # `EpisodeRecorder` carry the whole line.
     text = attributes.get(COMMIT_ATTRIBUTE)
     if text is not None:
         try:
@@ -91,15 +86,7 @@ def _difference(name: str, said: object, recorded: object) -> str:
 
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
-    """Return the files that a path, a directory or a pattern stands for, sorted.
-
-    Args:
-        path: A recording, the directory of a job, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
-        key: What the user gave it as, for the message.
-
-    Raises:
-        ConfigError: If there is no recording, or what is there is no plain file.
-    """
+    """Return the recordings at a file, a job's directory or a pattern, sorted. ConfigError with `key` if none."""
     found = sorted(_recordings_at(path))
     if not found:
         raise ConfigError(Problem(f"no recording at '{path}'", key=key))
@@ -116,7 +103,7 @@ def _recordings_at(path: str) -> list[Path]:
         given = given_path(path)
         is_directory, exists = given.is_dir(), given.exists()
     except (OSError, RuntimeError, ValueError):
-        # Too long, links in a circle, or nobody's home: there is nothing.
+        # Too long a path, links in a circle, or an unknown home directory: there is no file.
         return []
     if exists and not is_directory:
         return [given]
@@ -127,15 +114,7 @@ def _recordings_at(path: str) -> list[Path]:
 
 
 def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
-    """Return which file holds each recorded episode, by index, ascending.
-
-    Args:
-        files: The recordings of one job.
-        key: What the user gave them as, for the message.
-
-    Raises:
-        ConfigError: If a file cannot be read, two hold the same episode, or there is none.
-    """
+    """Map each recorded episode of a job to its file, ascending. ConfigError for duplicates or an unreadable file."""
     found: dict[int, Path] = {}
     for file in files:
         try:
@@ -152,17 +131,17 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 
 
 def in_words(indices: Iterable[int]) -> str:
-    """Return indices for people: ``demo_0 to demo_4, demo_7``."""
+    """Format indices for messages: ``demo_0 to demo_4, demo_7``."""
     return episode_ranges.in_words(indices, demo_name)
 
 
 def datasets(job_directory: Path, job: str) -> list[Path]:
-    """Return the datasets of a job, whichever rank wrote them."""
+    """Return the datasets of a job, of all ranks."""
     return sorted(path for path in job_directory.glob("*") if is_dataset_of(job, path.name))
 
 
 def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the episodes' own files of a job and their indices, in order; files of other names are left alone."""
+    """Yield the episode files of a job with their indices, in order; files with other names are skipped."""
     for path in sorted((job_directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)):
         index = episode_index_of_file(path.name)
         if index is not None and path.name == episode_file_name(index):
@@ -172,13 +151,7 @@ def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
 def recorded_without_arrays(
     job_directory: Path, job: str, checksums: Mapping[int, int | None]
 ) -> RecordedEpisode | None:
-    """Return what the first of some episodes that is recorded says of itself, without its arrays; None where none is.
-
-    Args:
-        job_directory: Directory of the job.
-        job: Name of the job.
-        checksums: The checksum of each episode that will do, by its index.
-    """
+    """Return the first recorded episode with a matching checksum, without arrays. None if there is none."""
     found, _ = locate_episodes(job_directory, job)
     for index, checksum in checksums.items():
         for path in found.get(index, ()):
@@ -191,12 +164,7 @@ def recorded_without_arrays(
 
 
 def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:
-    """Return which files of a job's directory hold each episode, and one message per file that cannot be read.
-
-    Args:
-        job_directory: Directory of the job; it need not exist.
-        job: Name of the job.
-    """
+    """Map each episode to the files that hold it, and return one message per unreadable file."""
     found: dict[int, list[Path]] = {}
     problems = []
     for file in (*datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))):
@@ -210,7 +178,7 @@ def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]
     return found, problems
 
 
-# Read a few control steps of recordings of any size; uncompressed arrays are mapped into memory.
+# Read single control steps of recordings of any size; uncompressed arrays are mapped into memory.
 
 KEPT_BYTES = 1 << 30
 """How much of compressed arrays, which can only be read whole, is kept for the next steps of the same episodes."""
@@ -218,28 +186,18 @@ KEPT_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedArray:
-    """One array of one episode.
-
-    Attributes:
-        file: The recording.
-        episode_index: The episode.
-        name: Path of the array below the episode's group.
-    """
+    """One array of one episode."""
 
     file: Path
     episode_index: int
-    name: str
+    name: str  # path below the episode's group
 
 
 class RecordedSteps:
-    """Gives access to control steps of arrays in recordings that nobody writes to any more.
-
-    Args:
-        kept_bytes: How much of compressed arrays is kept in memory.
-        read: Reads a compressed array: file, index of the episode, name of the array.
-    """
+    """Access control steps of arrays in recordings without a writer. `read` loads a compressed array."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES, read: Callable[[Path, int, str], np.ndarray] = read_array) -> None:
+        # Compressed arrays can only be read whole, so the most recent ones are cached up to `kept_bytes`.
         self._read_array = read
         self._places: dict[tuple[Path, int], dict[str, ArrayPlace]] = {}
         self._mapped: dict[Path, np.memmap] = {}
@@ -248,19 +206,11 @@ class RecordedSteps:
         self._held_bytes = 0
 
     def names(self, file: Path, episode_index: int) -> list[str]:
-        """Return the paths of the arrays of an episode.
-
-        Raises:
-            StorageError: If the file cannot be read or lacks the episode.
-        """
+        """Return the paths of an episode's arrays."""
         return sorted(self._places_of(file, episode_index))
 
     def array(self, wanted: RecordedArray) -> np.ndarray:
-        """Return an array, of which only what is looked at is read. Not to be written to.
-
-        Raises:
-            StorageError: If the file cannot be read or lacks the array.
-        """
+        """Return a read-only array; an uncompressed one is mapped and read on access. StorageError if missing."""
         place = self._places_of(wanted.file, wanted.episode_index).get(wanted.name)
         if place is None:
             raise StorageError(f"{wanted.file}: {demo_name(wanted.episode_index)} holds no '{wanted.name}'")

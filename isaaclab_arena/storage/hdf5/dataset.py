@@ -34,15 +34,8 @@ _WRITE_BYTES = 1 << 20
 
 
 def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
-    """Make a file that holds verified episodes of other files.
-
-    Args:
-        sources: Index of each episode, and the file that holds it.
-        target: The file to make; there must be none.
-
-    Raises:
-        StorageError: If a source is damaged or cannot be read, or the target cannot be written.
-    """
+    """Make a new file with verified episodes of other files. `sources` are indices and files."""
+    # Fast path first: byte copies without HDF5's library. Copies by the library are verified afterwards.
     if sources and assemble_dataset(sources, target):
         return
     target.unlink(missing_ok=True)
@@ -51,15 +44,7 @@ def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
 
 
 def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
-    """Make a file that holds episodes of other files; compressed chunks are copied as they are.
-
-    Args:
-        sources: Index of each episode, and the file that holds it.
-        target: The file to make; there must be none.
-
-    Raises:
-        StorageError: If a source cannot be read or the target cannot be written.
-    """
+    """Make a new file with episodes of other files through HDF5's library; compressed chunks are copied unchanged."""
     with hdf5_errors("write", target), h5py.File(target, "x", locking=False) as file:
         data = file.create_group(DATA_GROUP)
         total, env_args = 0, "{}"
@@ -76,20 +61,9 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
 
 
 def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
-    """Make a file that holds episodes as `write_episode` wrote them, uncompressed, without the library of HDF5.
-
-    Each episode is read once and compared with its own checksum.
-
-    Args:
-        sources: Index of each episode, and the file that holds it; at least one.
-        target: The file to make; there must be none.
-
-    Returns:
-        Whether all sources were such episodes. If not, the target is no recording; see `copy_episodes`.
-
-    Raises:
-        StorageError: If a source cannot be read or the target cannot be written.
-    """
+    """Make a new file from uncompressed episodes of `write_episode`, without HDF5's library. False if impossible."""
+    # Each episode is read once and compared with its own checksum. On False the target is not a valid recording, and
+    # `copy_episodes` can replace it.
     indices, total, env_args = [], 0, "{}"
     with hdf5_errors("write", target):
         with target.open("xb", buffering=_WRITE_BYTES) as file, ExitStack() as kept_open:
@@ -107,12 +81,13 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                 total += block.num_samples
                 env_args = block.env_args
             writer.finish(env_args, total)
+        # Only now, with the file closed, can HDF5 read it.
         _check_assembled(target, indices)
     return True
 
 
 def _final_name(target: Path) -> str:
-    """Return the name that a file will have once it is in place, for people."""
+    """Return the final name of a file under its temporary name, for messages."""
     return target.name.removeprefix(".").partition(".hdf5")[0] + ".hdf5"
 
 
@@ -122,11 +97,7 @@ def _block_of_part(path: Path) -> EpisodeBlock | None:
 
 
 class _Datasets:
-    """Datasets from which episodes are taken over, byte by byte.
-
-    Args:
-        kept_open: Closes them.
-    """
+    """Open datasets whose episodes are copied byte by byte; `kept_open` closes them."""
 
     def __init__(self, kept_open: ExitStack) -> None:
         self._kept_open = kept_open
@@ -134,7 +105,7 @@ class _Datasets:
         self._episodes = AlikeEpisodes()
 
     def block(self, episode_index: int, path: Path) -> EpisodeBlock | None:
-        """Return an episode of a dataset, None if it is not one that `assemble_dataset` has put there."""
+        """Return an episode of a dataset, None if its bytes are not of `assemble_dataset`."""
         if path not in self._opened:
             recording = self._kept_open.enter_context(opened(path))
             env_args = str(recording.attributes(recording.data).get("env_args", "{}"))
@@ -155,13 +126,13 @@ class _Datasets:
 
 
 def _check_assembled(path: Path, indices: Sequence[int]) -> None:
-    """Let HDF5 itself read the table of contents and an episode, whose bytes have been checked before."""
+    """Let HDF5 read the table of contents and one episode; the bytes of all were checked before."""
     with opened(path) as recording:
         if recording.indices() != sorted(indices) or ACTIONS.encode() not in recording.group(indices[-1]):
             raise StorageError(f"{path} does not hold the episodes that were written to it")
 
 
-# From a file per episode, which survives any crash, to one dataset per job, which people want to have.
+# From one file per episode, which survives any crash, to one dataset per job, which users want.
 
 _REMOVED_AT_ONCE = 8
 _MANY = 100
@@ -169,19 +140,15 @@ _MANY = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Consolidation:
-    """What became of the episode files of a job.
+    """The result of `consolidate`."""
 
-    Attributes:
-        episode_indices: Episodes that the dataset holds now, ascending.
-        damaged: Episode files that are damaged or gone, with the reason; those that are there stay where they are.
-    """
-
-    episode_indices: tuple[int, ...]
+    episode_indices: tuple[int, ...]  # episodes of the dataset, ascending
+    # Damaged or missing episode files with the reason; existing ones stay in place.
     damaged: tuple[tuple[Path, str], ...]
 
     @property
     def loss(self) -> str | None:
-        """What is lost, and the way out; None where nothing is."""
+        """The lost recordings and the remedy, None if none is lost."""
         if not self.damaged:
             return None
         episodes = "an episode" if len(self.damaged) == 1 else f"{len(self.damaged)} episodes"
@@ -190,25 +157,16 @@ class Consolidation:
 
 
 def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
-    """Copy episode files into one dataset file, verify every episode there, then remove the episode files.
-
-    A dataset that is there already keeps its episodes and gains those of the parts, so consolidating again after a
-    crash at any moment ends in the same file. Compressed chunks are copied as they are.
-
-    Args:
-        parts: Files of `write_episode`.
-        dataset: The file to make.
-
-    Raises:
-        StorageError: If writing fails, the system cannot read a part, or a part holds other content than the same
-            episode of the dataset.
-    """
+    """Copy episode files into one dataset, verify every episode there, then remove the episode files."""
+    # An existing dataset keeps its episodes and gains those of the parts, so a repeat after a crash at any moment gives
+    # the same file. A part that differs from the same episode of the dataset is a StorageError.
     sources = {index: part for part in parts if (index := episode_index_of_file(part.name)) is not None}
     strangers = [part for part in parts if episode_index_of_file(part.name) is None]
     damaged = [(part, f"{part} is not named like an episode file") for part in strangers]
     try:
         indices = _consolidate(sources, dataset)
     except StorageError:
+        # Verification of each part is slow, so it follows only a failure, and excludes the damaged parts.
         reasons = _damage(sources, dataset)
         if not reasons:
             raise
@@ -219,7 +177,7 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
 
 def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
     kept = list_episodes(dataset) if dataset.exists() else []
-    # While this process was stopped, another one may have taken it for dead and have done this for it.
+    # While this process was paused, another one may have presumed it dead and have consolidated the parts.
     sources = {index: part for index, part in sources.items() if part.exists() or index not in kept}
     _refuse_different(dataset, {index: sources[index] for index in kept if index in sources})
     everything = {**sources, **dict.fromkeys(kept, dataset)}
@@ -234,11 +192,9 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
 
 
 def _remove(parts: Sequence[Path], dataset: Path) -> None:
-    """Remove files that a dataset has taken in, many of them several at a time.
-
-    Some file systems take milliseconds for each, over a network or because they hand the blocks back to the disk, and
-    do several in the same time.
-    """
+    """Remove files that a dataset has absorbed, several at a time if there are many."""
+    # Some file systems take milliseconds per file, over a network or because they return the blocks to the disk, but
+    # handle several in parallel.
     if len(parts) < _MANY:
         for part in parts:
             _remove_one(part)
@@ -247,7 +203,7 @@ def _remove(parts: Sequence[Path], dataset: Path) -> None:
         removals = [pool.submit(_remove_one, part) for part in parts]
         for removal in told(removals, "tidying up", dataset.name):
             wait([removal])
-    # One that cannot be removed keeps no other from being.
+    # A file that cannot be removed does not keep the others.
     for removal in removals:
         removal.result()
 
@@ -258,7 +214,7 @@ def _remove_one(part: Path) -> None:
 
 
 def _damage(sources: Mapping[int, Path], dataset: Path) -> dict[int, str]:
-    """Return why, for each episode whose file does not verify, or is gone and has not been brought in."""
+    """Map each episode to its problem if its file does not verify, or is missing and not in the dataset."""
     reasons = {}
     kept = list_episodes(dataset) if dataset.exists() else []
     for index, part in sources.items():
@@ -273,7 +229,7 @@ def _damage(sources: Mapping[int, Path], dataset: Path) -> dict[int, str]:
 
 
 def _refuse_different(dataset: Path, parts: Mapping[int, Path]) -> None:
-    """Refuse parts that hold other content than the same episodes of a dataset."""
+    """Refuse parts whose content differs from the same episodes of a dataset."""
     if not parts:
         return
     kept = read_checksums(dataset, parts)
