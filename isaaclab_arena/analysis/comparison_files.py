@@ -14,7 +14,7 @@ from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
 
-# A comparison as tables of text: one line per task, one per measure, and sentences for what a table cannot say.
+# A comparison as text tables: one line per task, one per measure, and sentences for the rest.
 
 _MOST_EPISODES = 5
 _ALL = "all pairs together"
@@ -23,19 +23,14 @@ _EACH_TASK_ALIKE = "mean of the tasks"
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """Headings and cells.
+    """Headings and cells of a table."""
 
-    Attributes:
-        headings: One per column.
-        rows: The cells of each line.
-    """
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    headings: tuple[str, ...]  # one per column
+    rows: tuple[tuple[str, ...], ...]  # cells of each line
 
 
 def rates_table(report: ComparisonReport) -> TextTable:
-    """Return the success rates of each task, and all of them together below."""
+    """Return the success rates of each task, and below them all tasks together."""
     percent = f"{100 * (1 - report.question.alpha):g} %"
     headings = ("task", "pairs", "candidate %", "baseline %", "both", "only candidate", "only baseline", "neither",
                 f"difference [{percent}]", "mid-p", "Holm", "verdict")  # fmt: skip
@@ -46,7 +41,7 @@ def rates_table(report: ComparisonReport) -> TextTable:
 
 
 def measures_table(report: ComparisonReport) -> TextTable:
-    """Return how lengths, returns and progress differ, for each task that has them."""
+    """Return the differences of lengths, returns and progress, for each task that has them."""
     rows = []
     for each in report.tasks:
         for name, measure in measures(each).items():
@@ -57,7 +52,7 @@ def measures_table(report: ComparisonReport) -> TextTable:
 
 
 def events_table(report: ComparisonReport) -> TextTable:
-    """Return what happened to candidate and baseline, for each task that tells."""
+    """Return the events of candidate and baseline, for each task that reports them."""
     rows = tuple(
         (_name(each), event.event, str(event.num_pairs), str(event.first), str(event.second), str(event.only_first),
          str(event.only_second), _p(event.mid_p), _p(event.adjusted_p))
@@ -69,7 +64,7 @@ def events_table(report: ComparisonReport) -> TextTable:
 
 
 def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
-    """Return what was measured beside success, by what it is called."""
+    """Return the measures beside success, by name."""
     found = {
         "length": each.length,
         "length where both succeed": each.time_to_success,
@@ -80,7 +75,7 @@ def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
 
 
 def sentences(report: ComparisonReport) -> Iterator[str]:
-    """Yield what a table cannot say: how sure one can be, which episodes differ, and what was left out."""
+    """Yield what a table does not hold: power, episodes with different outcomes, and omissions."""
     if report.choice is not None:
         yield f"{report.choice.sentence}; all figures here are over the latter"
     for each in report.tasks:
@@ -137,11 +132,12 @@ def _together_rows(together: Together) -> Iterator[tuple[str, ...]]:
 
 
 def _pairs(number: int, distinct: int) -> str:
-    """Return a number of pairs, with that of their different conditions where some repeat."""
+    """Format a number of pairs, with the number of distinct conditions if some repeat."""
     return str(number) if distinct == number else f"{number} ({distinct} distinct)"
 
 
 def _about_numbers(each: JobComparison, report: ComparisonReport) -> Iterator[str]:
+    # Two facts: the difference that these pairs can detect, and the pairs that the question needs.
     counts, name = each.counts, _name(each)
     if each.detectable is None:
         shown = "are too few to find any difference in four of five tries"
@@ -183,7 +179,7 @@ def _about_pairs(each: JobComparison) -> Iterator[str]:
 
 
 def discordant_episodes(each: JobComparison) -> dict[str, list[int]]:
-    """Return the episodes in which the candidate alone succeeds, and those in which the baseline alone does."""
+    """Return the episodes in which only the candidate succeeds, and those in which only the baseline does."""
     pairs = each.matched.without_errors()
     first, second = pairs.first.success > 0, pairs.second.success > 0
     index = pairs.first.index
@@ -237,18 +233,7 @@ _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, ...]:
-    """Write ``comparison.json``, ``.csv``, ``.md`` and ``.tex`` over earlier ones.
-
-    Args:
-        directory: Where to; it is made if need be.
-        report: What the comparison says.
-
-    Returns:
-        The files.
-
-    Raises:
-        StorageError: If one cannot be written.
-    """
+    """Write ``comparison.json``, ``.csv``, ``.md`` and ``.tex`` over earlier ones, and return their paths."""
     texts = {
         "json": json_text(document(report)),
         "csv": _csv(report),
@@ -263,7 +248,7 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
 
 
 def document(report: ComparisonReport) -> dict[str, Any]:
-    """Return everything that a comparison says, as JSON holds it."""
+    """Return the whole comparison as a JSON document."""
     return {
         "schema_version": SCHEMA_VERSION,
         "question": report.question,
@@ -278,7 +263,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
 
 
 def markdown(report: ComparisonReport) -> str:
-    """Return the tables and sentences in Markdown, as ``--github-summary`` wants them too."""
+    """Return tables and sentences in Markdown, also for ``--github-summary``."""
     parts = [f"**{report.verdict}**", markdown_table(rates_table(report))]
     parts += [markdown_table(table) for table in (measures_table(report), events_table(report)) if table.rows]
     parts.append("\n".join(f"- {sentence.strip()}" for sentence in sentences(report)))
@@ -311,7 +296,7 @@ def _together(together: Together) -> dict[str, Any]:
 
 
 def _repeats(each: JobComparison | Together) -> dict[str, int]:
-    """Return how many different conditions pairs started from, where some started from the same."""
+    """Return the number of distinct conditions, if some repeat."""
     return {"distinct_conditions": each.distinct} if each.distinct < each.counts.total else {}
 
 
@@ -335,7 +320,7 @@ def _csv(report: ComparisonReport) -> str:
 
 
 def _numbers(each: JobComparison) -> dict[str, Any]:
-    """Return the figures of a task for a program or a spreadsheet: rates as 0 to 1."""
+    """Return the figures of a task for programs: rates as 0 to 1."""
     sides = {"candidate": each.first, "baseline": each.second}
     named = {f"{side}_run": harmless_text(str(arm.directory)) for side, arm in sides.items()}
     named |= {f"{side}_job": harmless_text(arm.entry.name) for side, arm in sides.items()}
@@ -363,13 +348,13 @@ def _numbers(each: JobComparison) -> dict[str, Any]:
 
 
 def markdown_table(table: TextTable) -> str:
-    """Return a table as Markdown has it."""
+    """Return a table in Markdown."""
     lines = [table.headings, tuple("---" if at == 0 else "--:" for at in range(len(table.headings))), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def latex_table(table: TextTable) -> str:
-    """Return a table as LaTeX has it, every character of its cells as it is."""
+    """Return a table in LaTeX, with all special characters of its cells escaped."""
     return "\n".join(_latex_lines(table)) + "\n"
 
 

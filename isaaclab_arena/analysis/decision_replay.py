@@ -18,53 +18,37 @@ _WIN, _LOSS, _ALIKE = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """When a question was answered, and how.
+    """The decision of a question."""
 
-    Attributes:
-        episodes: After how many episodes of each job.
-        verdict: The answer.
-        log_e_value: The evidence then, as a logarithm.
-    """
-
-    episodes: int
+    episodes: int  # episodes of each job up to the decision
     verdict: Verdict
-    log_e_value: float
+    log_e_value: float  # log of the evidence at the decision
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionReplay:
-    """A decision that was taken again.
-
-    Attributes:
-        question: What was asked.
-        needed_log_e_value: How much evidence decides, as a logarithm.
-        log_e_values: The evidence after each episode in the run's own order. Shape: (num_episodes,).
-        decision: The decision in that order, None where the episodes do not decide.
-        left_out: Episodes that say nothing: errors, conditions that were not equal, and those of an earlier episode.
-        reordered: The decisions in other orders of the same episodes, those that came to one.
-        num_orders: How many other orders were tried.
-    """
+    """A repeated decision."""
 
     question: Question
-    needed_log_e_value: float
-    log_e_values: np.ndarray
-    decision: Decision | None
-    left_out: int
-    reordered: tuple[Decision, ...]
-    num_orders: int
+    needed_log_e_value: float  # log of the evidence that decides
+    log_e_values: np.ndarray  # log of the evidence after each episode in the run's order. Shape: (num_episodes,)
+    decision: Decision | None  # in the run's order; None if undecided
+    left_out: int  # episodes without effect: errors, unequal conditions, repeated conditions
+    reordered: tuple[Decision, ...]  # decisions in other orders of the same episodes, without undecided orders
+    num_orders: int  # number of other orders
 
     @property
     def num_episodes(self) -> int:
-        """Episodes of each job that were looked at."""
+        """Number of episodes of each job in the replay."""
         return len(self.log_e_values)
 
     @property
     def verdicts(self) -> Mapping[Verdict, int]:
-        """How many other orders came to each verdict."""
+        """Number of other orders per verdict."""
         return Counter(decision.verdict for decision in self.reordered)
 
     def quantile(self, share: float) -> int | None:
-        """Return after how many episodes a share of the other orders had decided, None where so many never do."""
+        """Return the number of episodes at which a share of the other orders had decided, None if fewer ever decide."""
         stops = sorted(decision.episodes for decision in self.reordered)
         position = max(0, math.ceil(share * self.num_orders) - 1)
         return stops[position] if position < len(stops) else None
@@ -73,20 +57,12 @@ class DecisionReplay:
 def replay_decision(
     question: Question, arms: Sequence[Arm], *, num_questions: int = 1, num_orders: int = 1_000
 ) -> DecisionReplay:
-    """Take a decision again over the episodes that all jobs of a question have finished.
-
-    The other orders are always the same ones. They show how much the moment of the decision is a matter of luck; each
-    of them is as good as the order that was run.
-
-    Args:
-        question: What is asked.
-        arms: Its jobs, in its order.
-        num_questions: How many questions share the level.
-        num_orders: How many other orders are tried.
-    """
+    """Repeat a decision over the common finished episodes, in the run's order and in `num_orders` random orders."""
     came_out, draws = _came_out(question, arms)
     in_order = _once(came_out, draws)
     needed = math.log(num_questions / question.alpha)
+    # The other orders have a fixed seed. They show the influence of luck on the time of the decision; every order is
+    # equally valid.
     generator = np.random.default_rng(_SEED)
     orders = (generator.permutation(len(draws)) for _ in range(num_orders))
     reordered = (_decision(question, _once(came_out[order], draws[order]), needed) for order in orders)
@@ -102,15 +78,12 @@ def replay_decision(
 
 
 def _came_out(question: Question, arms: Sequence[Arm]) -> tuple[np.ndarray, np.ndarray]:
-    """Return how each episode came out, as one 1 in a line of zeros, and its draw; zeros for one that says nothing.
-
-    Shapes: (num_episodes, 3), with columns for a win, a loss and neither, and (num_episodes,). An episode of one job
-    alone wins or loses.
-    """
+    """Return one-hot outcomes (num_episodes, 3) for win, loss, neither, and draws (num_episodes,). Zeros: no result."""
     num_episodes = min(question.max_episodes, *map(_prefix, arms))
     episodes = [arm.episodes.at(np.arange(num_episodes)) for arm in arms]
     first, second = episodes[0].success, episodes[-1].success
     counts = np.isfinite(first) & np.isfinite(second)
+    # A single job wins or loses against its bar; a pair needs equal conditions.
     if len(arms) > 1:
         counts &= same_conditions(episodes[0], episodes[1])
         won, lost = first > second, first < second
@@ -123,7 +96,7 @@ def _came_out(question: Question, arms: Sequence[Arm]) -> tuple[np.ndarray, np.n
 
 
 def _once(came_out: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return how episodes came out in their order, with zeros for those whose draw an earlier one has that counts."""
+    """Return the outcomes in order, with zeros for a draw that an earlier counted episode has."""
     counting = np.flatnonzero(came_out.any(axis=1))
     _, first = np.unique(draws[counting], return_index=True)
     kept = np.zeros(len(draws), bool)
@@ -132,7 +105,7 @@ def _once(came_out: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def _prefix(arm: Arm) -> int:
-    """Return how many episodes a job has finished before the first that is missing."""
+    """Return the number of finished episodes before the first missing one."""
     index = arm.episodes.index
     return int((index == np.arange(len(index))).sum())
 
@@ -149,7 +122,7 @@ def _evidence(question: Question, counts: np.ndarray) -> np.ndarray:
 def _decision(question: Question, came_out: np.ndarray, needed: float) -> Decision | None:
     counts = np.cumsum(came_out, axis=0)
     evidence = _evidence(question, counts)
-    # An episode that says nothing changes nothing, and no decision is taken on it.
+    # An episode without a result changes nothing, and no decision is taken on it.
     enough = np.flatnonzero((evidence >= needed) & came_out.any(axis=1))
     if not len(enough):
         return None

@@ -14,61 +14,36 @@ from isaaclab_arena.results.statistics import Interval, draws_of, mean_of_tasks,
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One line of a leaderboard.
+    """One line of a leaderboard."""
 
-    Attributes:
-        name: The run, or the job where all are of one run.
-        rank: From 1, by the mean of the tasks' rates; policies with equal means share one.
-        mean_rate: Mean of the tasks' success rates: every task weighs the same.
-        mean_interval: Its interval, stratified by task; see `mean_of_tasks`.
-        successes: Successes over all episodes.
-        episodes: Episodes that say whether they succeeded.
-        distinct: How many different conditions were drawn for them.
-        interval: Wilson interval of the rate over all of them.
-        like: The policies that it cannot be told apart from.
-    """
-
-    name: str
-    rank: int
-    mean_rate: float
-    mean_interval: Interval
-    successes: int
-    episodes: int
-    distinct: int
-    interval: Interval
-    like: tuple[str, ...]
+    name: str  # run, or job if all are of one run
+    rank: int  # from 1, by the mean of the tasks' rates; equal means share a rank
+    mean_rate: float  # mean of the tasks' success rates with equal weights
+    mean_interval: Interval  # stratified by task; see `mean_of_tasks`
+    successes: int  # over all episodes
+    episodes: int  # scored episodes
+    distinct: int  # distinct draws of conditions
+    interval: Interval  # Wilson interval of the rate over all episodes
+    like: tuple[str, ...]  # policies without a significant difference
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaderboard:
-    """Policies in order.
+    """Policies in order."""
 
-    Attributes:
-        tasks: Jobs that all of them have, or tasks of their suites, or the one task of a run's jobs.
-        places: One per policy, the best first.
-        num_comparisons: Pairs of policies that were compared, and whose p-values were adjusted as one family.
-        winner: The best by half of the episodes and its score by the other half, which may not be the first place;
-            None where there are too few episodes.
-    """
-
-    tasks: tuple[str, ...]
-    places: tuple[Place, ...]
-    num_comparisons: int
+    tasks: tuple[str, ...]  # common jobs, common tasks of the suites, or the single task of a run's jobs
+    places: tuple[Place, ...]  # one per policy, the best first
+    num_comparisons: int  # compared pairs of policies, their p-values adjusted as one family
+    # Best policy by half of the episodes, scored on the other half. It may differ from the first place. None if there
+    # are too few episodes.
     winner: Choice | None
 
 
 def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
-    """Order runs by the jobs that all have, or by the tasks of their suites; of a single run its suites or jobs.
-
-    Args:
-        runs: Each a policy, or one run with a suite for each policy, or with a job of one task for each.
-        question: Its level is that of all comparisons together.
-
-    Raises:
-        NotComparableError: If they have no job in common, or jobs that are not finished or measure no success.
-    """
+    """Order runs by their common jobs or suite tasks; order a single run's suites, or else its jobs of one task."""
     entries = _entries_of_one(runs[0]) if len(runs) == 1 else _entries_of_each(runs)
     tasks = tuple(next(iter(entries.values())))
+    # Every pair of policies is compared; `question.alpha` is the level of the whole family.
     _check(entries)
     pairs = list(combinations(entries, 2))
     p_values = holm([_p_value(entries[one], entries[other]) for one, other in pairs])
@@ -93,7 +68,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
 
 
 def _entries_of_each(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
-    """Return the tasks of each run by its directory: jobs of the same name, or else the tasks of its only suite."""
+    """Return the common tasks of each run, by its directory: jobs of the same name, or else of its only suite."""
     if found := _in_common({str(run.directory): run.arms() for run in runs}):
         return found
     suites = {str(run.directory): list(run.suites().values()) for run in runs}
@@ -105,7 +80,7 @@ def _entries_of_each(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
 
 
 def _entries_of_one(run: ReadRun) -> dict[str, dict[str, Arm]]:
-    """Return the tasks of each suite by its name where a run has nothing else; otherwise each job as a policy."""
+    """Return the tasks of each suite if a run has only suites; otherwise each job as a policy."""
     arms, suites = run.arms(), run.suites()
     if sum(map(len, suites.values())) < len(arms):
         return {name: {"": arm} for name, arm in arms.items()}
@@ -116,7 +91,7 @@ def _entries_of_one(run: ReadRun) -> dict[str, dict[str, Arm]]:
 
 
 def _in_common(entries: Mapping[str, Mapping[str, Arm]]) -> dict[str, dict[str, Arm]]:
-    """Return of each entry the tasks that all of them have; nothing where there is none."""
+    """Restrict each entry to the tasks that all of them have; empty if there are none."""
     tasks = [task for task in next(iter(entries.values()), {}) if all(task in own for own in entries.values())]
     return {name: {task: own[task] for task in tasks} for name, own in entries.items()} if tasks else {}
 

@@ -14,7 +14,7 @@ from isaaclab_arena.analysis.decision_replay import DecisionReplay
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.results.stopping import Verdict
 
-# Draw lines, dots and words once, and write them as SVG or as PNG.
+# Draw lines, dots and words once, and write them as SVG or PNG.
 
 _SAMPLES = 4
 """Pixels of the drawing for one of the picture, along each side; their mean makes edges smooth."""
@@ -42,7 +42,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Area:
-    """A filled polygon without a border, as the band of an interval."""
+    """A filled polygon without a border, such as the band of an interval."""
 
     points: Sequence[tuple[float, float]]
     colour: str
@@ -59,7 +59,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """One line of text, whose baseline begins, has its middle or ends at a point."""
+    """One line of text; its baseline starts, is centred or ends at a point."""
 
     at: tuple[float, float]
     text: str
@@ -73,19 +73,12 @@ Mark: TypeAlias = Line | Bar | Area | Dot | Words
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A drawing on white.
+    """A drawing on white."""
 
-    Attributes:
-        width: In units, which are the pixels of a PNG of scale 1.
-        height: The same.
-        marks: What is drawn, in this order.
-        description: What it shows, in a sentence, for those who cannot see it.
-    """
-
-    width: int
+    width: int  # units, which are pixels of a PNG with scale 1
     height: int
-    marks: Sequence[Mark]
-    description: str
+    marks: Sequence[Mark]  # drawn in this order
+    description: str  # one sentence for screen readers
 
 
 def svg(picture: Picture) -> str:
@@ -102,12 +95,8 @@ def svg(picture: Picture) -> str:
 
 
 def png(picture: Picture, *, scale: int = 2) -> bytes:
-    """Return a picture as a PNG file.
-
-    Args:
-        picture: The picture.
-        scale: Pixels for one unit.
-    """
+    """Return a picture as a PNG file; `scale` is pixels per unit."""
+    # Drawn larger and averaged, because Pillow does not smooth edges.
     times = scale * _SAMPLES
     drawn = Image.new("RGB", (picture.width * times, picture.height * times), "#ffffff")
     draw = ImageDraw.Draw(drawn)
@@ -146,7 +135,7 @@ def _draw(draw: ImageDraw.ImageDraw, mark: Mark, times: int) -> None:
             draw.line(points, fill=mark.colour, width=max(1, round(mark.width * times)), joint="curve")
         case Bar():
             left, top = mark.left * times, mark.top * times
-            # Pillow counts the last pixel in.
+            # Pillow includes the last pixel.
             right, bottom = left + mark.width * times - 1, top + mark.height * times - 1
             if right >= left and bottom >= top:
                 draw.rectangle((left, top, right, bottom), fill=mark.colour)
@@ -162,7 +151,7 @@ def _draw(draw: ImageDraw.ImageDraw, mark: Mark, times: int) -> None:
             draw.text((mark.at[0] * times, mark.at[1] * times), mark.text, fill=mark.colour, font=font, anchor=anchor)
 
 
-# The picture of a decision: the evidence after each episode, and below it when other orders had decided.
+# The picture of a decision: the evidence after each episode, and below it the decisions of other orders.
 
 _WIDTH, _HEIGHT = 720, 472
 _LEFT, _RIGHT = 64, 24
@@ -188,7 +177,7 @@ def verdict_in_words(question: Question, verdict: Verdict) -> str:
 
 
 def question_in_words(question: Question) -> str:
-    """Return what was asked."""
+    """Return the question as a sentence."""
     if question.at_least is not None:
         return f"does {question.jobs[0]} succeed in at least {100 * question.at_least:g} %?"
     if question.margin is not None:
@@ -197,7 +186,7 @@ def question_in_words(question: Question) -> str:
 
 
 def decision_in_words(replay: DecisionReplay) -> str:
-    """Return what came out in the run's own order."""
+    """Return the decision in the run's order as a sentence."""
     if replay.decision is None:
         return f"undecided after {replay.num_episodes} episodes (e-value {math.exp(replay.log_e_values[-1]):.3g})"
     decided, verdict = replay.decision, verdict_in_words(replay.question, replay.decision.verdict)
@@ -206,7 +195,7 @@ def decision_in_words(replay: DecisionReplay) -> str:
 
 
 def histogram(replay: DecisionReplay, num_bars: int) -> Mapping[tuple[int, int], int]:
-    """Return how many other orders had decided after the first to the last of a range of episodes, by that range."""
+    """Return the number of other orders that decided in each range of episodes (first, last)."""
     width = max(1, math.ceil(replay.num_episodes / num_bars))
     ranges = [
         (start, min(start + width - 1, replay.num_episodes)) for start in range(1, replay.num_episodes + 1, width)
@@ -229,7 +218,7 @@ def decision_picture(replay: DecisionReplay) -> Picture:
 
 
 def _scale(replay: DecisionReplay) -> Iterator[Line | Words]:
-    """Yield both axes with their grid, and the line that decides."""
+    """Yield both axes with their grid, and the line of the deciding evidence."""
     low, high = _decades(replay)
     step = _step(high - low, _MOST_TICKS)
     right = _WIDTH - _RIGHT
@@ -248,7 +237,7 @@ def _scale(replay: DecisionReplay) -> Iterator[Line | Words]:
     y = _y(replay, replay.needed_log_e_value)
     yield Line(points=((_LEFT, y), (right, y)), colour=_NEEDED, width=1.2)
     needed = f"{math.exp(replay.needed_log_e_value):g} decides"
-    # At the end that the curve does not cross the line at.
+    # The label is at the end where the curve does not cross the line.
     if replay.decision is not None and 2 * replay.decision.episodes < replay.num_episodes:
         yield Words(at=(right, y - 6), text=needed, colour=_NEEDED, size=12.0, anchor="end")
     else:
@@ -296,7 +285,7 @@ def _decades(replay: DecisionReplay) -> tuple[int, int]:
 
 
 def _step(length: int, most: int) -> int:
-    """Return the least of 1, 2, 5, 10, 20 … of which no more than so many make up a length."""
+    """Return the least of 1, 2, 5, 10, 20 … that divides a length into at most `most` steps."""
     return next(each * 10**power for power in range(20) for each in (1, 2, 5) if length <= most * each * 10**power)
 
 

@@ -15,15 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class LiveReport:
-    """Calls what writes a page every 30 s, or more rarely where that would take more than 1 % of the time.
-
-    A context manager. A page that cannot be written is left out; the next one is tried.
-
-    Args:
-        write: Writes the page.
-        cost_clock: CPU time of the calling thread [s].
-        pause: Waits so many seconds and returns whether to stop; None for waiting until closed.
-    """
+    """Context manager that writes a page every 30 s, or less often to stay below 1 % of the time."""
 
     def __init__(
         self,
@@ -32,6 +24,8 @@ class LiveReport:
         cost_clock: Callable[[], float] = time.thread_time,
         pause: Callable[[float], bool] | None = None,
     ) -> None:
+        # A page that cannot be written is skipped, and the next one is tried. `pause` waits for some seconds and
+        # returns True to stop; by default it waits for the end of the context.
         self._write = write
         self._cost_clock = cost_clock
         self._closing = threading.Event()
@@ -47,7 +41,7 @@ class LiveReport:
         self._thread.join()
 
     def keep_writing(self) -> None:
-        """Write until it is time to stop; the pause after a page is at least a hundred times what the page took."""
+        """Write until the stop; the pause after a page is at least a hundred times its CPU time."""
         pause_s = INTERVAL_S
         while not self._pause(pause_s):
             began = self._cost_clock()

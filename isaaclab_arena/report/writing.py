@@ -31,21 +31,8 @@ _ACTIVE = re.compile("[<>&\u2028\u2029]")
 def write_report(
     directories: Sequence[Path], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
 ) -> Path:
-    """Write the page of runs, over an earlier one.
-
-    Args:
-        directories: Directories of runs, each of which holds ``run.json``.
-        output: The file; ``report.html`` in the first directory where None.
-        embed_mb: How much of films goes into the page [10^6 bytes]; of others it holds the path.
-        running: Whether the last run goes on; then the page says so, and loads itself again.
-
-    Returns:
-        The file.
-
-    Raises:
-        ConfigError: If a directory is no output of a run.
-        StorageError: If a file cannot be read, or the page cannot be written.
-    """
+    """Write the page of runs (default: ``report.html`` in the first directory), and return its path."""
+    # Current tables are read, because a merge takes three times as long.
     runs = [
         ReportedRun(directory=directory, merged=stored_results(directory) or merge_results(directory))
         for directory in directories
@@ -56,13 +43,9 @@ def write_report(
 def write_page(
     runs: Sequence[ReportedRun], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
 ) -> Path:
-    """Write the page of runs that were read already; see `write_report`.
-
-    A file that holds that page stays as it is, whenever it was made.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write the page of runs, and return its path; see `write_report`."""
+    # `embed_mb` limits embedded films [10^6 bytes]; the others are linked. A page of a running run reloads itself. An
+    # existing page that differs only in its time is kept.
     path = runs[0].directory / REPORT_FILE if output is None else output
     html = html_of(page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
     if _without_its_time(_found(path)) != _without_its_time(html.encode()):
@@ -71,7 +54,7 @@ def write_page(
 
 
 def _found(path: Path) -> bytes:
-    """Return the page that is there already, nothing if none can be read."""
+    """Return the existing page, empty if none is readable."""
     try:
         return read_whole(path)
     except StorageError:
@@ -83,27 +66,17 @@ def _without_its_time(html: bytes) -> bytes:
 
 
 def html_of(page: Page, page_directory: Path) -> str:
-    """Return the page as HTML.
-
-    Args:
-        page: What it shows.
-        page_directory: Where it will lie, from which it finds films that it does not hold.
-    """
+    """Return the page as HTML, with links to films relative to `page_directory`."""
     return rendered("report.html.j2", page=page, data=safe_json(script_data(page, page_directory)))
 
 
 def rendered(template: str, **values: Any) -> str:
-    """Return one of the templates as HTML.
-
-    Args:
-        template: Name of its file.
-        values: What it shows; texts in them stay texts.
-    """
+    """Render a template to HTML; texts in `values` are escaped."""
     return _environment().get_template(template).render(**values)
 
 
 def safe_json(value: Any) -> Markup:
-    """Return JSON that can stand inside of a script element: nothing in it ends the element or begins another."""
+    """Return JSON that is safe inside a script element: it cannot end the element or begin another."""
     text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
     return Markup(_ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))  # noqa: S704  made harmless above
 
@@ -130,5 +103,5 @@ def _environment() -> Environment:
 
 @cache
 def _own_file(name: str) -> Markup:
-    """Return a file of the template that goes into the page as it is."""
+    """Return a file of the template that is included unchanged."""
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704  a file of this package

@@ -31,18 +31,7 @@ _LOOK_INTERVAL_S = 0.2
 
 
 class AnswerWatch(Observer):
-    """The answers to a run's questions, and its jobs that fail by their errors, from the commit lines of all ranks.
-
-    Each line is read once. Ranks need not agree: one that has not seen the last line yet runs on for a while. Jobs
-    without questions are looked at only while episodes of theirs end in errors. To be told of those, it is an observer.
-
-    Args:
-        output_directory: The run's directory, which all ranks share.
-        questions: What is asked of the run's jobs.
-        runs_again: Whether the episode of a line is yet to run again, so that the line does not count.
-        max_equal_errors: How many episodes in a row may end in the same error before their job ends; 0 for any number.
-        clock: Monotonic time [s].
-    """
+    """Follow the commit lines of all ranks for answers to a run's questions, and for jobs that fail by errors."""
 
     sees_pictures = False
 
@@ -55,12 +44,14 @@ class AnswerWatch(Observer):
         max_equal_errors: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        # Each line is read once. Ranks need not agree: a rank that has not seen the last line yet continues for a
+        # while. Jobs without questions are read only after one of their episodes ended in an error, hence the observer.
         self._output_directory = output_directory
         self._questions = questions
         self._asked = {job for question in questions for job in question.jobs}
-        self._runs_again = runs_again
-        self._max_equal_errors = max_equal_errors
-        self._clock = clock
+        self._runs_again = runs_again  # whether the episode of a line will run again, so that the line does not count
+        self._max_equal_errors = max_equal_errors  # equal errors in a row before the job ends; 0 for no limit
+        self._clock = clock  # monotonic [s]
         self._tails: dict[str, _Tail] = {}
         self._lines: defaultdict[str, dict[int, CommitLine]] = defaultdict(dict)
         self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._asked}
@@ -71,11 +62,7 @@ class AnswerWatch(Observer):
         self._over: set[str] = set()
 
     def look(self, *, now: bool = False) -> tuple[Answer, ...]:
-        """Return the answers; unless asked for now, what ranks have committed is read a few times a second at most.
-
-        Raises:
-            StorageError: If a commit file cannot be read.
-        """
+        """Return the answers. Commit files are read at most every `_LOOK_INTERVAL_S`, unless `now`."""
         if self._asked and self._is_time("", now=now):
             for job in self._asked:
                 self._read(job)
@@ -86,20 +73,20 @@ class AnswerWatch(Observer):
         return tuple(answering.answer for answering in self._answering)
 
     def needed(self, job: str) -> int | None:
-        """Return the number of episodes of a job that are needed, None while all are; see `look`."""
+        """Return the number of episodes that a job needs, None while it needs all planned ones; see `look`."""
         if not self.is_over(job):
             return None
         answered = needed_episodes(job, self.look()) if job in self._asked else None
-        # Of a job that its errors ended, those that there are.
+        # A job that ended by errors needs the episodes that it has.
         return next(index for index in count() if index not in self._lines[job]) if answered is None else answered
 
     def is_over(self, job: str, *, now: bool = False) -> bool:
-        """Whether no further episode of a job is needed, or more of them would end in the same error; see `look`."""
+        """Whether a job needs no further episode, or more of them would end in the same error; see `look`."""
         if job in self._asked and needed_episodes(job, self.look(now=now)) is not None:
             return True
         most, in_a_row = self._max_equal_errors, self._suspects[job]
         may_end = most > 0 and in_a_row > 0 and job not in self._over
-        # Errors that are not the same may go on for long, and there is no hurry then.
+        # Unequal errors may continue for long, and are not urgent.
         if may_end and self._is_time(job, now=now or most <= in_a_row <= 2 * most):
             self._read(job)
             lines = self._lines[job]
@@ -110,14 +97,10 @@ class AnswerWatch(Observer):
         return job in self._over
 
     def fails(self, job: str, num_episodes: int | None) -> bool:
-        """Whether a job that a rank has left fails by its errors; see `error_streak` and `nothing_but_errors`.
-
-        Args:
-            job: Its name.
-            num_episodes: How many episodes it has, None where that is not known.
-        """
+        """Whether a job that a rank has left fails by its errors. `num_episodes` is None if unknown."""
         if not self._suspects[job]:
             return False
+        # All episodes must be in before "nothing but errors" is certain.
         self.is_over(job, now=True)
         self._read(job)
         lines = self._lines[job].values()
@@ -125,11 +108,11 @@ class AnswerWatch(Observer):
         return job in self._over or (has_all and nothing_but_errors(lines) is not None)
 
     def suspect(self, job: str) -> None:
-        """Look at what is committed of a job, because its last episode ended in an error, or may have."""
+        """Check the committed lines of a job soon, because its last episode ended in an error, or may have."""
         self._suspects[job] += 1
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Suspect the job of an error; one whose last episode is none ends nothing early."""
+        """Suspect the job after an error; any other end clears the suspicion."""
         del environment
         if record.outcome is Outcome.ERROR:
             self.suspect(record.episode.job)
@@ -137,13 +120,9 @@ class AnswerWatch(Observer):
             self._suspects[record.episode.job] = 0
 
     def lets_stop(self, job: str) -> bool:
-        """Return `is_over`, asked before an episode of the job begins.
-
-        Raises:
-            ConfigError: If the job does not say whether its episodes succeed: then nothing can be decided.
-        """
+        """Return `is_over`, asked before an episode begins. ConfigError if the job does not measure success."""
         if job not in self._begun:
-            # Earlier attempts may have left what ends it.
+            # Earlier attempts may have left the lines that end the job.
             self._begun.add(job)
             self.suspect(job)
         is_over = self.is_over(job)
@@ -159,7 +138,7 @@ class AnswerWatch(Observer):
         return [Answering(question, num_questions=len(self._questions)) for question in self._questions]
 
     def _is_time(self, what: str, *, now: bool) -> bool:
-        """Whether to look again at a job, or, as "", at all that questions are asked of."""
+        """Whether the next read of a job is due, or, for "", of all jobs with questions."""
         at, before = self._clock(), self._looked_at.get(what)
         if not now and before is not None and at - before < _LOOK_INTERVAL_S:
             return False
@@ -179,12 +158,12 @@ class AnswerWatch(Observer):
                 continue
             self._finished[job][line.episode_index] = finished_episode(line)
             if known is not None:
-                # An error gave way to a later attempt, which may change what was answered.
+                # A later attempt replaced an error, which may change earlier answers, so all of them start again.
                 self._answering = self._begun_anew()
 
 
 class _Tail:
-    """The commit lines of one job that have not been read yet."""
+    """Read the new commit lines of one job."""
 
     def __init__(self, directory: Path, job: str) -> None:
         self._directory = directory
@@ -198,14 +177,14 @@ class _Tail:
             with storage_errors("read", path), path.open("rb") as file:
                 file.seek(begin)
                 content = file.read()
-            # What comes after the last newline is being written.
+            # The part after the last newline is still being written.
             whole = content[: content.rfind(b"\n") + 1]
             self._read_bytes[path] = begin + len(whole)
             for text in whole.splitlines():
                 try:
                     line = parse_line(text)
                 except ValueError:
-                    # The merge will tell.
+                    # The merge reports it.
                     continue
                 if line.job_name == self._job:
                     yield line

@@ -16,13 +16,8 @@ _SOURCES = (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, JOB_BEGUN_PATTERN)
 
 
 def sizes_of_sources(output_directory: Path) -> dict[str, int]:
-    """Return what the ranks of a run have written: each commit file and report, and how long it is [bytes].
-
-    Those files only grow, so equal sizes are equal files. Times of files are never compared: clocks are set back.
-
-    Args:
-        output_directory: The run's directory.
-    """
+    """Return the size of each commit file and report of a run [bytes]."""
+    # These files only grow, so equal sizes mean equal files. Modification times are not compared: clocks are set back.
     sizes = {}
     for directory in _entries(output_directory):
         for file in _entries(directory) if _is_directory(directory) else ():
@@ -32,7 +27,7 @@ def sizes_of_sources(output_directory: Path) -> dict[str, int]:
 
 
 def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    # A run has as many directories as jobs, and ranks look at them while they wait: `Path` would take long.
+    # A run has as many directories as jobs, and waiting ranks scan them: `Path` would be too slow.
     try:
         with os.scandir(directory) as entries:
             return list(entries)
@@ -44,16 +39,12 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # A link in a loop leads nowhere.
+        # A link in a loop.
         return False
 
 
 def tables_are_current(output_directory: Path) -> bool:
-    """Whether the tables exist and no rank has written an episode or a report since.
-
-    Args:
-        output_directory: The run's directory.
-    """
+    """Whether the tables exist and no rank has written an episode or a report since."""
     return _sizes_in_table(output_directory / TABLE) == sizes_of_sources(output_directory)
 
 

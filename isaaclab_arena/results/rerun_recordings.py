@@ -28,20 +28,11 @@ _PROPERTIES = (
 
 
 def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterator[str]:
-    """Write ``<job>/episode_<index>.rrd`` for each recorded episode, and yield a line about each job.
-
-    Args:
-        run: The directory of one run.
-        output: Where to write; an empty directory.
-        jobs: Only these jobs; by default all.
-
-    Raises:
-        ConfigError: If Rerun is not installed, ``run`` is no output of a run, or has no such job or no recording.
-        StorageError: If a file cannot be read or written.
-    """
+    """Write ``<job>/episode_<index>.rrd`` per recorded episode into an empty directory, and yield a note per job."""
     optional_library("rerun", key="--rerun")
     plan, num_episodes = read_run_plan(run), 0
     names = [job.name for job in plan.jobs]
+    # ConfigError for an unknown job and for a run without recordings. No `jobs` means all.
     for name in jobs:
         if name not in names:
             raise ConfigError(Problem(f"the run has no job '{name}'{did_you_mean(name, names)}", key="--job"))
@@ -61,23 +52,12 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
 
 
 def write_rerun_recording(path: Path, episode: RecordedEpisode, recording_id: str, films: Mapping[str, Path]) -> None:
-    """Write one episode.
-
-    Cameras come from the recorded pictures, and from the films of those of which none were recorded.
-
-    Args:
-        path: The file; it appears when it is complete.
-        episode: The episode.
-        recording_id: Names it among all episodes of all runs.
-        films: Its videos by their camera.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write one episode atomically. Cameras without recorded images show their films."""
     library = optional_library("rerun", key="--rerun")
     temporary = temporary_path(path)
     with storage_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    # `recording_id` is unique among all episodes of all runs.
     stream = library.RecordingStream("isaaclab_arena", recording_id=recording_id)
     try:
         stream.save(str(temporary))
@@ -117,7 +97,7 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
 
 
 def _log_pictures(library: Any, stream: Any, entity: str, pictures: np.ndarray, dt_s: float) -> None:
-    """Log a camera's pictures, colours in uint8, depth [m] or numbers of bodies; or why that cannot be done."""
+    """Log a camera's images: uint8 colours, depth [m] or segmentation ids; or the reason that this is impossible."""
     if pictures.dtype == np.uint8:
         try:
             pictures = in_colours(pictures)

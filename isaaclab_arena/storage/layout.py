@@ -55,32 +55,26 @@ def job_directory(output_directory: Path, job: str) -> Path:
 
 
 def dataset_file_name(job: str, rank: int, world_size: int) -> str:
-    """Return ``dataset_<job>.hdf5``, with ``_rank<r>`` before the dot where there are several ranks."""
+    """Return ``dataset_<job>.hdf5``, with ``_rank<r>`` before the dot for several ranks."""
     suffix = f"_rank{rank}" if world_size > 1 else ""
     return f"dataset_{job}{suffix}.hdf5"
 
 
 def is_dataset_of(job: str, name: str) -> bool:
-    """Whether a name is one that `dataset_file_name` gives to a job's recording, on whichever rank."""
+    """Whether `dataset_file_name` gives this name to a job's recording, for any rank."""
     beginning = f"dataset_{job}"
     return name.startswith(beginning) and _DATASET_ENDING.fullmatch(name, len(beginning)) is not None
 
 
 def job_of_dataset(name: str) -> str:
-    """Return what `dataset_file_name` made a name of; for a name of another kind, all before its ending."""
+    """Return the job in a name of `dataset_file_name`; for another name, everything before its ending."""
     return _DATASET_ENDING.sub("", name).removeprefix("dataset_").partition(".")[0]
 
 
 def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebuild: int | None = None) -> str:
-    """Return ``robot-cam-env<N>-<camera>-episode-<E>.mp4``, Isaac Lab Arena's name of a camera's video.
-
-    Args:
-        camera: Name of the observation, such as ``wrist_cam_rgb``; None for the viewport, whose videos are called
-            ``viewport-env<N>-episode-<E>.mp4``.
-        env_id: Env slot in which the episode ran.
-        episode_index: Position of the episode in the job; unlike Arena's, it does not start anew in every env slot.
-        rebuild: Rebuild in which it ran, where a job has several; ``-rebuild<k>`` follows the first word.
-    """
+    """Return Isaac Lab Arena's name of a camera's video, ``robot-cam-env<N>-<camera>-episode-<E>.mp4``."""
+    # ``viewport-env<N>-episode-<E>.mp4`` without a camera. ``-rebuild<k>`` follows the first word for jobs with several
+    # rebuilds. Unlike Arena's, the episode index does not restart in every env slot.
     kind = VIEWPORT_VIDEO if camera is None else "robot-cam"
     prefix = kind if rebuild is None else f"{kind}-rebuild{rebuild}"
     middle = "" if camera is None else f"-{camera}"
@@ -88,13 +82,13 @@ def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebu
 
 
 def poster_file(video: Path) -> Path:
-    """Return where the poster of a video lies: beside it, ``viewport-env0-episode-3.webp``."""
+    """Return the path of a video's poster beside it: ``viewport-env0-episode-3.webp``."""
     return video.with_suffix(".webp")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoName:
-    """What the name of a video says; see `video_file_name`."""
+    """The parts of a video's name; see `video_file_name`."""
 
     camera: str | None
     env_id: int
@@ -102,7 +96,7 @@ class VideoName:
 
 
 def parse_video_file_name(name: str) -> VideoName | None:
-    """Return what the name of a video says, None for any other name."""
+    """Parse the name of a video, None for any other name."""
     match = _VIDEO_FILE.fullmatch(name)
     if match is None:
         return None
@@ -115,18 +109,13 @@ def episode_file_name(episode_index: int) -> str:
 
 
 def episode_index_of_file(name: str) -> int | None:
-    """Return the index that `episode_file_name` put into a name, None for any other name."""
+    """Return the index in a name of `episode_file_name`, None for any other name."""
     match = _EPISODE_FILE.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def commit_file_name(rank: int, life: int = 0) -> str:
-    """Return the name of a rank's commit file.
-
-    Args:
-        rank: The rank that writes it.
-        life: How many times this rank took up the same job before; each time has a file of its own.
-    """
+    """Return the name of a rank's commit file; `life` counts how often this rank began the job before."""
     return f"episode_results_rank{rank}{_life(life)}.jsonl"
 
 
@@ -136,22 +125,22 @@ def job_report_file_name(rank: int, life: int = 0) -> str:
 
 
 def job_begun_file_name(rank: int, attempt: int) -> str:
-    """Return the name of what a rank writes when it begins a job; its report takes the place of it."""
+    """Return the name of the file that a rank writes when it begins a job; its report replaces that file."""
     return f"job_begun_rank{rank}_attempt{attempt}.json"
 
 
 def traceback_file_name(rank: int, attempt: int) -> str:
-    """Return the name of the file in a job's directory that says where the job failed on a rank."""
+    """Return the name of a job's file with the traceback of a failure on a rank."""
     return f"traceback_rank{rank}{f'_attempt{attempt}' if attempt > 1 else ''}.txt"
 
 
 def attempt_file_name(number: int) -> str:
-    """Return the name of the file that describes one start of the program on a run, from 1: ``attempt_1.json``."""
+    """Return the name of an attempt's file: ``attempt_1.json``."""
     return f"attempt_{number}.json"
 
 
 def attempt_number(name: str) -> int | None:
-    """Return the number that `attempt_file_name` put into a name, None for any other name."""
+    """Return the number in a name of `attempt_file_name`, None for any other name."""
     match = _ATTEMPT_FILE.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -162,7 +151,7 @@ def demo_name(episode_index: int) -> str:
 
 
 def demo_index(name: str) -> int | None:
-    """Return the index in an episode's name, None for any other name; other writers fill it up with zeros."""
+    """Return the index in a group's name, None for any other name; other writers pad it with zeros."""
     match = _DEMO.fullmatch(name)
     return int(match[1]) if match else None
 

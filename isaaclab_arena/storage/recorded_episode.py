@@ -22,7 +22,7 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 class Compression(StrEnum):
-    """How arrays are compressed. ``ZSTD`` needs the package hdf5plugin, also in programs that read the file."""
+    """The compression of arrays. ``ZSTD`` needs the package hdf5plugin, also in programs that read the file."""
 
     NONE = "none"
     LZF = "lzf"
@@ -68,15 +68,7 @@ JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")
 
 
 def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:
-    """Return the JSON object that an attribute holds.
-
-    Args:
-        text: Its value.
-        what: What messages call it.
-
-    Raises:
-        StorageError: If it is no text, no JSON, or another thing than an object.
-    """
+    """Return the JSON object of an attribute; `what` names it in messages. DamagedFileError if it is not an object."""
     try:
         value = json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
@@ -87,11 +79,7 @@ def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:
 
 
 def num_samples_of(attributes: Mapping[str, AttributeValue]) -> int:
-    """Return the number of control steps that an episode says it has.
-
-    Raises:
-        ValueError: If it does not say it, or says what no episode has.
-    """
+    """Return an episode's number of control steps. ValueError if it is missing or invalid."""
     number = attributes.get("num_samples")
     if not isinstance(number, int) or not 0 <= number <= _MAX_SAMPLES:
         raise ValueError(f"an episode says that it has {number} control steps")
@@ -99,7 +87,7 @@ def num_samples_of(attributes: Mapping[str, AttributeValue]) -> int:
 
 
 def checksum(arrays: Arrays) -> int:
-    """Return the CRC-32 of names, types, shapes and contents of arrays, in order of their names."""
+    """Return the CRC-32 of the arrays' names, types, shapes and contents, in order of the names."""
     crc = 0
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -108,19 +96,11 @@ def checksum(arrays: Arrays) -> int:
 
 
 def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: bytes | memoryview, crc: int) -> int:
-    """Return a `checksum` that goes on with one more array.
-
-    Args:
-        name: Its path.
-        dtype: Its element type.
-        shape: Its shape.
-        content: Its bytes.
-        crc: The checksum of the arrays before it, 0 for the first.
-    """
+    """Extend a `checksum` by one array; `crc` is the checksum so far, 0 for the first array."""
     return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape), crc))
 
 
 @lru_cache(maxsize=1024)
 def _description(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    # The episodes of a job have the same arrays, of a few lengths.
+    # The episodes of a job have the same arrays, with a few lengths.
     return f"{name} {dtype.str} {shape}".encode()

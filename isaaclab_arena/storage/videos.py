@@ -8,15 +8,9 @@ from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, VideoName, job_direc
 
 
 def videos_of_job(output_directory: Path, job: str) -> list[tuple[VideoName, Path]]:
-    """Return the videos of a job by the names of their files.
-
-    Links are left out: a run may come from anybody, and what a link leads to would go into pages and exports.
-
-    Args:
-        output_directory: The run's directory.
-        job: The job's name.
-    """
+    """Return the videos of a job, sorted by file name."""
     directory = job_directory(output_directory, job) / VIDEOS_DIRECTORY
+    # Links are skipped: a run may come from an untrusted source, and a link's target would enter pages and exports.
     try:
         with os.scandir(directory) as entries:
             files = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
