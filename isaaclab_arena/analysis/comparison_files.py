@@ -164,6 +164,7 @@ def _about_pairs(each: JobComparison) -> Iterator[str]:
         if episodes:
             yield f"{name}: only the {who} succeeds in {_listed([str(index) for index in episodes])}"
             yield from _films(each, episodes)
+    # An error may hide either outcome, so its effect is given as bounds.
     if each.num_errors:
         low, high = 100 * each.bounds.low, 100 * each.bounds.high
         yield (

@@ -95,6 +95,7 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
         only_second=int((~before & now).sum()),
         neither=int((~before & ~now).sum()),
     )
+    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
     differences = benign_pairs.success - pairs.success
     effect = design_effect(differences, benign_pairs.began.tolist())
     return replace(
@@ -286,6 +287,7 @@ def _plot(axis: str, points: Sequence[Drop], last: int, left: float, top: float,
         if has_scale:
             marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
     drawn = [(each.level, each.rate, each.interval) for each in points if each.rate is not None and each.interval]
+    # The band runs along the lower ends, and back along the upper ends.
     band = [place(level, interval.low) for level, _, interval in drawn]
     band += [place(level, interval.high) for level, _, interval in reversed(drawn)]
     centres = [place(level, rate) for level, rate, _ in drawn]

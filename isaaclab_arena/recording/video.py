@@ -417,7 +417,7 @@ class Take:
         return self._num_steps % self._steps_per_frame == 0
 
     def step_ends_with_a_frame(self) -> bool:
-        """Count a control step, and return whether its result is filmed."""
+        """Count a control step. True if its result is due for a frame."""
         self._num_steps += 1
         return self.shows_latest_step
 

@@ -25,17 +25,17 @@ class VideoOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether anything is filmed."""
+        """Whether the options ask for any video."""
         return self.camera or self.viewport
 
     def films(self, episode: Episode) -> bool:
-        """Whether an episode is filmed at all."""
+        """Whether an episode is filmed."""
         return self.first_episodes is None or episode.episode_index < self.first_episodes
 
     def keeps(self, record: EpisodeRecord) -> bool:
-        """Whether the videos of an episode are kept once its outcome is known."""
+        """Whether the videos of a finished episode are kept."""
         return not self.only_failures or record.success is not True
 
     def steps_per_frame(self, control_dt: float) -> int:
-        """Return how many control steps lie between two frames, for control steps of ``control_dt`` [s]."""
+        """Return the number of control steps per frame, at least 1. ``control_dt`` is the control step [s]."""
         return max(1, round(1 / (self.frames_per_second * control_dt)))

@@ -221,6 +221,7 @@ def _rates(name: str, values: np.ndarray, won: np.ndarray, started: Sequence[str
     for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
         members = np.flatnonzero(groups == number)
         inside = ScoredEpisodes(success=won[members].astype(float), conditions=[started[at] for at in members.tolist()])
+        # A bin without scored episodes has no rate to draw.
         interval = inside.wilson()
         if interval is not None:
             bins.append(
@@ -435,6 +436,7 @@ def _for_script(
 ) -> dict[str, Any]:
     """Return a job's episodes as columns; if room is short, only the most informative conditions."""
     count = len(episodes)
+    # The most informative conditions come first, because `most_values` may cut the rest.
     names = list(dict.fromkeys([*(each.name for each in telling), *columns]))
     kept = set(names[: most_values // max(count, 1)])
     index = episodes["episode_index"].to_numpy(float)

@@ -277,10 +277,10 @@ class Page:
     texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
     curves: tuple[Curve, ...] = ()  # success by a swept key
     matrix: Matrix | None = None  # policies against tasks; None for a single policy or task
-    pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run goes on
-    robustness: "tuple[ShownRobustness, ...]" = ()  # cost of changed episodes, by run; empty while a run goes on
+    pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run is in progress
+    robustness: "tuple[ShownRobustness, ...]" = ()  # cost of changed episodes, by run; empty while a run is in progress
     error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
-    reloads: bool = False  # a run goes on, so the page reloads itself
+    reloads: bool = False  # a run is in progress, so the page reloads itself
 
     @property
     def group_keys(self) -> tuple[str, ...]:
@@ -295,7 +295,7 @@ def page_of(
     runs: Sequence[ReportedRun], *, embedded_bytes: int, running: bool = False, now: datetime | None = None
 ) -> Page:
     """Return the page of at least one run. `embedded_bytes` limits embedded films; `now` None is the current time."""
-    # While the last run goes on (`running`), comparisons are left out: they read far more than the tables.
+    # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
     jobs, films, errors = _jobs(runs)
     suites = _suites(runs)
     read = () if running else tuple(read_run(run.directory, merged=run.merged) for run in runs)

@@ -92,6 +92,7 @@ def _rebuild(job: PlanEntry, episode_index: int) -> int:
 
 
 def _episodes(job: PlanEntry, lines: Sequence[CommitLine]) -> list[ArenaEpisode]:
+    # The order of the ends numbers the episodes of each environment, across attempts.
     ended: defaultdict[int, int] = defaultdict(int)
     episodes = []
     for line in sorted(
@@ -249,6 +250,7 @@ def _evaluated_tasks(run: Path, merged: MergedResults, told: list[str]) -> dict[
     for job in merged.plan.jobs:
         directory, group = job_directory(run, job.name), job.config.environment
         lines = read_commits(directory, job.name, seed=job.config.seed).lines
+        # Each omission is reported, so that the numbers can be reconciled with the table of jobs.
         counted = [line for line in lines if (job.name, line.episode_index) not in beyond]
         scored = [line for line in counted if line.success is not None and line.outcome is not Outcome.ERROR]
         if len(counted) < len(lines):

@@ -139,18 +139,18 @@ class MergedResults:
     """The results of a run.
 
     Attributes:
-        plan: What the run set out to do.
-        jobs: One row per job, in order of the plan, with the columns `JOB_COLUMNS`, `JOB_TIMING_COLUMNS` and those
-            of what was swept.
+        plan: The plan of the run.
+        jobs: One row per job, in order of the plan, with the columns `JOB_COLUMNS`, `JOB_TIMING_COLUMNS` and one
+            column per swept key.
         episodes: One row per finished episode, by job and index, with the columns `EPISODE_COLUMNS`
             and `EPISODE_TIMING_COLUMNS`.
-        missing: Jobs that are not complete, in order of the plan.
-        problems: Files and lines that could not be read, and episodes that were committed with unequal results.
-        complete: Whether every job that was to run completed with all of its episodes.
-        sources: The files that were read, and how long each was [bytes].
-        answers: How far the questions are answered that were asked of the jobs, in order of the plan.
+        missing: Incomplete jobs, in order of the plan.
+        problems: Unreadable files and lines, and episodes that were committed with different results.
+        complete: Whether every job except skipped ones completed with all of its episodes.
+        sources: The files that were read, with their sizes [bytes].
+        answers: The answers to the run's questions so far, in order of the plan.
         suites: One row per suite, in order of the plan, with the columns of `suite_columns`.
-        remarks: What ranks have noticed of jobs that the tables do not show, in a line each.
+        remarks: Observations of the ranks that the tables do not show, one line each.
     """
 
     plan: RunPlan
@@ -166,13 +166,13 @@ class MergedResults:
 
 
 def merge_results(output_directory: Path) -> MergedResults:
-    """Read everything that the ranks of a run have written.
+    """Read the files of all ranks of a run, and return its results.
 
     Args:
         output_directory: The directory that holds ``run.json``.
 
     Raises:
-        ConfigError: If the directory is no output of a run.
+        ConfigError: If the directory is not the output of a run.
     """
     # Garbage collection would take a quarter of the time: a million small objects without cycles.
     with without_collecting():
@@ -223,7 +223,7 @@ def _merged(output_directory: Path) -> MergedResults:
         as_answered(_with_what_recordings_say(each, plan, output_directory, unread), logs[each.job.name], answers)
         for each in told
     ]
-    # Questions may have stopped a job, so what is missing is decided after the answers.
+    # Questions may have stopped a job, so missing episodes are determined after the answers.
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
     suites = suite_rows(evidence)
     return MergedResults(

@@ -289,7 +289,7 @@ def _anytime(scored: ScoredEpisodes) -> Interval | None:
 
 
 def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
-    """Average over finished episodes without errors: the length of a failed one says nothing of the policy."""
+    """Average over finished episodes without errors, whose length and return do not depend on the policy alone."""
     kept = [line for line in lines if line.outcome is not Outcome.ERROR]
     lengths = [line.episode_length for line in kept]
     returns = [line.episode_return for line in kept if line.episode_return is not None]
@@ -328,7 +328,7 @@ def _all_finished(evidence: JobEvidence) -> bool:
 
 
 def _reproducible(evidence: JobEvidence) -> str | None:
-    """Return what a rerun of the job reproduces, None if no rank could tell."""
+    """Return the guarantee for a rerun of the job (`Reproducible`), None if no rank has reported one."""
     # A rank that failed before the job was built has no episodes, and does not weaken those of other attempts.
     promises = {report.reproducible for report in evidence.reports} - {None}
     if not promises:
@@ -577,7 +577,7 @@ def _simulation(jobs: Sequence[JobEvidence]) -> dict[str, str | None]:
 
 
 def _together(hashes: set[str]) -> str | None:
-    """Return one hash for those of all tasks; a single hash is returned as it is."""
+    """Combine the hashes of all tasks into one; a single hash stays unchanged."""
     if len(hashes) < 2 or UNKNOWN in hashes:
         return UNKNOWN if UNKNOWN in hashes else next(iter(hashes), None)
     return hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()

@@ -22,7 +22,7 @@ from isaaclab_arena.results.stopping import (
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Two ends of an interval of a rate, 0 to 1."""
+    """The lower and the upper end of an interval, such as that of a rate, 0 to 1."""
 
     low: float
     high: float
@@ -45,16 +45,16 @@ def standard_deviation(values: Sequence[float]) -> float | None:
 def wilson_interval(
     successes: int, trials: int, *, confidence: float = 0.95, design_effect: float = 1.0
 ) -> Interval | None:
-    """Return Wilson's score interval, None if nothing was tried.
+    """Return Wilson's score interval of a success rate, None without trials.
 
-    Its coverage is right on average and it is never empty, not even when all trials succeeded: the one to show.
+    Its coverage is correct on average, and it is never empty, not even if all trials succeed. Tables show this one.
 
     Args:
-        successes: Trials that succeeded.
-        trials: All of them.
-        confidence: Of the interval.
-        design_effect: How many trials say as much as one that has nothing to do with the others; by so much their
-            effective number is smaller.
+        successes: Number of successful trials.
+        trials: Number of trials.
+        confidence: Confidence of the interval.
+        design_effect: The number of trials that carry as much information as one independent trial. The effective
+            number of trials is smaller by this factor.
 
     Raises:
         ValueError: If there are more successes than trials, or a count is negative.

@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a dict of its fields, for an encoder that does not know what to do with it."""
+    """Return a dataclass as a dict of its fields, for the JSON encoder."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: getattr(value, name) for name in _field_names(type(value))}
     raise TypeError(f"{type(value).__name__} is not a value of JSON")
@@ -31,13 +31,13 @@ def _field_names(dataclass: type) -> tuple[str, ...]:
 
 
 _LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_as_dict)
-# JSON's own rules escape the control characters below a space; these act on a terminal too, or end a line.
+# JSON itself escapes only control characters below a space. These also affect a terminal, or end a line.
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def plain(value: Any) -> Any:
-    """Return a value in JSON's own types: mappings as dicts, sequences as lists, NaN and infinity as None."""
+    """Return a value in JSON's types: mappings as dicts, sequences as lists, NaN and infinity as None."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
@@ -52,9 +52,9 @@ def plain(value: Any) -> Any:
 
 
 def json_line(value: Any) -> str:
-    """Return a value as one line of JSON that any reader takes."""
+    """Return a value as one line of strict JSON."""
     try:
-        # Most values are plain already, and the encoder finds out faster than `plain`.
+        # Most values are plain already, and the encoder detects that faster than `plain`.
         line = _LINE.encode(value)
     except (TypeError, ValueError):
         line = _LINE.encode(plain(value))
@@ -62,17 +62,15 @@ def json_line(value: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented JSON that any reader takes."""
+    """Return a value as indented strict JSON."""
     return _harmless(_indented(plain(value), "\n")) + "\n"
 
 
 def _indented(value: Any, margin: str) -> str:
-    """Return what `json.dumps` with an indent of 2 does, of plain values, in a third of the time.
-
-    Python's fast encoder cannot indent, but all that lies between the values of a flat list or dict is a separator.
-    """
+    """Return the same as `json.dumps(indent=2)` for plain values, in a third of the time."""
     if not isinstance(value, dict | list) or not value:
         return _LINE.encode(value)
+    # Python's fast encoder cannot indent. But a flat list or dict has only a separator between its values.
     inner = f"{margin}  "
     parts = value.values() if isinstance(value, dict) else value
     if not any(isinstance(part, dict | list) for part in parts):
@@ -90,7 +88,7 @@ def _flat_encoder(between: str) -> json.JSONEncoder:
 
 
 def _harmless(text: str) -> str:
-    """Return JSON that says the same, shows on any screen, and can be encoded: half a character cannot be."""
+    """Return equal JSON without terminal control characters and lone surrogates, which UTF-8 cannot encode."""
     if text.isascii() and "\x7f" not in text:
         return text
     escaped = _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -98,7 +96,7 @@ def _harmless(text: str) -> str:
 
 
 def adapter(value_type: type[Value]) -> TypeAdapter[Value]:
-    """Return what turns JSON into a dataclass and refuses what does not fit; made once per type."""
+    """Return the validator of a dataclass for JSON, cached per type."""
     return _cached_adapter(value_type)
 
 
@@ -108,12 +106,7 @@ def _cached_adapter(value_type: Any) -> TypeAdapter[Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value that a JSON file of a run holds; see `read_whole`.
-
-    Raises:
-        DamagedFileError: If it is no JSON, or nested too deep.
-        StorageError: If the file is absent or cannot be read.
-    """
+    """Return the value in a run's JSON file; see `read_whole`. DamagedFileError if it is not valid JSON."""
     content = read_whole(path)
     if not content:
         raise DamagedFileError(f"cannot read {path}: is empty")
@@ -124,17 +117,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> Value:
-    """Read a dataclass from a JSON file.
-
-    Args:
-        path: The file.
-        value_type: A dataclass with a field ``schema_version``.
-        schema_version: The version that this program writes and reads.
-
-    Raises:
-        ConfigError: If it is no plain file, no JSON, of another program or version, or a field is missing or wrong.
-        StorageError: If the file is absent or cannot be read.
-    """
+    """Read a dataclass with a ``schema_version`` from a JSON file. ConfigError if damaged or of another version."""
     try:
         document = read_json(path)
     except DamagedFileError as error:

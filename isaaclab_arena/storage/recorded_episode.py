@@ -32,12 +32,12 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedEpisode:
-    """One episode as it is stored.
+    """One recorded episode.
 
     Attributes:
-        episode_index: Its position in the job, which names its group.
-        arrays: ``actions`` of shape (num_samples, action_dim) and whatever else was recorded.
-        attributes: Attributes of its group. ``num_samples`` and ``checksum`` are added when it is written.
+        episode_index: Position of the episode in the job, which names its group.
+        arrays: ``actions`` of shape (num_samples, action_dim), and all other recorded arrays.
+        attributes: Attributes of the episode's group. The writer adds ``num_samples`` and ``checksum``.
         env_args: Content of the attribute ``env_args`` of ``/data``.
     """
 
@@ -48,12 +48,12 @@ class RecordedEpisode:
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """What it was recorded with: versions, processor, model and so on; empty where that was not recorded."""
+        """Versions, processor, model and other facts at the time of the recording; empty if not recorded."""
         return parsed_mapping(self.attributes.get("provenance", "{}"), "the provenance")
 
     @property
     def contents(self) -> Contents | None:
-        """What was evaluated, None where that was not recorded or nobody can read it."""
+        """The evaluated contents, None if they were not recorded or are not readable."""
         try:
             return adapter(Contents).validate_json(str(self.attributes.get(CONTENTS_ATTRIBUTE, "")))
         except ValidationError:

@@ -417,6 +417,7 @@ def _is_line(text: bytes, counts: Callable[[CommitLine], bool]) -> bool:
 
 
 def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
+    # Group by dataset, so that each dataset is rewritten only once.
     by_dataset: defaultdict[Path, list[Discarded]] = defaultdict(list)
     for each in discarded:
         if not each.copy.is_part:

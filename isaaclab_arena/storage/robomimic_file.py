@@ -46,7 +46,7 @@ _KEPT_ATTRIBUTES = (
 
 @dataclass(kw_only=True)
 class _Written:
-    """What a file holds so far: index of each demonstration, and whether it succeeded, None where nobody measured."""
+    """The content of the file so far: success per demonstration (None if not measured), and control steps."""
 
     success: dict[int, bool | None] = field(default_factory=dict)
     num_steps: int = 0
@@ -59,23 +59,14 @@ def write_robomimic_file(
     *,
     scaled: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> dict[str, list[int]]:
-    """Write demonstrations, complete or not at all, and return which of them each mask names.
-
-    Args:
-        path: The file; there must be none.
-        episodes: What becomes ``demo_<episode_index>``; one at a time is held in memory.
-        env_args: What robomimic builds the environment of.
-        scaled: Turns recorded actions into those that are learned. Shape of both: (num_samples, action_dim).
-
-    Raises:
-        FileThereError: If the file exists.
-        StorageError: If an episode holds no observations, or the file cannot be written.
-    """
+    """Write demonstrations into a new file atomically, and return the episodes of each mask."""
     with (
         written_in_place(path) as temporary,
         hdf5_errors("write", path),
         h5py.File(temporary, "w", locking=False) as file,
     ):
+        # One episode at a time is held in memory. `scaled` maps recorded actions to learned ones, (num_samples,
+        # action_dim).
         data = file.create_group(DATA_GROUP)
         written = _Written()
         for episode in episodes:
@@ -92,14 +83,9 @@ def write_robomimic_file(
 
 
 def masks_of(success: Mapping[int, bool | None]) -> dict[str, list[int]]:
-    """Return which episodes each of robomimic's filter keys names; a key that would name none is left out.
-
-    Every tenth index, from 0, is for validation. That depends on the index alone, so a recording that grows moves no
-    episode from one side to the other. An episode that is the only one is trained on.
-
-    Args:
-        success: Index of each episode, and whether it succeeded, None where that is not measured.
-    """
+    """Return the episodes of each of robomimic's filter keys; empty keys are left out. None: success not measured."""
+    # Every tenth index is for validation. The split depends on the index alone, so a growing recording moves no
+    # episode. A single episode is for training.
     every = sorted(success)
     valid = [index for index in every if index % _VALIDATED_ONE_IN == 0] if len(every) > 1 else []
     splits = {"train": [index for index in every if index not in set(valid)], "valid": valid}
@@ -113,15 +99,10 @@ def masks_of(success: Mapping[int, bool | None]) -> dict[str, list[int]]:
 
 
 def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
-    """Return what an episode's policy saw, under names without directories.
-
-    Terms of group ``policy`` and cameras keep their names, terms of other groups begin with their group's. One number
-    per control step becomes a vector of one, and pictures are in colours, where it is certain how they lie. `FLAT` is
-    added where group ``policy`` was recorded.
-
-    Args:
-        arrays: The arrays of a recorded episode.
-    """
+    """Return the observations of an episode's policy under names without ``/``."""
+    # Terms of group ``policy`` and cameras keep their names; other groups prefix theirs. A scalar per step becomes a
+    # vector of size one. Images become RGB if their layout is certain. `FLAT` is added if group ``policy`` was
+    # recorded.
     seen: dict[str, np.ndarray] = {}
     for path, array in sorted(arrays.items(), key=lambda item: item[0].partition("/")[0] != OBSERVATIONS):
         group, _, term = path.partition("/")
@@ -132,7 +113,7 @@ def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
             name = f"{group.removeprefix('obs_')}_{name}"
         shown = array
         if group == CAMERA_OBSERVATIONS:
-            # Depth, segmentation and stacks of pictures stay as they are.
+            # Depth, segmentation and image stacks stay unchanged.
             with suppress(ValueError):
                 shown = in_colours(array)
         seen[name] = shown[:, None] if shown.ndim == 1 else shown
@@ -165,19 +146,11 @@ def _write_demonstration(
     group[REWARDS] = episode.arrays.get(REWARDS, np.zeros(len(actions), np.float32))
     for name, array in observations.items():
         group[f"{OBSERVATIONS}/{name}"] = array
-        # What came after the last action is not recorded. `dones` is 1 there, so nobody learns from it.
+        # The observation after the last action is not recorded. `dones` is 1 there, so no learner uses it.
         group[f"{NEXT_OBSERVATIONS}/{name}"] = np.concatenate([array[1:], array[-1:]])
 
 
 def flat_array(terms: Mapping[str, np.ndarray], *, batch_dims: int = 0) -> np.ndarray:
-    """Return observation terms side by side, in alphabetical order of their names, which a file keeps too.
-
-    Args:
-        terms: Term to its value. Shape of each: (*batch, ...).
-        batch_dims: How many leading dimensions they share.
-
-    Returns:
-        Shape: (*batch, sum of sizes), float32.
-    """
+    """Concatenate terms in alphabetical order, as files keep them. (*batch, ...) -> (*batch, size), float32."""
     parts = [terms[name].reshape(*terms[name].shape[:batch_dims], -1).astype(np.float32) for name in sorted(terms)]
     return np.concatenate(parts, axis=-1)

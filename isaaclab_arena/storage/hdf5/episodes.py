@@ -406,14 +406,14 @@ def write_episode(
     crc: int | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Write one episode's file, complete or not at all, and return its checksum.
+    """Write one episode's file atomically, and return the checksum of its arrays.
 
     Args:
         path: The file.
-        episode: What to write; ``arrays`` holds ``actions``.
-        compression: How arrays are compressed.
-        crc: The checksum of the arrays, where it is known already.
-        overwrite: Whether a file that is there may be replaced.
+        episode: The episode; ``arrays`` must contain ``actions``.
+        compression: Compression of the arrays.
+        crc: The checksum of the arrays, if it is known already.
+        overwrite: Whether an existing file may be replaced.
 
     Raises:
         FileThereError: If the file exists and may not be replaced.
@@ -434,14 +434,14 @@ def list_episodes(path: Path) -> list[int]:
     """Return the indices of the episodes in a file, in numerical order.
 
     Raises:
-        StorageError: If the file is absent or is no recording.
+        StorageError: If the file is missing or is not a recording.
     """
     with opened(path) as recording:
         return recording.indices()
 
 
 def read_attributes(path: Path, episode_index: int) -> dict[str, AttributeValue]:
-    """Return the attributes of an episode's group that are one text or one number; others are left out.
+    """Return the attributes of an episode's group that are a single string or number; others are left out.
 
     Raises:
         StorageError: If the file cannot be read or lacks the episode.
@@ -463,11 +463,10 @@ def read_actions(path: Path, episode_index: int) -> np.ndarray:
 
 
 def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
-    """Return everything that is stored of an episode.
+    """Return an episode with its arrays and attributes.
 
     Raises:
-        StorageError: If the file cannot be read or lacks the episode, or says something that is no JSON where it should
-            be.
+        StorageError: If the file cannot be read or lacks the episode, or an attribute that holds JSON is not valid.
     """
     with opened(path) as recording:
         group = recording.group(episode_index)
@@ -522,7 +521,7 @@ def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
     """Read the arrays of episodes and compare them with their checksums.
 
     Raises:
-        StorageError: If the file cannot be read, lacks an episode, or its arrays are not what was written.
+        StorageError: If the file cannot be read or lacks an episode, or its arrays do not match their checksum.
     """
     with opened(path) as recording:
         for index in episode_indices:
