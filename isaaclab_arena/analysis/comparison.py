@@ -556,7 +556,7 @@ def _unshared(candidate: ReadRun, baseline: ReadRun) -> Iterator[str]:
 
 def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str, partial: bool) -> ComparisonReport:
     compared, refused = [], []
-    # A pair that cannot be compared is reported beside the others; it stops the comparison only if it is the last.
+    # A pair that cannot be compared is reported beside the others; the comparison fails only if no pair is left.
     for first, second in arms:
         reason = _reason_against(first, second, partial=partial)
         if reason is None:

@@ -39,8 +39,8 @@ def paired_power(num_pairs: int, chances: PairChances, *, alpha: float = 0.05) -
     discordant = chances.only_first + chances.only_second
     if discordant == 0.0:
         return 0.0
-    # Enumerate the number of discordant pairs, which decides how uneven they must be. Numbers beyond these have no
-    # mass.
+    # Enumerate the number of discordant pairs, which decides how uneven they must be. The others have
+    # negligible mass.
     first, last = scipy.stats.binom.ppf([_NEVER, 1.0 - _NEVER], num_pairs, discordant).astype(int)
     numbers = np.arange(first, last + 1)
     limits = _largest_rejected(numbers, alpha)

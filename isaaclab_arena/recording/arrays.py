@@ -368,7 +368,7 @@ class EpisodeArrays:
         self._together = {
             path for path in self._terms if isinstance(value_at(transition.observation, path), SideBySide)
         }
-        # Direct writes need every tensor on the CPU, and the state as parts or not at all.
+        # Direct writes need every tensor, and any parts of the state, on the CPU.
         are_here = all(tensor.is_cpu for tensor in self._tensors(transition))
         self._written_at_once = are_here and (bool(self._host_parts) or not self._state_parts)
         if not self._written_at_once:

@@ -44,7 +44,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
         lines = read_commits(job_directory(run, job.name), job.name, seed=job.config.seed).lines
         rebuilds = rebuilds_of(job, lines)
         completed = status[job.name] is JobResultStatus.COMPLETED
-        # A completed job without episodes still has one rebuild, as in Arena.
+        # A completed job without episodes still gets one empty rebuild.
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
         videos = _videos_by_episode(job_directory(run, job.name))
         for index, episodes in rebuilds.items():

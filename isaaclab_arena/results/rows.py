@@ -182,7 +182,7 @@ def event_cells(line: CommitLine) -> dict[str, Any]:
 
 def score_cells(evidence: JobEvidence) -> dict[str, Any]:
     """Return the mean progress of a job's failures, and the score that includes it."""
-    # Without events no score is given, not even for a job without failures: it would not be comparable.
+    # Without events there is no score, not even for a job without failures.
     scored = [line for line in evidence.lines if is_scored(line)]
     failed = [line.events for line in scored if not line.success]
     told = [events.progress for events in failed if events is not None]
@@ -289,7 +289,7 @@ def _anytime(scored: ScoredEpisodes) -> Interval | None:
 
 
 def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
-    """Average over finished episodes without errors, whose length and return do not depend on the policy alone."""
+    """Average over finished episodes. Errors are left out, because their length says nothing about the policy."""
     kept = [line for line in lines if line.outcome is not Outcome.ERROR]
     lengths = [line.episode_length for line in kept]
     returns = [line.episode_return for line in kept if line.episode_return is not None]

@@ -311,12 +311,12 @@ class ServerUsage:
 
     queries: int = 0
     entries: int = 0  # batch entries of the queries
-    calls: float = 0.0  # network calls; a call for several queries is shared among them
-    call_entries: float = 0.0  # batch entries of the calls, padding included, shared in the same way
-    queue_s: float = 0.0  # from the arrival of a query to its first call [s]
-    busy_s: float = 0.0  # duration of the calls [s], shared in the same way
+    calls: float = 0.0  # forward passes; a pass for several queries is shared among them
+    call_entries: float = 0.0  # batch entries of the passes, padding included, shared in the same way
+    queue_s: float = 0.0  # from the arrival of a query to its first pass [s]
+    busy_s: float = 0.0  # duration of the passes [s], shared in the same way
     seen_s: float = 0.0  # from the rank's first answer to its last [s]
-    seen_busy_s: float = 0.0  # duration of all calls of the server in that time, for any rank [s]
+    seen_busy_s: float = 0.0  # duration of all passes of the server in that time, for any rank [s]
     seen_entries: int = 0  # batch entries that the server answered in that time, for any rank
 
     def __add__(self, other: "ServerUsage") -> "ServerUsage":

@@ -33,7 +33,8 @@ def content_hash(path: Path) -> str:
 def _hash_of_file(path: Path) -> str:
     if not path.exists():
         return "absent"
-    # A pipe blocks, and a device may never end. Neither may replace the file between check and open, hence O_NONBLOCK.
+    # A pipe blocks, and a device may never end. Either may replace the file between check and open, hence O_NONBLOCK
+    # and the second check.
     if not stat.S_ISREG(path.stat().st_mode):
         return "no regular file"
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -142,7 +143,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple
 
 
 def shown(content: str) -> str:
-    """Shorten a hash to a unique prefix, and return anything else unchanged."""
+    """Shorten a SHA-256 to its first digits, and return anything else unchanged."""
     return content[:_SHOWN_DIGITS] if _HASH.fullmatch(content) else content
 
 

@@ -83,7 +83,7 @@ def write_robomimic_file(
 
 
 def masks_of(success: Mapping[int, bool | None]) -> dict[str, list[int]]:
-    """Return the episodes of each of robomimic's filter keys; empty keys are left out. None: success not measured."""
+    """Return the episodes of each robomimic filter key, without empty keys. `success` None is not measured."""
     # Every tenth index is for validation. The split depends on the index alone, so a growing recording moves no
     # episode. A single episode is for training.
     every = sorted(success)
