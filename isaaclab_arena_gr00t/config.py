@@ -133,11 +133,7 @@ class Gr00tClosedloopPolicyConfig:
 
 
 def check_args(args: ClosedloopPolicyArgs) -> None:
-    """Refuse options of a job that are wrong for any YAML file.
-
-    Raises:
-        ConfigError: With every problem.
-    """
+    """Refuse options of a job that are wrong for any YAML file: ConfigError with every problem."""
     problems = []
     if args.rows_per_query is not None and args.rows_per_query < 1:
         problems.append(Problem(f"must be at least 1, got {args.rows_per_query}", key="rows_per_query"))
@@ -149,11 +145,7 @@ def check_args(args: ClosedloopPolicyArgs) -> None:
 
 
 def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
-    """Read a policy's YAML file, and return its paths as absolute, or relative to the working directory.
-
-    Raises:
-        ConfigError: With every problem, each with the file and the key.
-    """
+    """Read a policy's YAML file, with its paths resolved; ConfigError with every problem, each with file and key."""
     config = read_settings(Gr00tClosedloopPolicyConfig, path, owner="a GR00T policy", paths=(*_PATHS, "model_path"))
     problems = [*_mistakes(config), *_missing_files(config)]
     if problems:
@@ -162,12 +154,7 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
 
 
 def named_by_option(error: ConfigError, file: str) -> ConfigError:
-    """Return the problems of a YAML file as those of the option of a job that names it.
-
-    Args:
-        error: The problems.
-        file: The YAML file.
-    """
+    """Return the problems of a YAML file as problems of the job option that names the file."""
     # The option is the key in a job file, and the message says where in the YAML file to look.
     located = [dataclasses.replace(problem, file=problem.file or file) for problem in error.problems]
     return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
@@ -176,19 +163,7 @@ def named_by_option(error: ConfigError, file: str) -> ConfigError:
 def read_settings(
     settings_class: type[SettingsT], path: str | Path, *, owner: str, paths: Sequence[str], **given: str
 ) -> SettingsT:
-    """Read a YAML file whose keys are the fields of a dataclass.
-
-    Args:
-        settings_class: The dataclass.
-        path: The file.
-        owner: Whose settings they are, for messages.
-        paths: Keys of paths. The directory of the YAML file is searched first. If nothing is found beside the file, a
-            path is relative to the working directory.
-        **given: Values that replace those of the file.
-
-    Raises:
-        ConfigError: With every problem, each with the file and the key.
-    """
+    """Read a YAML file of the fields of `settings_class`, `given` ones replaced; ConfigError with every problem."""
     document = read_document(path)
     if not isinstance(document, dict):
         raise ConfigError(Problem("must be a mapping from key to value", file=str(path)))
@@ -196,6 +171,7 @@ def read_settings(
         settings = read_options(settings_class, {**document, **given}, owner=owner)
     except ConfigError as error:
         raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in error.problems]) from error
+    # A path is relative to the directory of the YAML file or, if nothing is there, to the working directory.
     named = {key: getattr(settings, key) for key in paths}
     beside: dict[str, Any] = {key: str(Path(path).parent / name) for key, name in named.items() if name}
     return dataclasses.replace(settings, **{key: name for key, name in beside.items() if Path(name).exists()})
@@ -255,32 +231,22 @@ _PROCESSOR = "processor_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class StatedEmbodiment:
-    """One embodiment in a checkpoint's files.
+    """One embodiment in a checkpoint's files."""
 
-    Attributes:
-        modalities: ``video``, ``state``, ``action`` and ``language``, as far as present.
-        dimensions: Size of each key of ``state`` and ``action``, None if the files do not say.
-    """
-
-    modalities: Mapping[str, StatedModality]
+    modalities: Mapping[str, StatedModality]  # ``video``, ``state``, ``action`` and ``language``, as far as present
+    # Size of each key of ``state`` and ``action``, None if the files do not contain it.
     dimensions: Mapping[str, Mapping[str, int]] | None
 
 
 def checkpoint_problems(
     model_path: str, *, searched: str = "neither beside this file nor in the working directory"
 ) -> list[Problem]:
-    """Return why a directory cannot be loaded as a checkpoint; empty if no problem is found.
-
-    A name ``owner/name`` that is not a directory is left to the model package, which may fetch it from the hub.
-
-    Args:
-        model_path: The directory.
-        searched: Searched locations, for the message if it is missing.
-    """
+    """Return the problems of a checkpoint's directory; `searched` names the searched locations in the message."""
     key = "model_path"
     if not model_path:
         return [Problem("is missing; the model's directory has to be named", key=key)]
     directory = Path(model_path)
+    # The model package may fetch a name ``owner/name`` from the hub.
     if not directory.exists() and _HUB_NAME.fullmatch(model_path) and not directory.parent.exists():
         return []
     if not directory.exists():
@@ -290,23 +256,18 @@ def checkpoint_problems(
 
 
 def checkpoint_files(model_path: str) -> dict[str, Path]:
-    """Return the files of a checkpoint's directory from which a model is loaded, by their role.
-
-    Files for resuming a training are left out; a name on the hub has no files.
-    """
+    """Return the files from which a model is loaded, by role; none for a name on the hub."""
     directory = Path(model_path)
     if not directory.is_dir():
         return {}
+    # Files that only resume a training are left out.
     files = (path for path in sorted(directory.rglob("*")) if path.suffix in _LOADED and not path.is_dir())
     return {f"model_path {path.relative_to(directory).as_posix()}": path for path in files}
 
 
 def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
-    """Return the embodiments in a checkpoint's ``processor_config.json``, by the value of their tag.
-
-    The included package and NVIDIA's write it in two different ways. Any other content is left to the model package to
-    judge; it gives no embodiments and no error.
-    """
+    """Return the embodiments in a checkpoint's ``processor_config.json``, by tag value; none if it is unreadable."""
+    # The included package and NVIDIA's write two different formats. The model package judges any other content.
     try:
         document = read_document(Path(model_path) / _PROCESSOR)
         if "embodiments" in document:
@@ -319,12 +280,7 @@ def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
 
 
 def embodiment_problems(model_path: str, tag: str) -> list[Problem]:
-    """Return why a checkpoint cannot serve an embodiment; empty if no problem is found.
-
-    Args:
-        model_path: The directory.
-        tag: Value of the embodiment's tag.
-    """
+    """Return the problem of a checkpoint that does not know the embodiment with the tag value `tag`."""
     known = stated_embodiments(model_path)
     if not known or tag in known:
         return []

@@ -48,35 +48,21 @@ _LONGEST_HISTORY = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInterface:
-    """What a model takes and gives.
-
-    Attributes:
-        video_keys: Names of its pictures, in order.
-        state_keys: Names of the groups of its state.
-        action_keys: Names of the groups of its action.
-        language_keys: Names of its instruction. A model with several uses the first, and may require all.
-        horizon: Control steps that it predicts.
-        dimensions: Size of each state and action key, None if the model does not say.
-        video_steps: Control steps of its pictures: 0 is the present one, -15 the one 15 steps before.
-        state_steps: Control steps of its state.
-    """
+    """The inputs and outputs of a model."""
 
     video_keys: tuple[str, ...]
-    state_keys: tuple[str, ...]
-    action_keys: tuple[str, ...]
+    state_keys: tuple[str, ...]  # groups of the state
+    action_keys: tuple[str, ...]  # groups of the action
+    # Names of the instruction. A model with several uses the first, and may require all.
     language_keys: tuple[str, ...]
-    horizon: int
-    dimensions: Dimensions | None = None
-    video_steps: tuple[int, ...] = PRESENT
+    horizon: int  # control steps that the model predicts
+    dimensions: Dimensions | None = None  # None if the model does not state them
+    video_steps: tuple[int, ...] = PRESENT  # 0 is the present step, -15 the one 15 steps before
     state_steps: tuple[int, ...] = PRESENT
 
 
 def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions | None) -> ModelInterface:
-    """Return a model's inputs and outputs, from its modality configuration.
-
-    Raises:
-        ConfigError: If it needs future steps or steps too long ago, or takes no instruction.
-    """
+    """Return a model's inputs and outputs; ConfigError for impossible steps, or no instruction or action."""
     keys = {name: tuple(modality.modality_keys) for name, modality in modalities.items()}
     steps = {name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")}
     problems = [
@@ -110,15 +96,7 @@ def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions |
 
 
 def positions_of(joints: Sequence[str], order: Sequence[str]) -> tuple[int, ...]:
-    """Return the position of each joint in an order.
-
-    Args:
-        joints: Names to look up.
-        order: Names in the order of the simulation.
-
-    Raises:
-        KeyError: If a joint is missing, or is there twice; the message says so.
-    """
+    """Return the position of each joint in `order`; KeyError if a joint is missing or there twice."""
     return tuple(_position(joint, order) for joint in joints)
 
 
@@ -132,29 +110,14 @@ def _position(joint: str, order: Sequence[str]) -> int:
 
 
 def to_groups(values: torch.Tensor, positions: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
-    """Return the values of each group, in the group's order.
-
-    Args:
-        values: In the order of the simulation. Shape: (..., num_joints).
-        positions: Positions of each group's joints in that order.
-
-    Returns:
-        Shape of each: (..., size of the group).
-    """
+    """Return each group's values, (..., size), from `values` (..., num_joints) in the order of the simulation."""
     indices = {group: torch.tensor(places).to(values.device, non_blocking=True) for group, places in positions.items()}
     return {group: values.index_select(-1, places) for group, places in indices.items()}
 
 
 def from_groups(groups: Mapping[str, torch.Tensor], positions: Mapping[str, Sequence[int]]) -> torch.Tensor:
-    """Return the values of all groups in the order of the simulation.
-
-    Args:
-        groups: Shape of each: (..., size of the group).
-        positions: Positions of each group's joints; together they are every position from 0 exactly once.
-
-    Returns:
-        Shape: (..., num_joints).
-    """
+    """Return the values of all groups, (..., num_joints), in the order of the simulation; inverse of `to_groups`."""
+    # Together the groups contain every position from 0 exactly once.
     joined = torch.cat([groups[group] for group in positions], dim=-1)
     places = [place for group in positions for place in positions[group]]
     ordered = torch.empty_like(joined)
@@ -170,12 +133,7 @@ JointGroups: TypeAlias = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyJoints:
-    """The joints of a model's groups.
-
-    Attributes:
-        state: Groups of the state.
-        action: Groups of the action.
-    """
+    """The joints of each group of a model's state and action."""
 
     state: JointGroups
     action: JointGroups
@@ -183,30 +141,15 @@ class PolicyJoints:
 
 @dataclass(frozen=True, kw_only=True)
 class JointFiles:
-    """The content of a policy's joint files; None for a missing file.
-
-    Attributes:
-        policy: What the model's groups hold.
-        state_order: The environment's state joints in order.
-        action_order: The environment's action joints in order.
-    """
+    """The content of a policy's joint files; None for a file that is not given."""
 
     policy: PolicyJoints | None = None
-    state_order: tuple[str, ...] | None = None
-    action_order: tuple[str, ...] | None = None
+    state_order: tuple[str, ...] | None = None  # the environment's state joints
+    action_order: tuple[str, ...] | None = None  # the environment's action joints
 
 
 def read_joint_files(settings: object) -> JointFiles:
-    """Read the joint files that a policy's YAML file names.
-
-    Args:
-        settings: The settings of the file, with any of the keys ``policy_joints_config_path`` (see
-            `read_policy_joints`), ``state_joints_config_path`` and ``action_joints_config_path`` (see
-            `read_joint_order`).
-
-    Raises:
-        ConfigError: If one cannot be read.
-    """
+    """Read the joint files that a policy's YAML file names; ConfigError if one cannot be read."""
     policy, state, action = (
         getattr(settings, f"{kind}_joints_config_path", None) for kind in ("policy", "state", "action")
     )
@@ -218,12 +161,9 @@ def read_joint_files(settings: object) -> JointFiles:
 
 
 def read_policy_joints(path: str | Path) -> PolicyJoints:
-    """Read the joints of a model's groups: group to joints, or such mappings under ``state`` and ``action``.
-
-    Raises:
-        ConfigError: If the file says anything else; file and key are named.
-    """
+    """Read the joints of a model's groups; ConfigError, with file and key, for any other content."""
     document = _mapping(read_document(path), str(path), None)
+    # Two forms: one mapping from group to joints, or one mapping each under ``state`` and ``action``.
     if set(document) == {"state", "action"} and all(isinstance(part, dict) for part in document.values()):
         state, action = (_groups(document[part], str(path), f"{part}.") for part in ("state", "action"))
         return PolicyJoints(state=state, action=action)
@@ -232,11 +172,7 @@ def read_policy_joints(path: str | Path) -> PolicyJoints:
 
 
 def read_joint_order(path: str | Path) -> tuple[str, ...]:
-    """Read the order of a simulation's joints: joint to position, counting from 0.
-
-    Raises:
-        ConfigError: If the file says anything else; file and key are named.
-    """
+    """Read the order of a simulation's joints, a mapping from joint to position; ConfigError for anything else."""
     file = str(path)
     positions = _mapping(read_document(path), file, None)
     problems = [
@@ -246,6 +182,7 @@ def read_joint_order(path: str | Path) -> tuple[str, ...]:
     ]
     if problems:
         raise ConfigError(problems)
+    # Each position from 0 must be there exactly once.
     ordered = sorted(positions, key=positions.__getitem__)
     for due, joint in enumerate(ordered):
         if positions[joint] != due:
@@ -285,17 +222,8 @@ def _are_names(joints: Any) -> bool:
 def wired_state(
     observed: Mapping[str, ArraySpec], keys: Sequence[str], joint_terms: Sequence[str], files: JointFiles
 ) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]], list[Problem]]:
-    """Return the positions of a model's state groups in an environment's observations.
-
-    Args:
-        observed: The observations by name.
-        keys: The groups. A group that the joint files do not name is the observation of that name.
-        joint_terms: Observations with the joints that the joint files name.
-        files: The joint files.
-
-    Returns:
-        The observations in order, the indices of each group in them side by side, and the problems.
-    """
+    """Return the needed observations in order, each state key's indices in them side by side, and the problems."""
+    # A key that the joint files do not name is the observation of that name.
     groups: JointGroups = files.policy.state if files.policy else {}
     needed = tuple(joint_terms) if any(key in groups for key in keys) else ()
     wanted = list(dict.fromkeys([*needed, *(key for key in keys if key not in groups)]))
@@ -333,17 +261,9 @@ def _wrong_term(name: str, observed: Mapping[str, ArraySpec]) -> str | None:
 def wired_action(
     spec: ArraySpec, keys: Sequence[str], files: JointFiles
 ) -> tuple[dict[str, tuple[int, ...]], list[Problem]]:
-    """Return the positions of a model's action groups in the action of an environment.
-
-    Args:
-        spec: The environment's action.
-        keys: The groups. A single group may be missing in the joint files; it is then the whole action.
-        files: The joint files.
-
-    Returns:
-        The indices of each group, together every index exactly once, and the problems.
-    """
+    """Return each action key's indices, together every index exactly once, and the problems."""
     groups: JointGroups = files.policy.action if files.policy else {}
+    # A single group that the joint files do not name is the whole action.
     if len(keys) == 1 and keys[0] not in groups:
         return {keys[0]: tuple(range(spec.shape[0]))}, []
     order, problems = _agreed_order(_names_of([spec]), files.action_order, key="action_joints_config_path")
@@ -361,7 +281,7 @@ def wired_action(
 
 
 def _uneven(places: Mapping[str, Sequence[int]], order: Sequence[str]) -> list[Problem]:
-    """Return the problems of joints of the action that get no value, or two."""
+    """Return the problems of action joints that get no value, or more than one."""
     taken = [place for group in places.values() for place in group]
     return [
         Problem(
@@ -388,7 +308,7 @@ def _places(
 
 
 def _names_of(specs: Sequence[ArraySpec]) -> tuple[str | None, ...]:
-    """Return one name per number, None for each number without a name."""
+    """Return one name per number, None for a number without a name."""
     names: list[str | None] = []
     for spec in specs:
         names.extend(spec.names if spec.names is not None else [None] * spec.shape[0])
@@ -398,7 +318,7 @@ def _names_of(specs: Sequence[ArraySpec]) -> tuple[str | None, ...]:
 def _agreed_order(
     names: Sequence[str | None], given: Sequence[str] | None, *, key: str
 ) -> tuple[tuple[str, ...], list[Problem]]:
-    """Return the joints in order, from the environment or the file; if both have one, they must agree."""
+    """Return the joints in order, from the environment or the file; if both have an order, they must agree."""
     if given is None:
         if None in names:
             return (), [Problem("is missing; the environment does not name all its joints", key=key)]

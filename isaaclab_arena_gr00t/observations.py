@@ -31,18 +31,9 @@ from isaaclab_arena_gr00t.joints import (
 
 
 def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> torch.Tensor:
-    """Return pictures in another size: scaled to fit, and centred on black.
-
-    Shrinking averages over areas, enlarging is bilinear. A picture's result depends on that picture alone.
-
-    Args:
-        images: Shape: (n, any height, any width, channels), uint8.
-        height: Height wanted [px].
-        width: Width wanted [px].
-
-    Returns:
-        Shape: (n, height, width, channels), uint8; the argument itself where it has that size already.
-    """
+    """Resize pictures (n, any, any, channels) uint8 to fit (n, height, width, channels), centred on black [px]."""
+    # Shrinking averages over areas, enlarging is bilinear. Each result depends on its own picture alone. Pictures that
+    # already have the size are returned as they are, not copied.
     now_height, now_width = images.shape[1:3]
     if (now_height, now_width) == (height, width):
         return images
@@ -73,35 +64,19 @@ STATE_GROUP = "policy"
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
-    """The location of a model's inputs and outputs in an environment.
+    """The location of a model's inputs and outputs in an environment."""
 
-    Attributes:
-        cameras: Picture in the group ``camera_obs`` for each video key.
-        image_size: Height and width of the model's pictures.
-        state_terms: Observations of the group ``policy`` whose values, side by side, are the state.
-        state: Indices of each state key in the state.
-        action: Indices of each action key in the action; together every index exactly once.
-        language_keys: Names of the instruction; all hold the same text.
-        video_steps: Control steps of the pictures, 0 for the present one.
-        state_steps: Control steps of the state.
-    """
-
-    cameras: Mapping[str, str]
-    image_size: tuple[int, int]
-    state_terms: tuple[str, ...]
-    state: Mapping[str, tuple[int, ...]]
-    action: Mapping[str, tuple[int, ...]]
-    language_keys: tuple[str, ...]
-    video_steps: tuple[int, ...] = PRESENT
+    cameras: Mapping[str, str]  # video key to picture in the group ``camera_obs``
+    image_size: tuple[int, int]  # height and width of the model's pictures [px]
+    state_terms: tuple[str, ...]  # observations of the group ``policy`` that form the state, side by side
+    state: Mapping[str, tuple[int, ...]]  # indices of each state key in the state
+    action: Mapping[str, tuple[int, ...]]  # indices of each action key; together every index exactly once
+    language_keys: tuple[str, ...]  # all hold the same instruction
+    video_steps: tuple[int, ...] = PRESENT  # control steps of the pictures, 0 for the present one
     state_steps: tuple[int, ...] = PRESENT
 
     def connections(self, env: Environment, *, source: str) -> Connections:
-        """Return which entries of an environment the model is shown, and which it sets.
-
-        Args:
-            env: The environment.
-            source: The model's checkpoint or server, for messages.
-        """
+        """Return the environment's entries that the model sees and sets; messages name `source`, e.g. a checkpoint."""
         terms = {name: spec for name, spec in _terms(env, STATE_GROUP).items() if name in self.state_terms}
         sizes, taken = {name: terms[name].shape[0] for name in self.state_terms}, {"action": env.action_spec.shape[0]}
         named = [terms[name].names for name in self.state_terms]
@@ -131,18 +106,7 @@ class Spaces(Protocol):
 def wired(
     environment: Spaces, model: ModelInterface, config: Gr00tClosedloopPolicyConfig, files: JointFiles, *, file: str
 ) -> Wiring:
-    """Return the location of a model's inputs and outputs in an environment.
-
-    Args:
-        environment: An environment, or the recording of one.
-        model: Inputs and outputs of the model.
-        config: The policy's YAML file.
-        files: The joint files that it names.
-        file: Its path, for messages.
-
-    Raises:
-        ConfigError: With everything that does not fit, each with the key of the YAML file.
-    """
+    """Locate a model's inputs and outputs in an environment or recording; ConfigError with all problems by YAML key."""
     problems: list[Problem] = _wrong_horizon(model, config)
     cameras, wrong = _cameras(environment, model.video_keys, config)
     problems += wrong
@@ -249,20 +213,14 @@ def _terms(environment: Spaces, group: str) -> dict[str, ArraySpec]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A model's inputs for some env slots.
+    """A model's inputs for some env slots."""
 
-    Attributes:
-        video: Pictures of each video key. Shape of each: (n, video steps, height, width, 3), uint8.
-        state: The observations of the state, side by side; None if there are none. Shape: (n, state steps, size),
-            float32.
-    """
-
-    video: Mapping[str, torch.Tensor]
-    state: torch.Tensor | None
+    video: Mapping[str, torch.Tensor]  # shape of each: (n, video steps, height, width, 3), uint8
+    state: torch.Tensor | None  # shape: (n, state steps, size), float32; None without state
 
 
 def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> dict[str, torch.Tensor]:
-    """Return the pictures of some env slots at the present step. Shape of each: (n, height, width, 3), uint8."""
+    """Return the present pictures of some env slots. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
     shown = {}
     for key, camera in wiring.cameras.items():
@@ -272,20 +230,14 @@ def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | 
 
 
 def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> torch.Tensor | None:
-    """Return the state of some env slots at the present step; None if there is none. Shape: (n, size), float32."""
+    """Return the present state of some env slots, None if the model has no state. Shape: (n, size), float32."""
     if not wiring.state_terms:
         return None
     return torch.cat([_of(observation[STATE_GROUP][name], env_ids).float() for name in wiring.state_terms], dim=1)
 
 
 def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> Shown:
-    """Return the inputs of a model that uses the present step only.
-
-    Args:
-        observation: Nested dict of tensors, batched by environment.
-        wiring: Location of the model's inputs and outputs.
-        env_ids: The env slots, in the order of the model's batch; one may be named several times.
-    """
+    """Return the inputs of a model that uses the present step only, in the order of `env_ids`, which may repeat."""
     slots = list(env_ids)
     state = state_values(observation, wiring, slots)
     return Shown(
@@ -295,18 +247,10 @@ def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) 
 
 
 def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str]) -> dict[str, Any]:
-    """Return the observation of some env slots in the model's format.
-
-    Args:
-        shown: The model's inputs for the env slots.
-        wiring: Where everything is.
-        instructions: The instruction of each env slot.
-
-    Returns:
-        ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps, size), float32;
-        ``language``: key to a list of n lists of one text. Tensors, where the observation is.
-    """
+    """Return ``video`` and ``state`` as tensors and ``language`` as lists, by key, in the model's format."""
     state = {} if shown.state is None else to_groups(shown.state, wiring.state)
+    # Shapes: video (n, video steps, height, width, 3), uint8; state (n, state steps, size), float32; n lists of one
+    # text.
     return {
         "video": dict(shown.video),
         "state": state,
@@ -315,7 +259,7 @@ def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str])
 
 
 def as_arrays(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `model_observation` returned with arrays in contiguous memory of the CPU in place of tensors."""
+    """Return the observation of `model_observation` with contiguous arrays on the CPU in place of tensors."""
     places = [(modality, key) for modality in ("video", "state") for key in observation[modality]]
     arrays: dict[str, Any] = {"video": {}, "state": {}}
     for (modality, key), values in zip(places, on_cpu([observation[m][k] for m, k in places]), strict=True):
@@ -324,20 +268,9 @@ def as_arrays(observation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, chunk_length: int) -> torch.Tensor:
-    """Return a model's answer as chunks of the environment's actions.
-
-    Args:
-        answer: Action key to an array of shape (num_slots, at least chunk_length, size), in physical units.
-        wiring: Where everything goes.
-        num_slots: Env slots that the model was asked for.
-        chunk_length: Control steps that are played.
-
-    Returns:
-        Shape: (num_slots, chunk_length, action_dim), float32, on the CPU.
-
-    Raises:
-        PolicyError: If the answer lacks a key, has another shape, or holds NaN or infinity.
-    """
+    """Return a model's answer as chunks of actions: (num_slots, chunk_length, action_dim), float32, on the CPU."""
+    # Values of the answer: (num_slots, at least chunk_length, size), in physical units. The model is foreign code, so
+    # each key, shape and number is checked.
     groups = {}
     for key, places in wiring.action.items():
         if key not in answer:
@@ -356,15 +289,7 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
 
 
 def answered(values: object, what: str) -> np.ndarray:
-    """Return an array of an answer; nothing is made of words, objects or complex numbers.
-
-    Args:
-        values: What stands there.
-        what: What it is called in messages.
-
-    Raises:
-        PolicyError: If it is no array of real numbers.
-    """
+    """Return an array of real numbers from an answer; PolicyError, which names it `what`, for any other type."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError):
@@ -375,11 +300,7 @@ def answered(values: object, what: str) -> np.ndarray:
 
 
 def in_float32(array: np.ndarray, what: str) -> np.ndarray:
-    """Return an array of an answer in float32, contiguous.
-
-    Raises:
-        PolicyError: If one of its numbers is not finite there.
-    """
+    """Return the array as contiguous float32; PolicyError if a number is not finite in float32."""
     with np.errstate(over="ignore"):
         numbers = np.ascontiguousarray(array, dtype=np.float32)
     unsound = ~np.isfinite(numbers)
@@ -389,18 +310,11 @@ def in_float32(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def continued(going_on: Continuation | None, wiring: Wiring) -> dict[str, Any] | None:
-    """Return the actions that chunks go on from in the model's format, None for none.
-
-    Args:
-        going_on: Actions of the environment.
-        wiring: Where everything goes.
-
-    Returns:
-        ``actions``: action key to (n, predicted, size), float32; ``weights``: (n, predicted), float32.
-    """
+    """Return the planned actions in the model's format, None for None: ``actions`` by key, and ``weights``."""
     if going_on is None:
         return None
     groups = to_groups(going_on.actions, wiring.action)
+    # Shapes: actions (n, predicted, size), float32; weights (n, predicted), float32.
     return {
         "actions": {key: values.numpy() for key, values in groups.items()},
         "weights": going_on.weights.numpy(),
@@ -418,7 +332,7 @@ def zero_observation(env: Environment, wiring: Wiring) -> Observation:
 
 
 def _of(values: torch.Tensor | SomePictures, env_ids: Sequence[int] | slice) -> torch.Tensor:
-    """Return the values of some env slots; where these are goes to a GPU without the CPU waiting for it."""
+    """Return the values of `env_ids`; the indices go to a GPU without a wait of the CPU."""
     if isinstance(values, SomePictures) or isinstance(env_ids, slice):
         return values[env_ids]
     return values[torch.tensor(env_ids, dtype=torch.int64).to(values.device, non_blocking=True)]

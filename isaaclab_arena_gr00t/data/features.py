@@ -24,25 +24,21 @@ from isaaclab_arena_gr00t.joints import JointFiles, read_joint_files, wired_acti
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """The mapping between recorded arrays and a column.
+    """The mapping between recorded arrays and a column."""
 
-    Attributes:
-        sources: Size of each array, by its path below an episode's group; the arrays side by side are the source.
-        groups: Indices of each group in the source, by its key. The groups side by side are the column.
-        names: Name of each number of the column.
-    """
-
+    # Size of each array, by its path below an episode's group. Side by side the arrays are the source.
     sources: Mapping[str, int]
+    # Indices of each group in the source. Side by side the groups are the column.
     groups: Mapping[str, tuple[int, ...]]
     names: tuple[str, ...]
 
     @property
     def size(self) -> int:
-        """How many numbers the column holds per control step."""
+        """Number of values in the column per control step."""
         return sum(map(len, self.groups.values()))
 
     def spans(self) -> dict[str, tuple[int, int]]:
-        """Return where each group begins and ends in the column."""
+        """Return the begin and end of each group in the column."""
         spans, start = {}, 0
         for key, places in self.groups.items():
             spans[key] = (start, start + len(places))
@@ -50,27 +46,13 @@ class Column:
         return spans
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the column.
-
-        Args:
-            arrays: The sources by path. Shape of each: (num_steps, size).
-
-        Returns:
-            Shape: (num_steps, size), float32.
-        """
+        """Return the column, (num_steps, size) float32, from its source arrays, each (num_steps, size)."""
         source = np.concatenate([arrays[path] for path in self.sources], axis=1)
         places = [place for group in self.groups.values() for place in group]
         return source[:, places].astype(np.float32)
 
     def unpacked(self, column: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the sources that the column holds completely.
-
-        Args:
-            column: Shape: (num_steps, size).
-
-        Returns:
-            Path to array. Shape of each: (num_steps, size of the source).
-        """
+        """Return the source arrays that the column (num_steps, size) contains completely, by path."""
         position = {
             place: number for number, place in enumerate(place for group in self.groups.values() for place in group)
         }
@@ -83,7 +65,7 @@ class Column:
         return arrays
 
     def incomplete_groups(self) -> tuple[str, ...]:
-        """Return the groups with incomplete sources, which `unpacked` cannot restore."""
+        """Return the groups whose sources the column does not contain completely; `unpacked` cannot restore them."""
         covered = {place for group in self.groups.values() for place in group}
         starts = np.cumsum([0, *self.sources.values()])
         lost = {
@@ -96,11 +78,7 @@ class Column:
 
 
 def whole_arrays(arrays: Mapping[str, tuple[str, int]]) -> Column:
-    """Return a column in which every group is one recorded array.
-
-    Args:
-        arrays: Key of the group to path and size of the array.
-    """
+    """Return a column in which every group is one recorded array; `arrays` maps group to path and size."""
     groups, start = {}, 0
     for key, (_, size) in arrays.items():
         groups[key] = tuple(range(start, start + size))
@@ -118,41 +96,29 @@ ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
 
 @dataclass(frozen=True, kw_only=True)
 class Camera:
-    """A camera of a recording.
+    """The picture arrays of a camera in a recording, and their size [px]."""
 
-    Attributes:
-        path: Path of its pictures below an episode's group.
-        height: Of a picture [pixel].
-        width: Of a picture [pixel].
-    """
-
-    path: str
+    path: str  # below an episode's group
     height: int
     width: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFeatures:
-    """The columns and videos of a dataset.
-
-    Attributes:
-        vectors: How each column is made, by its name.
-        cameras: Camera of each video, by the video's key without LeRobot's prefix.
-        rewards: Whether there are rewards.
-    """
+    """The columns and videos of a dataset."""
 
     vectors: Mapping[str, Column]
-    cameras: Mapping[str, Camera]
+    cameras: Mapping[str, Camera]  # by the video's key without LeRobot's prefix
     rewards: bool
 
     def paths(self) -> list[str]:
-        """Return the path of every recorded array that is needed."""
+        """Return the path of every recorded array that the features need."""
         vectors = [path for column in self.vectors.values() for path in column.sources]
         cameras = [camera.path for camera in self.cameras.values()]
         return [*dict.fromkeys(vectors), *cameras, *([recorded.REWARDS] if self.rewards else [])]
 
     def described(self, *, fps: int, lossless: bool, png: bool = False) -> dict[str, Any]:
-        """Return the entries of all columns and videos in ``info.json``; with ``png`` pictures are in columns too."""
+        """Return the entries of all columns and videos in ``info.json``; ``png`` stores pictures in columns."""
         features: dict[str, Any] = {
             name: {"dtype": "float32", "shape": [column.size], "names": list(column.names)}
             for name, column in self.vectors.items()
@@ -186,23 +152,12 @@ def plan_features(
     environment_state: bool = False,
     videos: bool = True,
 ) -> DatasetFeatures:
-    """Return the columns and videos of a new dataset.
-
-    Args:
-        arrays: Shape and type of every recorded array of an episode, by its path.
-        policy: The YAML file of the policy to train, which names cameras and groups of joints.
-        state_names: Observations that form the state; by default those of ``policy``, or else those of the robot
-            itself, or else all.
-        environment_state: Whether the other observations become a column too.
-        videos: Whether there are videos.
-
-    Raises:
-        ConfigError: If the recording lacks something, or it is not certain how its pictures lie in their arrays.
-    """
+    """Return the columns and videos of a new dataset; ConfigError if the recording lacks one or a layout is unclear."""
     shapes = {path: array.shape for path, array in arrays.items()}
     observed = _vectors(shapes)
     if len(shapes.get(recorded.ACTIONS, ())) != 2:
         raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
+    # The state is the first of these that is not empty: the given names, the policy's, the robot's, all observations.
     names = tuple(dict.fromkeys(state_names)) or (policy.state_names if policy is not None else ())
     names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
     has_joints = policy is not None and policy.policy_joints_config_path is not None
@@ -210,6 +165,7 @@ def plan_features(
     vectors: dict[str, Column] = {}
     if names:
         vectors[layout.STATE] = _state(observed, names, files)
+    # `environment_state` stores the other observations in a column of their own, which a policy should not see.
     others = {name: size for name, size in observed.items() if name not in names}
     if environment_state and others:
         vectors[layout.ENVIRONMENT_STATE] = _whole(others)
@@ -303,18 +259,12 @@ def _scalar(dtype: str) -> dict[str, Any]:
 
 
 def features_document(features: DatasetFeatures) -> dict[str, Any]:
-    """Return features as plain values, which `features_of_document` turns back into features."""
+    """Return features as plain values; inverse of `features_of_document`."""
     return dataclasses.asdict(features)
 
 
 def features_of_document(document: Mapping[str, Any]) -> DatasetFeatures:
-    """Undo `features_document`.
-
-    Raises:
-        KeyError: If something is missing.
-        TypeError: If something is of another type.
-        ValueError: If something has another value.
-    """
+    """Return the features of a `features_document`; KeyError, TypeError or ValueError if it is malformed."""
     vectors = {
         str(name): Column(
             sources={str(path): int(size) for path, size in column["sources"].items()},
@@ -351,15 +301,7 @@ def modality_document(features: DatasetFeatures) -> dict[str, Any]:
 
 
 def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
-    """Return the column of each group of a modality, and where the group begins and ends in it.
-
-    Args:
-        document: Content of ``modality.json``.
-        modality: ``state`` or ``action``.
-
-    Raises:
-        StorageError: If something is missing or wrong.
-    """
+    """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
     default = _COLUMN_OF_MODALITY[modality]
     found = {}
     for key, group in Fields(document, layout.MODALITY_FILE).optional_mapping(modality).mappings().items():
@@ -369,6 +311,6 @@ def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str
 
 
 def video_columns(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the video feature for each of the model's pictures; see `groups_of`."""
+    """Return the video feature of each of the model's pictures; StorageError as in `groups_of`."""
     videos = Fields(document, layout.MODALITY_FILE).optional_mapping("video").mappings()
     return {key: video.optional_text("original_key", layout.PICTURES_PREFIX + key) for key, video in videos.items()}

@@ -58,15 +58,10 @@ class DatasetVersion(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSizes:
-    """Largest sizes of the files and directories of a dataset.
+    """Largest sizes of the files and directories of a dataset."""
 
-    Attributes:
-        chunk: Largest number of files in a directory ``chunk-000``.
-        data_mb: Size at which the next table begins a new file, version 3.0 [MiB].
-        video_mb: Size at which the next pictures begin a new file, version 3.0 [MiB].
-    """
-
-    chunk: int = 1000
+    chunk: int = 1000  # files in a directory ``chunk-000``
+    # A table, or video, of this size [MiB] is full, and the next begins a new file (version 3.0).
     data_mb: int = 100
     video_mb: int = 200
 
@@ -88,7 +83,7 @@ def of_episode(template: str, episode_index: int, sizes: FileSizes, video_key: s
 
 
 def of_number(template: str, number: int, sizes: FileSizes, video_key: str = "") -> str:
-    """Return the path of the n-th file, counted over all chunks, version 3.0."""
+    """Return the path of file `number`, counted over all chunks, version 3.0."""
     chunk, file = divmod(number, sizes.chunk)
     return template.format(chunk_index=chunk, file_index=file, video_key=video_key)
 
@@ -104,18 +99,7 @@ def info_document(
     num_frames: int,
     num_tasks: int,
 ) -> dict[str, Any]:
-    """Return the content of ``info.json``.
-
-    Args:
-        version: The version of the layout.
-        features: Description of each column; see `DatasetFeatures.described`.
-        fps: Control steps per second.
-        robot_type: What the robot is called.
-        sizes: How much goes into a file.
-        num_episodes: Number of episodes.
-        num_frames: Number of control steps.
-        num_tasks: Number of instructions.
-    """
+    """Return the content of ``info.json``; see `DatasetFeatures.described` for `features`."""
     num_videos = sum(feature["dtype"] == "video" for feature in features.values())
     return {
         "codebase_version": str(version),
@@ -147,12 +131,7 @@ _NUMBER_FORMAT = re.compile(r"(0?\d?d?)?")
 
 
 class Fields:
-    """The fields of a mapping in a file.
-
-    Args:
-        values: The mapping.
-        place: Its location, for messages: the file, and the path in it.
-    """
+    """The fields of a mapping in a file; `place` is the file, and the path in it, for messages."""
 
     def __init__(self, values: Mapping[Any, Any], place: str) -> None:
         self._values = values
@@ -226,17 +205,13 @@ class Fields:
         return {str(key): self.mapping(key) for key in self._values}
 
     def path(self, key: str, **names: int | str) -> str:
-        """Return a path from a template such as ``data/chunk-{chunk_index:03d}``.
-
-        Args:
-            key: The field with the template.
-            **names: The values of its placeholders; numbers may have a width.
-        """
+        """Return a path from the template in field `key`, such as ``data/chunk-{chunk_index:03d}``."""
         template = self.text(key)
         try:
             pieces = list(Formatter().parse(template)) if len(template) <= _LONGEST_PATH else []
         except ValueError:
             pieces = []
+        # A foreign template may use only the known names, and a width for numbers: format strings can do more.
         for _, name, form, conversion in pieces:
             is_known = name is None or (name in names and not conversion and _NUMBER_FORMAT.fullmatch(form or ""))
             if not is_known or (form and isinstance(names[name or ""], str)):
@@ -249,7 +224,7 @@ class Fields:
 
 
 def shown(value: object) -> str:
-    """Return a value of a file as short text, without characters that control a terminal."""
+    """Return a value of a file as short text, without control characters."""
     words = f"{value:.6g}" if isinstance(value, float) else ""
     if isinstance(value, str):
         words = repr(value[:_LONGEST_SHOWN])
@@ -263,11 +238,7 @@ def shown(value: object) -> str:
 
 
 def regular_file(path: Path, root: Path) -> Path:
-    """Return a regular file within a dataset; pipes, devices and files outside of the dataset are refused.
-
-    Raises:
-        StorageError: If it is missing or not a regular file, or if a link leads out of the dataset.
-    """
+    """Return `path`; StorageError if it is missing, no regular file (pipe, device), or outside of the dataset."""
     if not is_inside(path, root):
         raise StorageError(f"{root} has a file outside of the dataset: {plain_text(path)}")
     wrong = not_a_plain_file(path)
@@ -277,16 +248,11 @@ def regular_file(path: Path, root: Path) -> Path:
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Whether a path, with all links followed, is inside a directory, or in the hub's cache, of which that is a part.
-
-    The cache keeps the files of all revisions in ``blobs``; a revision in ``snapshots/<revision>`` is links to them.
-
-    Raises:
-        StorageError: If the path cannot be resolved.
-    """
+    """Whether a path, with all links followed, is inside `root` or in the hub's cache of `root`; else False."""
     try:
         with storage_errors("find", path):
             found, inside = path.resolve(), root.resolve()
+            # The cache keeps the files of all revisions in ``blobs``; ``snapshots/<revision>`` contains links to them.
             caches = [each.parent for each in (inside, *inside.parents) if each.parent.name == "snapshots"]
             blobs = [each.parent / "blobs" for each in caches if not (each.parent / "blobs").is_symlink()]
             return found.is_relative_to(inside) or found.parent in blobs

@@ -47,36 +47,20 @@ _MOST = 2**53
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEpisode:
-    """The location of an episode in a dataset.
-
-    Attributes:
-        episode_index: Its number.
-        num_steps: Number of control steps.
-        task: Its instruction.
-        data_file: Its table, which may hold other episodes too.
-        videos: File of each video feature, and the number of the episode's first frame in it.
-    """
+    """The location of an episode in a dataset."""
 
     episode_index: int
     num_steps: int
     task: str
-    data_file: Path
-    videos: Mapping[str, tuple[Path, int]]
+    data_file: Path  # may contain other episodes too
+    videos: Mapping[str, tuple[Path, int]]  # by video feature: file, and number of the episode's first frame in it
 
 
 class StoredDataset(ABC):
-    """A dataset on disk; see `open_dataset`.
+    """A dataset on disk; see `open_dataset`."""
 
-    Attributes:
-        root: Its directory.
-        fps: Control steps per second.
-        features: Entry of each column or video feature in ``info.json``. Where openpi's name of the actions stands in
-            place of LeRobot's, they are here under both.
-        video_features: Features that are videos.
-        picture_features: Features that are videos or pictures in tables.
-        episodes: Location of each episode, in ascending order of its number.
-    """
-
+    # `episodes` ascends by number. `features` has the entries of ``info.json``; openpi's column ``actions`` is there
+    # under LeRobot's name ``action`` too. `picture_features` are videos, or pictures in tables.
     def __init__(self, root: Path, info: Mapping[str, Any]) -> None:
         self.root = root
         self._info = Fields(info, str(root / layout.INFO_FILE))
@@ -93,6 +77,7 @@ class StoredDataset(ABC):
             self._named_there[layout.ACTION] = layout.ACTIONS
         self.video_features = self._features_of("video")
         self.picture_features = (*self.video_features, *self._features_of("image"))
+        # Locate every episode at once: all later reads rely on unique numbers, and foreign files may repeat them.
         found: dict[int, StoredEpisode] = {}
         for episode in self._read_episodes():
             if episode.episode_index in found:
@@ -105,21 +90,10 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def _read_episodes(self) -> Iterator[StoredEpisode]:
-        """Yield every episode.
-
-        Raises:
-            StorageError: If a file cannot be read.
-        """
+        """Yield every episode; StorageError if a file cannot be read."""
 
     def columns(self, episode_index: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return columns of an episode.
-
-        Returns:
-            Shape of each: (num_steps, size), of columns of single numbers too.
-
-        Raises:
-            StorageError: If the table cannot be read, or lacks a column or steps.
-        """
+        """Return columns of an episode, each (num_steps, size); StorageError if the table lacks a column or steps."""
         episode = self.episodes[episode_index]
         table = self._table_of(episode)
         sizes = {name: self.size(name) for name in names}
@@ -133,28 +107,19 @@ class StoredDataset(ABC):
                     f"{episode.data_file}: '{name}' of episode {episode_index} has {len(values)} rows of "
                     f"{values.shape[1]}; {episode.num_steps} rows of {sizes[name]} are due"
                 )
+        # Some writers store the rows of an episode in another order than their frame index.
         order = self._order(episode, table)
         return columns if order is None else {name: values[order] for name, values in columns.items()}
 
     def held_against_tables(self, episode_indices: Iterable[int]) -> tuple[dict[int, str], list[str]]:
-        """Hold what the dataset says of its tables against the tables.
-
-        Args:
-            episode_indices: The episodes that matter.
-
-        Returns:
-            What is wrong with each episode that cannot be read, and what is read otherwise than it lies there, one
-            sentence each.
-
-        Raises:
-            StorageError: If a table cannot be read.
-        """
+        """Compare the dataset's metadata with its tables: return the error of each unreadable episode, and remarks."""
         missing: dict[int, str] = {}
         moved, unordered = [], []
         for index in episode_indices:
             episode = self.episodes[index]
             table = self._table_of(episode)
             count = self._rows_in(table).counts.get(index, 0)
+            # An episode with a wrong number of rows cannot be read; a wrong table or order is only a remark.
             if count != episode.num_steps:
                 missing[index] = f"{table} has {count} rows of episode {index}, {episode.num_steps} are due"
             elif table != episode.data_file:
@@ -176,11 +141,7 @@ class StoredDataset(ABC):
         return missing, notes
 
     def remembered(self) -> dict[int, dict[str, Any]]:
-        """Return ``attributes`` and ``env_args`` of the recording that each episode was made of, where it was made so.
-
-        Raises:
-            StorageError: If the file that says it is damaged.
-        """
+        """Return ``attributes`` and ``env_args`` of the recording of each episode, if it was made from one."""
         found = {}
         for line in self.lines(layout.ARENA_EPISODES_FILE):
             if isinstance(line.get("episode_index"), int):
@@ -188,18 +149,18 @@ class StoredDataset(ABC):
         return found
 
     def _tables(self) -> Sequence[Path]:
-        """Return the tables in which an episode may be that is not where the dataset says."""
+        """Return the tables to search for an episode that is not in its stated table."""
         return ()
 
     def _table_of(self, episode: StoredEpisode) -> Path:
-        """Return the table that has an episode, the one that the dataset names where none has it."""
+        """Return the table that contains an episode; the stated one if none or several others do."""
         if episode.episode_index in self._rows_in(episode.data_file).counts:
             return episode.data_file
         others = [table for table in self._tables() if episode.episode_index in self._rows_in(table).counts]
         return others[0] if len(others) == 1 else episode.data_file
 
     def _order(self, episode: StoredEpisode, table: Path) -> np.ndarray | None:
-        """Return the order in which an episode's rows are steps, None where they lie so."""
+        """Return the permutation that sorts an episode's rows by frame index, None if they are sorted."""
         if episode.episode_index not in self._rows_in(table).unordered:
             return None
         found = read_columns(regular_file(table, self.root), [layout.FRAME_INDEX], _rows_of(episode, max_size=1))
@@ -221,11 +182,7 @@ class StoredDataset(ABC):
         return self._rows[table]
 
     def size(self, name: str) -> int:
-        """Return how many numbers a row of a column has.
-
-        Raises:
-            StorageError: If ``info.json`` knows no such column.
-        """
+        """Return the number of values in a row of a column; StorageError if ``info.json`` does not list the column."""
         if name not in self.features:
             hint = plain_text(did_you_mean(name, self.features))
             raise StorageError(
@@ -234,11 +191,7 @@ class StoredDataset(ABC):
         return math.prod(self.features[name]["shape"])
 
     def frames(self, episode_index: int, feature: str) -> Iterator[np.ndarray]:
-        """Yield the pictures of an episode. Shape of each: (height, width, 3), uint8.
-
-        Raises:
-            StorageError: If the video or the table cannot be read, or lacks a picture.
-        """
+        """Yield an episode's pictures, each (height, width, 3) uint8; StorageError if a picture is missing."""
         episode = self.episodes[episode_index]
         height, width = frame_size(self.features[feature]["shape"])
         if feature not in episode.videos:
@@ -259,12 +212,7 @@ class StoredDataset(ABC):
         return tuple(name for name, each in self.features.items() if each["dtype"] == dtype)
 
     def document(self, name: str) -> dict[str, Any] | None:
-        """Return the content of a small JSON file of the dataset, None if there is no such file.
-
-        Raises:
-            ConfigError: If it is no JSON.
-            StorageError: If it does not hold a mapping.
-        """
+        """Return the mapping in a small JSON file of the dataset, None if there is no such file."""
         path = self.root / name
         if not path.is_file():
             return None
@@ -274,11 +222,7 @@ class StoredDataset(ABC):
         return document
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the content of each line of a file, none if there is no such file.
-
-        Raises:
-            StorageError: If a line is not a JSON mapping.
-        """
+        """Yield the JSON mapping in each line of a file, none without such a file; StorageError for a bad line."""
         path = self.root / name
         if path.is_file():
             with storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
@@ -288,7 +232,7 @@ class StoredDataset(ABC):
                     yield _mapping(line, f"{path}, line {number}")
 
     def _located(self, template: str, **names: int | str) -> Path:
-        """Return a file of the dataset; a path outside of it is refused."""
+        """Return a file of the dataset; refuse a path outside of it."""
         path = self.root / self._info.path(template, **names)
         if not is_inside(path, self.root):
             raise self._info.wrong(template, "a path inside the dataset")
@@ -351,15 +295,11 @@ _READERS = {"v2.0": StoredDatasetV2, "v2.1": StoredDatasetV2, "v3.0": StoredData
 
 
 def open_dataset(root: Path) -> StoredDataset:
-    """Return a dataset.
-
-    Raises:
-        ConfigError: If ``info.json`` is no JSON.
-        StorageError: If there is no dataset, if it is incomplete, or if its version is not supported.
-    """
+    """Return a dataset; StorageError if missing, incomplete or of an unsupported version, ConfigError if no JSON."""
     path = root / layout.INFO_FILE
     with storage_errors("read", path):
         is_there, is_unfinished = path.is_file(), (root / "meta").is_dir()
+    # A conversion writes ``info.json`` last, so a directory without it may be an interrupted conversion.
     if not is_there:
         reason = "its conversion has not come to its end" if is_unfinished else "there is no LeRobot dataset"
         raise StorageError(f"no {layout.INFO_FILE} in {root}: {reason}")
@@ -392,7 +332,7 @@ def frame_size(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _feature(fields: Fields) -> dict[str, Any]:
-    """Return type and shape of a column or a video; a video's has three lengths."""
+    """Return type and shape of a column or a video; the shape of a video has three lengths."""
     dtype = fields.text("dtype")
     is_picture = dtype in ("video", "image")
     length = _PICTURE_DIMENSIONS if is_picture else len(fields.items("shape"))
@@ -429,13 +369,9 @@ _PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
 
 
 def stored_features(dataset: StoredDataset) -> DatasetFeatures:
-    """Return the recorded arrays for a dataset's columns and videos.
-
-    Raises:
-        ConfigError: If one of its JSON files is malformed.
-        StorageError: If its files contradict each other, or it has no actions.
-    """
+    """Return the recorded arrays of a dataset's columns and videos; StorageError if files contradict each other."""
     try:
+        # A dataset of this program has its own file, which restores the original arrays.
         arena = dataset.document(layout.ARENA_FILE)
         features = _foreign(dataset) if arena is None else _own(arena)
         _check(features, dataset)
@@ -471,7 +407,7 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
 
 
 def _observed(name: str, size: int, groups: Mapping[str, tuple[str, int, int]]) -> Column:
-    """Return a column of observations: its groups if they cover it completely, else one observation."""
+    """Return a column of observations: its groups if they cover it without gaps, else one observation."""
     ordered = sorted(groups.items(), key=lambda item: item[1][1:])
     ends = [0, *(end for _, (_, _, end) in ordered)]
     if (

@@ -36,27 +36,14 @@ _FIXED_BYTES = {_BYTE: 1, _DOUBLE: 8, _UUID: 16}
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnChunk:
-    """The location of a column's pages in a file.
+    """The byte range of a column's pages in a Parquet file, page headers included."""
 
-    Attributes:
-        start: Where the first one begins.
-        num_bytes: Size of all pages together, with their headers.
-    """
-
-    start: int
+    start: int  # offset of the first page
     num_bytes: int
 
 
 def largest_page(file: BinaryIO, chunk: ColumnChunk) -> int:
-    """Return the decompressed size of the largest page of a column [bytes].
-
-    Args:
-        file: The Parquet file, as bytes.
-        chunk: Location of the column's pages.
-
-    Raises:
-        ValueError: If it is not a chain of pages within the file.
-    """
+    """Return the decompressed size of the column's largest page [bytes]; ValueError if the page chain is broken."""
     size = file.seek(0, 2)
     position, end = chunk.start, chunk.start + chunk.num_bytes
     if not 0 <= position <= end <= size:
@@ -66,6 +53,7 @@ def largest_page(file: BinaryIO, chunk: ColumnChunk) -> int:
         if position == end:
             return largest
         file.seek(position)
+        # Walk from header to header and skip the page contents, so that nothing is decompressed here.
         header = _Header(file.read(min(_MAX_HEADER_BYTES, end - position)))
         unfolded, stored = header.sizes()
         if unfolded < 0 or stored < 0 or position + header.num_bytes + stored > end:
@@ -76,22 +64,15 @@ def largest_page(file: BinaryIO, chunk: ColumnChunk) -> int:
 
 
 class _Header:
-    """The header of a page.
-
-    Args:
-        content: Bytes that begin with it.
-    """
+    """A page header in Thrift's compact protocol, at the beginning of `content`."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self.num_bytes = 0
 
     def sizes(self) -> tuple[int, int]:
-        """Return the decompressed and the compressed size of the page; the last value of a repeated field counts.
-
-        Raises:
-            ValueError: If it is not a header.
-        """
+        """Return the decompressed and the compressed page size [bytes]; ValueError if the bytes are no header."""
+        # If a field is repeated, the last value counts.
         found: dict[int, int] = {}
         try:
             number = 0
@@ -172,23 +153,18 @@ Statistics: TypeAlias = Mapping[str, np.ndarray]
 
 
 class ColumnSpool:
-    """All values of one column, kept on disk, because quantiles need all of them.
-
-    Args:
-        directory: Directory for the temporary file, which is always removed.
-        size: Numbers per control step.
-    """
+    """All values of one column, in a temporary file in `directory`, because quantiles need all of them."""
 
     def __init__(self, directory: Path, size: int) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed in `finish`
-        self._size = size
+        self._size = size  # numbers per control step
 
     def append(self, values: np.ndarray) -> None:
         """Add control steps. Shape: (n, size)."""
         self._file.write(np.ascontiguousarray(values, dtype=np.float64).data)
 
     def finish(self) -> Statistics:
-        """Return the statistics of all added control steps, at least one, and remove them."""
+        """Return the statistics of all added control steps (at least one), and remove the file."""
         self._file.flush()
         values = np.memmap(self._file, np.float64, "r").reshape(-1, self._size)
         # Only one number of all control steps is in memory at a time.
@@ -200,14 +176,7 @@ class ColumnSpool:
 
 
 def array_statistics(values: np.ndarray) -> Statistics:
-    """Return the statistics of every column of an array.
-
-    Args:
-        values: Shape: (num_steps, size), at least one step.
-
-    Returns:
-        Shape of each: (size,).
-    """
+    """Return the statistics of each column of `values` of shape (num_steps >= 1, size); shape of each: (size,)."""
     samples = np.array(values, dtype=np.float64)
     quantiles = np.quantile(samples, list(QUANTILES.values()), axis=0)
     return {
@@ -221,29 +190,14 @@ def array_statistics(values: np.ndarray) -> Statistics:
 
 
 def intensity_counts(frames: np.ndarray) -> np.ndarray:
-    """Return how often each intensity occurs in each channel.
-
-    Args:
-        frames: Shape: (n, height, width, channels), uint8.
-
-    Returns:
-        Shape: (channels, 256).
-    """
+    """Count each intensity in each channel; (n, height, width, channels) uint8 to (channels, 256)."""
     return np.stack(
         [np.bincount(frames[..., channel].reshape(-1), minlength=256) for channel in range(frames.shape[-1])]
     )
 
 
 def picture_statistics(counts: np.ndarray, num_frames: int) -> Statistics:
-    """Return LeRobot's statistics of pictures, with intensities from 0 to 1.
-
-    Args:
-        counts: From `intensity_counts`, or the sum of several.
-        num_frames: Number of pictures.
-
-    Returns:
-        Shape of each: (channels, 1, 1).
-    """
+    """Return LeRobot's statistics of intensities in [0, 1], each (channels, 1, 1), from (summed) `intensity_counts`."""
     channels = [_of_counts(channel) for channel in counts]
     joined = {name: np.array([each[name] for each in channels]).reshape(-1, 1, 1) / 255 for name in channels[0]}
     return joined | {"count": np.array([num_frames])}
@@ -264,7 +218,7 @@ def _of_counts(counts: np.ndarray) -> dict[str, float]:
 
 
 def _quantile(counts: np.ndarray, total: int, share: float) -> float:
-    """Return the same as `numpy.quantile`, for values that are given by their counts."""
+    """Return the same quantile as `numpy.quantile` of the values, given their `counts`."""
     position = share * (total - 1)
     below = int(np.floor(position))
     ends = np.cumsum(counts)
@@ -287,12 +241,7 @@ _MAX_SIZE = 65_536
 
 
 def steps_table(columns: Mapping[str, np.ndarray], encoded: Mapping[str, Sequence[bytes]]) -> pa.Table:
-    """Return a table of control steps.
-
-    Args:
-        columns: Shape of each: (num_steps,) or (num_steps, size); a size of 1 is stored as plain numbers.
-        encoded: The files of the pictures of each column of pictures, one per control step.
-    """
+    """Return a table of control steps: numbers (num_steps[, size]), and per picture column the encoded files."""
     pictures = {
         name: pa.array([{"bytes": each, "path": None} for each in files], _PICTURE) for name, files in encoded.items()
     }
@@ -300,34 +249,25 @@ def steps_table(columns: Mapping[str, np.ndarray], encoded: Mapping[str, Sequenc
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
+    # A column of size 1 is stored as plain numbers, not as lists of one number.
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     size = values.shape[1] if values.ndim == 2 else 1
     return flat if size == 1 else pa.FixedSizeListArray.from_arrays(flat, size)
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table into a file of its own.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write a table into a file of its own; StorageError if this fails."""
     with parquet_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(table, path, compression="snappy")
 
 
 class TableFiles:
-    """Writes tables of one kind one after the other, and begins a new file when one is large enough.
-
-    Args:
-        root: Directory of the dataset.
-        template: Path of the files in it; see `layout.of_number`.
-        sizes: How much goes into a file.
-    """
+    """Write tables of one kind one after the other, and begin a new file if the present one is large enough."""
 
     def __init__(self, root: Path, template: str, sizes: FileSizes) -> None:
         self._root = root
-        self._template = template
+        self._template = template  # path in `root`; see `layout.of_number`
         self._sizes = sizes
         self._number = -1
         self._path = root
@@ -340,11 +280,7 @@ class TableFiles:
         return self._number
 
     def append(self, table: pa.Table) -> None:
-        """Write a table, as a row group of its own.
-
-        Raises:
-            StorageError: If it cannot be written.
-        """
+        """Write a table as a row group of its own; StorageError if this fails."""
         number = self.next_number()
         if number != self._number:
             self.close()
@@ -366,35 +302,20 @@ class TableFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class TableExtent:
-    """The wanted rows of a table, and their largest size.
+    """The wanted rows of a table, and the largest number of values that a column may have in a row."""
 
-    Attributes:
-        key: Column that selects the rows.
-        value: Its value in these rows.
-        num_rows: Expected number of rows.
-        max_size: Largest number of values of a column in a row.
-    """
-
+    # A row is wanted if column `key` has `value`.
     key: str
     value: int
-    num_rows: int
+    num_rows: int  # expected number of wanted rows; more are an error
     max_size: int
 
 
 def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[str, np.ndarray]:
-    """Return columns of some rows; other rows are skipped as far as row groups allow.
-
-    Memory is used for the wanted rows only, even if a small file decompresses to much more.
-
-    Returns:
-        Shape of each: (num_rows, size), of columns of single numbers too.
-
-    Raises:
-        StorageError: If the file cannot be read, has more rows than expected, or a column is missing or has another
-            type.
-    """
+    """Return columns of the wanted rows, each (num_rows, size); StorageError if rows, columns or types do not fit."""
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
         known = file.schema_arrow.names
+        # Check names and types in the schema, before any page is read.
         missing = [name for name in (extent.key, *names) if name not in known]
         if missing:
             raise StorageError(f"{path} has no column '{missing[0]}'")
@@ -402,6 +323,7 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
             _check_type(file.schema_arrow.field(name).type, f"column '{name}' of {path}")
         if pa.types.is_nested(file.schema_arrow.field(extent.key).type):
             raise StorageError(f"column '{extent.key}' of {path} holds lists, and should hold a number per row")
+        # Skip row groups without wanted rows, and keep wanted rows only: even a small file may decompress to much more.
         groups = _groups_with(file.metadata, extent)
         rows_at_once = _rows_at_once(file, groups, [extent.key, *names], extent.max_size, path)
         parts, found = [], 0
@@ -420,29 +342,14 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRows:
-    """The rows of each episode in a table.
+    """The rows of each episode in a table."""
 
-    Attributes:
-        counts: How many there are of each episode.
-        unordered: Episodes whose rows are not in the order of another column.
-    """
-
-    counts: Mapping[int, int]
-    unordered: frozenset[int]
+    counts: Mapping[int, int]  # rows per episode
+    unordered: frozenset[int]  # episodes whose rows do not ascend in `ordered_by`
 
 
 def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container[int]) -> EpisodeRows:
-    """Return which rows of some episodes a table has.
-
-    Args:
-        path: The table.
-        key: The column with the number of a row's episode.
-        ordered_by: The column that should ascend in the rows of an episode, None for any order.
-        wanted: The episodes.
-
-    Raises:
-        StorageError: If the file cannot be read, or a column is missing or holds anything but a number per row.
-    """
+    """Count the rows of the `wanted` episodes by column `key`; `ordered_by` should ascend (None: any order)."""
     names = [key] if ordered_by is None else [key, ordered_by]
     counts: dict[int, int] = {}
     last: dict[int, float] = {}
@@ -453,6 +360,7 @@ def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container
         rows_at_once = _rows_at_once(file, groups, names, 1, path)
         for batch in file.iter_batches(rows_at_once, columns=names):
             owners = batch[key].to_numpy(zero_copy_only=False)
+            # Split the batch by episode. The stable sort keeps the order of an episode's rows.
             order = np.argsort(owners, kind="stable")
             starts = np.flatnonzero(np.diff(owners[order], prepend=np.nan) != 0)
             for rows in np.split(order, starts[1:]) if len(order) else ():
@@ -461,6 +369,7 @@ def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container
                     continue
                 counts[owner] = counts.get(owner, 0) + len(rows)
                 if ordered_by is not None:
+                    # An episode may go on from an earlier batch, so compare with its last row there.
                     places = batch[ordered_by].to_numpy(zero_copy_only=False)[rows].astype(np.float64)
                     if not (np.diff(places, prepend=last.get(owner, -np.inf)) > 0).all():
                         unordered.add(owner)
@@ -479,11 +388,7 @@ def _check_number_columns(file: parquet.ParquetFile, names: Sequence[str], path:
 
 
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, with those of the named columns that exist.
-
-    Raises:
-        StorageError: If the file cannot be read.
-    """
+    """Yield the rows of a table, with the named columns that exist; StorageError if the file cannot be read."""
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
         known = file.schema_arrow.names
         columns = [name for name in names if name in known]
@@ -494,21 +399,14 @@ def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]:
-    """Yield the encoded pictures of some rows, one at a time.
-
-    Args:
-        path: The table.
-        name: Column of structs whose field ``bytes`` is a picture's file, as Hugging Face's `datasets` writes it.
-        extent: Which rows; ``max_size`` is the number of bytes of a picture at most.
-
-    Raises:
-        StorageError: If the file cannot be read, lacks the column, or a picture is missing or too large.
-    """
+    """Yield the wanted rows' encoded pictures; StorageError if one is missing or has more than `max_size` bytes."""
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        # Hugging Face's `datasets` writes a picture as a struct whose field ``bytes`` is the file.
         kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
         if kind is None or not pa.types.is_struct(kind) or "bytes" not in [field.name for field in kind]:
             raise StorageError(f"{path} has no column '{plain_text(name)}' of pictures with their bytes")
         _check_type(file.schema_arrow.field(extent.key).type, f"column '{extent.key}' of {path}")
+        # Check sizes in the metadata before reading: a small file may decompress to gigabytes.
         groups = _groups_with(file.metadata, extent)
         _rows_at_once(file, groups, [extent.key], 1, path)
         _check_pictures_size(file.metadata, groups, f"{name}.bytes", extent.max_size, path)
@@ -527,7 +425,7 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
 
 
 def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[int]:
-    """Return the row groups that may hold the wanted rows, according to the file's statistics."""
+    """Return the row groups that may hold the wanted rows, by the minimum and maximum in the file's statistics."""
     found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -541,12 +439,8 @@ def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[in
 def _rows_at_once(
     file: parquet.ParquetFile, groups: Sequence[int], names: Sequence[str], max_size: int, path: Path
 ) -> int:
-    """Return how many rows to read at a time, so that they use some megabytes.
-
-    Raises:
-        StorageError: If one of the named columns, or one that is read along with it, has too many values in a row, or
-            pages that are too large when decompressed.
-    """
+    """Return how many rows use a few megabytes; StorageError if a row or a decompressed page is too large."""
+    # Read the number of values from the metadata, before any buffer is allocated.
     for column, num_rows in _chunks_to_read(file.metadata, groups, names):
         most = max_size if _is_leaf(column.path_in_schema, names, file.schema_arrow.names) else _MAX_SIZE
         if column.num_values > max(1, num_rows) * max(1, most):
@@ -554,6 +448,7 @@ def _rows_at_once(
                 f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
                 f"{num_rows} rows; at most {most} in a row are due"
             )
+    # The metadata may lie about a column's size, so the page headers count.
     with path.open("rb") as content:
         for column, _ in _chunks_to_read(file.metadata, groups, names):
             _check_pages(content, column, path, MAX_PAGE_BYTES)
@@ -563,19 +458,17 @@ def _rows_at_once(
 def _chunks_to_read(
     metadata: parquet.FileMetaData, groups: Iterable[int], names: Sequence[str]
 ) -> Iterator[tuple[parquet.ColumnChunkMetaData, int]]:
-    """Yield the column chunks that are read of each row group, and its number of rows.
-
-    Arrow takes the dots of a name as levels, so with ``action`` it reads ``action.delta`` too.
-    """
+    """Yield each column chunk that Arrow reads for `names`, with the number of rows of its row group."""
     for number in groups:
         group = metadata.row_group(number)
         for column in (group.column(position) for position in range(group.num_columns)):
+            # Arrow takes the dots of a name as levels: with ``action`` it reads ``action.delta`` too.
             if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names):
                 yield column, group.num_rows
 
 
 def _is_leaf(leaf: str, names: Sequence[str], known: Sequence[str]) -> bool:
-    """Whether a leaf of the schema belongs to one of the named columns itself, and not to one with a longer name."""
+    """Whether a leaf of the schema belongs to one of the named columns, not to a column with a longer name."""
     return max((name for name in known if f"{leaf}.".startswith(f"{name}.")), key=len, default="") in names
 
 
@@ -595,7 +488,7 @@ def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: P
 def _check_pictures_size(
     metadata: parquet.FileMetaData, groups: Iterable[int], leaf: str, max_size: int, path: Path
 ) -> None:
-    """Refuse a file that decompresses to more than its pictures can be, according to its metadata or its pages."""
+    """Refuse a file that decompresses to more than its pictures can take, by its metadata or its page headers."""
     with path.open("rb") as content:
         for group in map(metadata.row_group, groups):
             most = min(_MOST_PICTURE_BYTES, group.num_rows * (max_size + _BYTES_PER_PICTURE) + _BYTES_PER_PAGE)

@@ -46,23 +46,14 @@ _V21_STATISTICS = (*_V21_EPISODE_STATISTICS, "q01", "q99")
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeContent:
-    """One episode of a new dataset.
-
-    Attributes:
-        episode_index: Its number in the dataset.
-        columns: Values of each column. Shape of each: (num_steps,) or (num_steps, size).
-        pictures: Frames of each video feature. Shape of each: (num_steps, height, width, 3), uint8.
-        encoded: Picture files of each picture feature, one per control step.
-        task: Its instruction.
-        statistics: Statistics of every column and video feature in this episode.
-    """
+    """One episode of a new dataset."""
 
     episode_index: int
-    columns: Mapping[str, np.ndarray]
-    pictures: Mapping[str, np.ndarray]
-    encoded: Mapping[str, Sequence[bytes]]
+    columns: Mapping[str, np.ndarray]  # shape of each: (num_steps,) or (num_steps, size)
+    pictures: Mapping[str, np.ndarray]  # by video feature; shape of each: (num_steps, height, width, 3), uint8
+    encoded: Mapping[str, Sequence[bytes]]  # by picture feature: one PNG file per control step
     task: str
-    statistics: Mapping[str, Statistics]
+    statistics: Mapping[str, Statistics]  # of every column and video feature in this episode
 
     @property
     def num_steps(self) -> int:
@@ -71,40 +62,21 @@ class EpisodeContent:
 
 
 class EpisodeWriter(ABC):
-    """Writes one episode after the other into a directory.
-
-    Args:
-        root: Directory of the dataset.
-        fps: Control steps per second.
-        lossless: See `VideoWriter`.
-        sizes: How much goes into a file.
-    """
+    """Writes one episode after the other into a directory."""
 
     def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
         self.root = root
-        self.fps = fps
-        self.lossless = lossless
+        self.fps = fps  # control steps per second
+        self.lossless = lossless  # see `VideoWriter`
         self.sizes = sizes
 
     @abstractmethod
     def add(self, episode: EpisodeContent) -> None:
-        """Write an episode.
-
-        Raises:
-            StorageError: If it cannot be written.
-        """
+        """Write an episode; StorageError if this fails."""
 
     @abstractmethod
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Complete every file and write the files for all episodes, except ``info.json``.
-
-        Args:
-            tasks: The instructions, in the order of their numbers.
-            statistics: Statistics of every column and video feature over all episodes.
-
-        Raises:
-            StorageError: If a file cannot be written.
-        """
+        """Complete every file and write those of all episodes, except ``info.json``; `tasks` are in number order."""
 
 
 class EpisodeWriterV21(EpisodeWriter):
@@ -158,6 +130,7 @@ class EpisodeWriterV30(EpisodeWriter):
             "dataset_to_index": first + episode.num_steps,
             **_place("data", self._data.next_number(), self.sizes),
         }
+        # The row refers to the file number from before this table is added.
         self._data.append(steps_table(episode.columns, episode.encoded))
         for key, frames in episode.pictures.items():
             row |= self._add_pictures(key, frames)
@@ -210,11 +183,7 @@ WRITERS: Mapping[DatasetVersion, type[EpisodeWriter]] = {
 
 
 def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
-    """Append lines of JSON to a file.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Append lines of JSON to a file; StorageError if this fails."""
     with storage_errors("append to", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
@@ -272,37 +241,20 @@ class LeRobotOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What came of it.
-
-    Attributes:
-        num_episodes: Number of episodes.
-        num_frames: Number of control steps in all.
-        tasks: The different instructions.
-        features: What the dataset holds.
-    """
+    """The result of a conversion."""
 
     num_episodes: int
-    num_frames: int
-    tasks: tuple[str, ...]
+    num_frames: int  # control steps in all
+    tasks: tuple[str, ...]  # the distinct instructions
     features: DatasetFeatures
 
 
 def write_lerobot_dataset(
     dataset: Path, output_dir: Path, options: LeRobotOptions, told: Callable[[int, int], None] = lambda *_: None
 ) -> Written:
-    """Make a LeRobot dataset of recordings.
-
-    Args:
-        dataset: A recording, or the directory of a job or of a run.
-        output_dir: Directory of the dataset; missing or empty.
-        options: What becomes of the recording.
-        told: Called after each episode with how many are done and how many there are.
-
-    Raises:
-        ConfigError: If there is no recording, or it lacks something that is asked for.
-        StorageError: If a recording cannot be read or the dataset cannot be written. Files written by then stay,
-            without ``info.json``.
-    """
+    """Convert recordings to a LeRobot dataset in a missing or empty directory; call `told(done, total)` per episode."""
+    # ConfigError: a recording is missing or lacks an input. StorageError: reading or writing failed. Files written by
+    # then stay, without ``info.json``.
     output_dir = given_path(output_dir)
     episodes, features = _planned(dataset, options)
     fps = options.fps or frames_per_second(episodes)
@@ -342,6 +294,7 @@ def _planned(dataset: Path, options: LeRobotOptions) -> tuple[list[SourceEpisode
         videos=options.videos,
     )
     wanted = {path: first[path] for path in features.paths()}
+    # All episodes share one layout, so a deviating one must fail before any file is written.
     for episode in episodes:
         check_shapes(episode, wanted)
     return episodes, features
@@ -365,6 +318,7 @@ class _Conversion:
     def add(self, number: int, episode: SourceEpisode) -> None:
         steps = RecordedSteps()
         arrays = {path: steps.array(_array(episode, path)) for path in self._features.paths()}
+        # An instruction gets its number when it first occurs.
         task = self._tasks.setdefault(episode.instruction, len(self._tasks))
         columns = self._columns(arrays, number, task)
         _refuse_endless(columns, episode)
@@ -382,11 +336,12 @@ class _Conversion:
             statistics=statistics,
         )
         self._writer.add(content)
+        # LeRobot's files have no place for a recording's attributes.
         self._remember(number, episode)
         self.num_frames += content.num_steps
 
     def finish(self) -> tuple[str, ...]:
-        """Write everything but ``info.json``, and return the instructions."""
+        """Write all files but ``info.json``, and return the instructions."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
         statistics |= {name: picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()}
         self._writer.finish(tuple(self._tasks), statistics)
@@ -428,7 +383,7 @@ class _Conversion:
         return statistics
 
     def _remember(self, number: int, episode: SourceEpisode) -> None:
-        """Write the values that LeRobot's files have no place for."""
+        """Write the values that do not fit into LeRobot's files."""
         attributes = read_attributes(episode.file, episode.episode_index)
         kept = {name: value for name, value in attributes.items() if name not in _NOT_KEPT}
         if episode.file not in self._env_args:

@@ -50,26 +50,15 @@ logger = logging.getLogger("isaaclab_arena.gr00t")
 
 @dataclass(kw_only=True)
 class QueryCount:
-    """How often a model was asked, and for how much.
-
-    Attributes:
-        queries: Calls of the model.
-        slots_needed: Env slots that needed a chunk, added up.
-        slots_asked: Env slots that the model was asked for, those that fill up a query included.
-        slots_of_all: What asking for all env slots whenever one needs a chunk would have come to.
-    """
+    """The number of model queries, and of env slots in them."""
 
     queries: int = 0
-    slots_needed: int = 0
-    slots_asked: int = 0
-    slots_of_all: int = 0
+    slots_needed: int = 0  # env slots that needed a chunk
+    slots_asked: int = 0  # env slots in the queries, padding included
+    slots_of_all: int = 0  # env slots if each query asked for all of them
 
     def log(self, name: str) -> None:
-        """Log how many queries were saved by asking for single env slots, if there were any.
-
-        Args:
-            name: The policy.
-        """
+        """Log the number of queries of policy `name`, and what asking for single env slots saved."""
         if self.queries:
             logger.info(
                 "%s: %d queries for %d env slots, %d with those that fill up; "
@@ -90,23 +79,17 @@ class QueryCount:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembledChunks:
-    """The latest chunks of every env slot, and their number; see `ActionSource`.
+    """The latest chunks of every env slot, and their number; see `ActionSource`."""
 
-    Attributes:
-        coeff: Decay of the weight of later predictions; 0 gives the plain mean.
-        chunks: Newest first. Shape: (num_envs, chunk_length, chunk_length, action_dim): env slot, age, step, action.
-        count: How many of them there are. Shape: (num_envs,), int64.
-        active: Which env slots play. Shape: (num_envs,), bool.
-    """
-
-    coeff: float
+    coeff: float  # decay of the weight of later predictions; 0 gives the plain mean
+    # Newest first. Shape: (num_envs, chunk_length, chunk_length, action_dim): env slot, age, step, action.
     chunks: torch.Tensor
-    count: torch.Tensor
-    active: torch.Tensor
+    count: torch.Tensor  # shape: (num_envs,), int64
+    active: torch.Tensor  # shape: (num_envs,), bool
 
     @classmethod
     def empty(cls, num_envs: int, *, coeff: float, chunk_length: int, action_dim: int, device: torch.device) -> Self:
-        """Return the chunks of env slots in which nothing has begun."""
+        """Return the source of env slots without an episode."""
         return cls(
             coeff=coeff,
             chunks=torch.zeros((num_envs, chunk_length, chunk_length, action_dim), device=device),
@@ -120,16 +103,16 @@ class EnsembledChunks:
         return self.chunks.shape[0]
 
     def needs_chunk(self) -> torch.Tensor:
-        """Return the active env slots, all of which need a chunk in every step. Shape: (num_envs,), bool."""
+        """Return the active env slots: each needs a chunk in every step. Shape: (num_envs,), bool."""
         return self.active
 
     def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
-        """Return the active env slots: a query in every step shows all that they look like."""
+        """Return the active env slots, because a query in every step shows every observation."""
         del steps
         return self.active
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the chunks with a newer one in some env slots. Shape of ``chunks``: (n, chunk_length, action_dim)."""
+        """Return the source with a newer chunk in `env_ids`. Shape of ``chunks``: (n, chunk_length, action_dim)."""
         shifted = torch.cat((chunks[:, None], self.chunks[env_ids, :-1]), dim=1)
         count = (self.count[env_ids] + 1).clamp(max=self.chunks.shape[1])
         return replace(
@@ -139,7 +122,7 @@ class EnsembledChunks:
         )
 
     def popped(self, acting: torch.Tensor | None = None) -> tuple[torch.Tensor, Self]:
-        """Return the weighted mean of what was predicted for this step, and the same chunks: a new one ages them."""
+        """Return the weighted mean of the predictions for this step, and the same source: `refilled` ages chunks."""
         del acting
         length = self.chunks.shape[1]
         age = torch.arange(length, device=self.count.device)
@@ -154,11 +137,11 @@ class EnsembledChunks:
         return (kept * (weights / total)[:, :, None]).sum(dim=1), self
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return nothing, because each observation changes the mean. Shape: (0, action_dim)."""
+        """Return no actions, because each observation changes the mean. Shape: (0, action_dim)."""
         return self.chunks[env_id, 0, :0]
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks without those of these env slots, and the env slots active."""
+        """Return the source with `env_ids` active and without their chunks."""
         return replace(
             self,
             count=self.count.index_fill(0, env_ids, 0),
@@ -166,7 +149,7 @@ class EnsembledChunks:
         )
 
     def rested(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks with these env slots no longer active."""
+        """Return the source with `env_ids` inactive."""
         return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
 
 
@@ -176,16 +159,10 @@ _STATE = "state"
 
 
 class FrameHistory:
-    """The last frames of every env slot, as many as the earliest of some steps needs.
+    """The last frames of every env slot, as far back as `steps` need: 0 is the last one pushed, -15 the 15th before."""
 
-    Frames are pushed once per control step, for the env slots that are looked at then. An env slot that begins anew has
-    looked as it does now for ever. One that makes no step keeps its frames. Pictures are large, so they are kept in
-    place and not as a value.
-
-    Args:
-        steps: Which frames are asked for: 0 is the one that was pushed last, -15 the one 15 before it.
-        num_envs: Number of env slots.
-    """
+    # Push one frame per control step for the env slots that are looked at. The first frame of an episode fills the
+    # history. An env slot that makes no step keeps its frames. Pictures are large, so tensors change in place.
 
     def __init__(self, steps: Sequence[int], num_envs: int) -> None:
         self._steps = tuple(steps)
@@ -196,19 +173,14 @@ class FrameHistory:
         self._kept: dict[str, torch.Tensor] = {}
 
     def restart(self, env_ids: torch.Tensor) -> None:
-        """Forget what these env slots looked like before the next frame."""
+        """Forget the frames of `env_ids`; the next frame fills their history."""
         self._begins[env_ids.to(self._begins.device)] = True
 
     def push(
         self, frames: Mapping[str, torch.Tensor], env_ids: Sequence[int], stepping: Sequence[int] | None = None
     ) -> None:
-        """Take the next frame of some env slots; that of the others that make a step is never asked for.
-
-        Args:
-            frames: Shape of each: (len(env_ids), ...), always the same but for the number of env slots.
-            env_ids: The env slots.
-            stepping: Env slots that make a step, those of ``env_ids`` among them; None for all.
-        """
+        """Add the next frame of `env_ids`; `stepping` contains all env slots that make a step (None: all of them)."""
+        # A stepping env slot without a frame gets a gap, which `frames` refuses to read.
         moved = torch.tensor(range(len(self._newest)) if stepping is None else list(stepping), dtype=torch.int64)
         self._newest[moved] = (self._newest[moved] + 1) % self._length
         self._known[moved, self._newest[moved]] = False
@@ -222,18 +194,14 @@ class FrameHistory:
             kept = self._kept[key]
             device = frame.device
             kept[pushed.to(device, non_blocking=True), newest.to(device, non_blocking=True)] = frame
-            # By numbers and not by a mask, whose length a GPU would have to tell.
+            # Index by numbers: a mask would make the CPU wait for its length on the GPU.
             first = frame[begins.nonzero()[:, 0].to(device, non_blocking=True), None]
             anew = pushed[begins].to(device, non_blocking=True)
             kept[anew] = first.expand(-1, self._length, *frame.shape[1:])
         self._begins[pushed] = False
 
     def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Return the frames of some env slots. Shape of each: (len(env_ids), number of steps, ...).
-
-        Raises:
-            ValueError: If one of them was never pushed.
-        """
+        """Return frames of `env_ids`, each (len(env_ids), number of steps, ...); ValueError if one was never pushed."""
         slots = torch.tensor(list(env_ids), dtype=torch.int64)[:, None]
         places = (self._newest[slots] + torch.tensor(self._steps)) % self._length
         if not bool(self._known[slots, places].all()):
@@ -242,34 +210,27 @@ class FrameHistory:
 
 
 def _picked(kept: torch.Tensor, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return frames of env slots, wherever they are kept."""
     return kept[slots.to(kept.device, non_blocking=True), places.to(kept.device, non_blocking=True)]
 
 
 class ShownHistory:
-    """What a model is shown of every env slot, at the steps that its wiring names.
-
-    Of what it is shown at the present step only, nothing is kept.
-
-    Args:
-        wiring: Where everything is.
-        num_envs: Number of env slots.
-    """
+    """The model's inputs of every env slot, at the steps of its wiring."""
 
     def __init__(self, wiring: Wiring, num_envs: int) -> None:
         self.wiring = wiring
+        # An input of the present step only needs no history.
         self._video = None if wiring.video_steps == PRESENT else FrameHistory(wiring.video_steps, num_envs)
         self._state = None if wiring.state_steps == PRESENT else FrameHistory(wiring.state_steps, num_envs)
         self.num_envs = num_envs
 
     def restart(self, env_ids: torch.Tensor) -> None:
-        """Forget what these env slots showed before."""
+        """Forget the earlier inputs of these env slots."""
         for history in (self._video, self._state):
             if history is not None:
                 history.restart(env_ids)
 
     def push(self, observation: Observation, stepping: Sequence[int]) -> None:
-        """Take up what env slots show; once in every control step that they make, whoever is asked for in it."""
+        """Add the inputs of the env slots that make a step; call it once per control step, even without a query."""
         if self._video is not None:
             drawn = _drawn(observation[CAMERA_GROUP], self.wiring, stepping)
             self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
@@ -278,12 +239,7 @@ class ShownHistory:
             self._state.push({_STATE: state}, stepping, stepping)
 
     def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
-        """Return what a model is shown of some env slots, of which ``observation`` is what was pushed last.
-
-        Args:
-            observation: Nested dict of tensors, batched by environment.
-            env_ids: The env slots, in the order in which the model is to get them; one may be named several times.
-        """
+        """Return the model's inputs for `env_ids`, which may repeat; `observation` is the one that was pushed last."""
         if self._video is None and self._state is None:
             return shown_now(observation, self.wiring, env_ids)
         slots = list(env_ids)
@@ -298,7 +254,7 @@ class ShownHistory:
 
 
 def _drawn(cameras: Mapping[str, torch.Tensor | SomePictures], wiring: Wiring, env_ids: Sequence[int]) -> Sequence[int]:
-    """Return those of some env slots whose pictures are there."""
+    """Return those env slots of `env_ids` whose pictures were rendered."""
     shown = [cameras[name] for name in wiring.cameras.values()]
     some = next((each for each in shown if isinstance(each, SomePictures)), None)
     return list(env_ids) if some is None else [env_id for env_id in some.env_ids if env_id in set(env_ids)]
@@ -310,21 +266,11 @@ ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
 
 
 class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
-    """Asks a vision-language-action model for chunks of actions, for each env slot when its chunk is used up.
+    """Asks a vision-language-action model for chunks of actions, for each env slot when its chunk is used up."""
 
-    Only env slots that need a chunk are part of a query. Each env slot has its own instruction. The noise of the
-    model's sampler comes from the episode's own stream, one seed per query, so that an episode's actions do not depend
-    on which others share a query. A model that is shown earlier steps is shown those of the env slot's own episode,
-    and before the first of them the first.
-
-    Subclasses connect the model: they define `query` and `modality_config`.
-
-    Args:
-        config: Options of the job.
-
-    Raises:
-        ConfigError: If the YAML file or a file that it names is wrong.
-    """
+    # Subclasses connect the model: they define `query` and `modality_config`. A query contains only env slots that need
+    # a chunk, each with its own instruction and history. The noise seed comes from the episode's own stream, so that
+    # the actions of an episode do not depend on the others in the query.
 
     config_class: ClassVar[type | None] = ClosedloopPolicyArgs
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
@@ -342,40 +288,24 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     @property
     def _takes_tensors(self) -> bool:
-        """Whether `query` takes tensors, where the observation is, and not arrays."""
+        """Whether `query` takes tensors on the observation's device instead of arrays."""
         return False
 
     @property
     def _fills_calls(self) -> bool:
-        """Whether this policy fills calls up, and not a server that gathers those of several ranks."""
+        """Whether this policy pads queries itself, rather than a server that gathers the queries of several ranks."""
         return True
 
+    # `query` gets ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps,
+    # size), float32; ``language``: key to n lists of one text; and one noise seed per env slot.
     @abstractmethod
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
-        """Ask the model.
-
-        Args:
-            observation: ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state
-                steps, size), float32; ``language``: key to a list of n lists of one text. See `_takes_tensors`.
-            noise_seeds: One number per env slot from which its noise is to be drawn.
-
-        Returns:
-            Action key to (n, horizon, size), float32, in physical units.
-        """
+        """Ask the model: return each action key's (n, horizon, size), float32, in physical units."""
 
     def _continued_query(
         self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
     ) -> Mapping[str, np.ndarray]:
-        """Ask the model for actions that go on from others, where `chunk_traits` say that it can; see `query`.
-
-        Args:
-            observation: See `query`.
-            noise_seeds: See `query`.
-            going_on: See `isaaclab_arena_gr00t.observations.continued`.
-
-        Raises:
-            PolicyError: If it cannot.
-        """
+        """Ask as `query` does, for actions that continue `going_on` (see `continued`); PolicyError if unsupported."""
         del observation, noise_seeds, going_on
         raise PolicyError(f"{self.name} cannot be given actions to go on from")
 
@@ -384,31 +314,23 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Return the model's inputs and outputs: ``video``, ``state``, ``action`` and ``language``."""
 
     def dimensions(self) -> Dimensions | None:
-        """Return the size of each state and action key, None where the model does not say; then it is tried out."""
+        """Return the size of each state and action key; None if unknown, then `check_environment` tries a query."""
         return None
 
     def slots_per_call(self, num_envs: int) -> int | None:
-        """Return how many env slots every query has as the options say it, None for as many as need a chunk.
-
-        Args:
-            num_envs: Env slots of the environment as this policy sees it.
-        """
+        """Return the fixed number of env slots per query, None for as many as need a chunk."""
         if self.args.rows_per_query is not None:
             return self.args.rows_per_query
         # With --deterministic the policy sees an environment of a fixed number of env slots.
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Ask queries of so many env slots from now on, None for what the options say."""
+        """Pad every later query to `num_slots` env slots, None for the number of the options."""
         self._filled_up_to = num_slots
 
     @classmethod
     def settings_of(cls, config: Any) -> Gr00tClosedloopPolicyConfig:
-        """Return what the YAML file of a job's options says.
-
-        Raises:
-            ConfigError: With every problem of the file.
-        """
+        """Return the settings of a job's YAML file; ConfigError with every problem of the file."""
         return read_policy_config(config.policy_config_yaml_path)
 
     @classmethod
@@ -421,11 +343,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     @classmethod
     def check_options(cls, config: Any) -> None:
-        """Refuse a wrong YAML file, before anything is simulated.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse a wrong YAML file before anything is simulated: ConfigError with every problem."""
         check_args(config)
         try:
             cls._check_settings(cls.settings_of(config), config)
@@ -434,30 +352,18 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     @classmethod
     def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
-        """Refuse wrong settings of the YAML file, as far as they can be checked without model and environment.
-
-        Args:
-            settings: What the file says.
-            args: Options of the job, which take precedence.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse wrong settings that show without model and environment; `args` of the job take precedence."""
         del args
         read_joint_files(settings)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that lacks inputs of the model, before its first step.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse an environment that lacks inputs of the model, before its first step; ConfigError names them."""
         wiring = self._wiring_of(env)
         if self.dimensions() is None:
             self._try_out(env, wiring)
 
     def connections(self, env: Environment) -> Connections:
-        """Return what the model is shown, and what its actions set; see `StatesConnections`."""
+        """Return the environment's entries that the model sees and sets; see `StatesConnections`."""
         return self._wiring_of(env).connections(env, source=self.args.policy_config_yaml_path)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
@@ -467,17 +373,18 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             self._history, self._wired = None, None
 
     def set_task_description(self, task_description: str | None) -> str | None:
-        """Say what to do in env slots that start without words of their own; the YAML file's where nothing is said."""
+        """Set the instruction of env slots without one of their own, by default the YAML file's."""
         return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        """Return actions as `get_action` does, and go on in the named env slots alone; see `ActsInSome`."""
+        """Return actions as `get_action` does, but advance only `env_ids`; see `ActsInSome`."""
         source = self._source_for(env, all_active=True)
         self.look(env, observation, env_ids)
         acting = torch.zeros(env.num_envs, dtype=torch.bool)
         acting[list(env_ids)] = True
         used_up = torch.nonzero(source.needs_chunk() & acting).flatten()
         if len(used_up):
+            # Count what a query of all env slots would cost, for the log.
             self.count.slots_of_all += env.num_envs
             length = self._num_played
             source = source.refilled(used_up, self._chunks(env, observation, used_up.tolist(), length=length))
@@ -486,21 +393,13 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
-        """Return how many actions are played and predicted; see `StatesChunks`.
-
-        Raises:
-            ConfigError: If predictions of several queries are averaged.
-        """
+        """Return the numbers of actions played and predicted; ConfigError if predictions are averaged."""
         _refuse_averages(config)
         settings = cls.settings_of(config)
         return ChunkTraits(played=settings.action_chunk_length, predicted=settings.action_horizon)
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return how many actions are played and predicted, and what a query shows; see `AnswersChunks`.
-
-        Raises:
-            ConfigError: If predictions of several queries are averaged.
-        """
+        """Return the chunk lengths and the steps of a query's pictures; ConfigError if predictions are averaged."""
         _refuse_averages(self.args)
         settings, model = self.policy_config, model_interface(self.modality_config(), self.dimensions())
         return ChunkTraits(
@@ -510,7 +409,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         )
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Take up what some env slots show; once in every control step that they make."""
+        """Add the inputs of some env slots; call it once in every control step that they make."""
         self._history_for(env).push(observation, env_ids)
 
     def chunks(
@@ -520,13 +419,12 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         return self._chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
 
     def close(self) -> None:
-        """Log how many queries were saved by asking for single env slots, and release the environment."""
+        """Log the number of queries saved by asking for single env slots, and release the environment."""
         count, self.count = self.count, QueryCount()
         count.log(self.name)
         self.reset()
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
-        """Drop the chunks and the history of these env slots."""
         super()._restart(source, env_ids)
         if self._history is not None:
             self._history.restart(env_ids)
@@ -548,7 +446,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         parts = []
         for first in range(0, len(env_ids), size):
             places = list(range(first, min(first + size, len(env_ids))))
-            # Padding is dropped; it repeats an env slot, so that the model accepts it.
+            # Padding repeats an env slot, so that the model accepts it; its answers are dropped.
             num_missing = size - len(places)
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
@@ -579,7 +477,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         return words
 
     def _draw_seed(self, env_id: int, entropy: int | None = None) -> int:
-        """Return the seed of an env slot's next query: from its episode's stream, else from the YAML file's seed."""
+        """Return the seed of an env slot's next query, from its episode's stream, else from the YAML file's seed."""
         return super()._draw_seed(env_id, self.policy_config.seed if entropy is None else entropy)
 
     @property
@@ -610,7 +508,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         return self._wired[1]
 
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
-        """Ask once for an env slot of zeros, to learn the sizes of a model that does not state them."""
+        """Ask once for an env slot of zeros, to check the sizes of a model that does not state them."""
         size = self.slots_per_call(env.num_envs) or 1
         observation = zero_observation(env, wiring)
         history = ShownHistory(wiring, num_envs=1)

@@ -46,17 +46,7 @@ _WEIGHTS = "continued_weights"
 
 
 class Gr00tNetwork:
-    """A loaded model as a `Network`.
-
-    Args:
-        ask: Asks the model about an observation, with a noise seed for each env slot, and what answers go on from, None
-            for nothing; see `isaaclab_arena_gr00t.observations.continued`.
-        modalities: What the model takes and gives.
-        dimensions: Sizes of its states and actions, None where it does not say.
-        slots_per_call: Env slots in each call, None where that may be chosen.
-        plan_because: Why an answer does not follow from its entry alone; None if it does.
-        can_continue: Whether the model can be given what its answers go on from.
-    """
+    """A loaded model as a `Network` that ranks can share."""
 
     def __init__(
         self,
@@ -68,11 +58,16 @@ class Gr00tNetwork:
         plan_because: str | None,
         can_continue: bool,
     ) -> None:
+        # `ask` takes an observation, one noise seed per env slot, and the actions to continue (None for none; see
+        # `isaaclab_arena_gr00t.observations.continued`).
         self._ask = ask
         self.about: Mapping[str, Any] = {
             "modalities": {name: dataclasses.asdict(_stated(each)) for name, each in modalities.items()},
+            # None if the model does not state its sizes.
             "dimensions": None if dimensions is None else {name: dict(sizes) for name, sizes in dimensions.items()},
+            # None if the number of env slots per call is free.
             "slots_per_call": slots_per_call,
+            # The reason why an answer does not follow from its entry alone, None if it does.
             "plan_because": plan_because,
             "can_continue": can_continue,
         }
@@ -89,47 +84,41 @@ class Gr00tNetwork:
                 observation[modality][key] = [[text] for text in values]
             elif modality == _GOING_ON:
                 planned[key] = values
+        # Without planned actions the model begins its chunks anew.
         going_on = {"actions": planned, "weights": entries[_WEIGHTS]} if planned else None
         return self._ask(observation, [int(seed) for seed in entries[NOISE_SEEDS]], going_on)
 
 
 class ServedModel:
-    """Stands for a ``Gr00tPolicy`` that a policy server has.
-
-    Args:
-        network: The network there.
-
-    Attributes:
-        honoured_options: Options of a query that the model there heeds.
-        slots_per_call: Env slots in each call of the model there.
-        plan_because: See `Gr00tNetwork`.
-    """
+    """Stands for a ``Gr00tPolicy`` in a policy server."""
 
     takes_tensors = False
 
     def __init__(self, network: NetworkElsewhere) -> None:
         self._network = network
+        # Options of a query that the served model heeds.
         self.honoured_options = (NOISE_SEEDS, CONTINUED) if network.about["can_continue"] else (NOISE_SEEDS,)
         self._own_slots = network.about["slots_per_call"] or network.max_batch
         self.slots_per_call: int = self._own_slots
         self.plan_because: str | None = network.about["plan_because"]
 
     def get_modality_config(self) -> Mapping[str, Modality]:
-        """Return what the model takes and gives."""
+        """Return the model's inputs and outputs."""
         return {name: StatedModality(**said) for name, said in self._network.about["modalities"].items()}
 
     def get_dimensions(self) -> Dimensions | None:
-        """Return the size of each state and action key, None where the model does not say."""
+        """Return the size of each state and action key, None if the model does not state them."""
         return self._network.about["dimensions"]
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Have calls made of so many env slots from now on, None for what the server says."""
+        """Pad every later call to `num_slots` env slots, None for the server's number."""
         self.slots_per_call = num_slots or self._own_slots
 
     def get_action(
         self, observation: Mapping[str, Any], options: Mapping[str, Any]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the actions, for any number of env slots, and nothing else; see ``Gr00tPolicy.get_action``."""
+        """Return the actions of any number of env slots, and no further information; see ``Gr00tPolicy.get_action``."""
+        # The policy server carries flat names, which `Gr00tNetwork.answer` takes apart.
         entries: dict[str, np.ndarray | Sequence[str]] = {
             f"{modality}.{key}": values for modality in _ARRAYS for key, values in observation[modality].items()
         }
@@ -142,7 +131,7 @@ class ServedModel:
         return self._network.ask(entries, slots_per_call=self.slots_per_call), {}
 
     def close(self) -> None:
-        """Say that nothing will be asked for now."""
+        """Tell the policy server that no query follows for now."""
         self._network.close()
 
 
@@ -181,26 +170,16 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     """Asks a GR00T model that is loaded once per rank; the model package gets a device and does not know about ranks.
 
     It uses only ``gr00t.policy.gr00t_policy.Gr00tPolicy`` of that package, so NVIDIA's package works too.
-
-    Args:
-        config: Options of the job.
-        model: The ``Gr00tPolicy``, if another policy with the same options has loaded it.
-
-    Attributes:
-        policy: The ``Gr00tPolicy``, None once this one is closed.
-        policy_config: Settings of the YAML file.
-        device: Where the model runs.
-
-    Raises:
-        ConfigError: If the YAML file is wrong, there is no such device, or the model cannot be loaded.
     """
 
     name: ClassVar[str] = "gr00t_closedloop"
     config_class: ClassVar[type | None] = Gr00tClosedloopPolicyArgs
 
     def __init__(self, config: Gr00tClosedloopPolicyArgs, *, model: Any = None) -> None:
+        # `model` is the ``Gr00tPolicy`` of another policy with the same options; None loads it.
         super().__init__(config)
         self.device = torch.device(self._resolve_policy_device(config))
+        # None after `close`.
         self.policy: Any = self.load_policy() if model is None else model
         self._draws_by_slot = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
         because = self._why_only_plan()
@@ -229,11 +208,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:
-        """Refuse a missing checkpoint and a wrong YAML file, before anything is simulated.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse a missing checkpoint and a wrong YAML file before the simulation starts; ConfigError."""
         if config.model_path is not None:
             problems = checkpoint_problems(config.model_path, searched="and is looked for in the working directory")
             if problems:
@@ -242,11 +217,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
-        """Refuse a YAML file whose checkpoint, embodiment or device does not exist.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse a YAML file whose checkpoint, embodiment or device does not exist: ConfigError with every problem."""
         super()._check_settings(settings, args)
         problems = checkpoint_problems(settings.model_path)
         try:
@@ -263,11 +234,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> Connections | None:
-        """Refuse an environment that lacks inputs of the model, as far as the checkpoint's files list them.
-
-        Raises:
-            ConfigError: With every problem, and ``key`` set to the YAML file.
-        """
+        """Refuse an environment that lacks inputs of the model; None if the checkpoint's files do not list them."""
         settings = cls.settings_of(config)
         tag = str(embodiment_tag(settings.embodiment_tag).value)
         stated = stated_embodiments(settings.model_path).get(tag)
@@ -278,14 +245,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             model = model_interface(stated.modalities, stated.dimensions)
             return wired(env, model, settings, read_joint_files(settings), file=file).connections(env, source=file)
         except ConfigError as error:
+            # The key is the option of the job file that names the YAML file.
             raise named_by_option(error, file) from error
 
     def _resolve_policy_device(self, config: Gr00tClosedloopPolicyArgs) -> torch.device | str:
-        """Return the model's device from `policy_device`; it has Isaac Lab Arena's name, and may be overridden.
-
-        Args:
-            config: Options of the job.
-        """
+        """Return the model's device from `policy_device`; Isaac Lab Arena's name, so subclasses may override it."""
         return policy_device(config, self.policy_config.policy_device)
 
     @classmethod
@@ -295,14 +259,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             policy_device(config, yaml_policy_device)
 
     def load_policy(self) -> Any:
-        """Load the model onto this rank's device.
-
-        Returns:
-            The ``Gr00tPolicy``.
-
-        Raises:
-            ConfigError: If there is no such checkpoint, or it is not for this embodiment.
-        """
+        """Load the ``Gr00tPolicy`` onto this rank's device; ConfigError if the checkpoint is missing or unfit."""
         self._refuse_in_file(checkpoint_problems(self.policy_config.model_path))
         tag = embodiment_tag(self.policy_config.embodiment_tag)
         model_class, model_path = _package_policy(), self.policy_config.model_path
@@ -320,7 +277,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @property
     def _takes_tensors(self) -> bool:
-        """Whether the model package takes tensors, as the one that comes along does; a subclass's query gets arrays."""
+        """Whether the model package takes tensors, as the included one does; a subclass's `query` gets arrays."""
         return type(self).query is Gr00tClosedloopPolicy.query and getattr(self.policy, "takes_tensors", False)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
@@ -329,12 +286,12 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def stated_chunks(cls, config: Gr00tClosedloopPolicyArgs) -> ChunkTraits:
-        """Return what chunks are like; whether they can go on from others, the model package says."""
+        """Return the traits of chunks; the model package states whether they can continue others."""
         may_continue = cls.load_policy is not Gr00tClosedloopPolicy.load_policy or _package_continues()
         return dataclasses.replace(super().stated_chunks(config), can_continue=may_continue)
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return what chunks are like; they go on from others if the model package has an option for that."""
+        """Return the traits of chunks; they can continue others if the model package has an option for it."""
         return dataclasses.replace(super().chunk_traits(), can_continue=self._can_continue)
 
     @property
@@ -344,7 +301,6 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def _continued_query(
         self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
     ) -> Mapping[str, np.ndarray]:
-        """Ask the model for actions that go on from others; see `ClosedloopPolicy._continued_query`."""
         return self._asked_model(observation, noise_seeds, going_on)
 
     def _asked_model(
@@ -359,11 +315,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return action
 
     def modality_config(self) -> Mapping[str, Modality]:
-        """Return what the model takes and gives."""
+        """Return the model's inputs and outputs."""
         return self.policy.get_modality_config()
 
     def network(self) -> Gr00tNetwork:
-        """Return the model as what ranks can share; see `AsksNetwork`."""
+        """Return the model as a network that ranks can share; see `AsksNetwork`."""
         return Gr00tNetwork(
             self._asked_model,
             modalities=self.modality_config(),
@@ -375,11 +331,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "Gr00tClosedloopPolicy":
-        """Return a policy that asks a model in a policy server; see `AsksNetwork`.
-
-        Raises:
-            ConfigError: If an option is wrong, or a subclass does not accept a model.
-        """
+        """Return a policy that asks a policy server; ConfigError if an option is wrong or a subclass takes no model."""
         if not _accepts_model(cls):
             raise ConfigError(f"{cls.__name__} takes no argument 'model', so its model cannot be in a policy server")
         options_class = cls.config_class or Gr00tClosedloopPolicyArgs
@@ -387,22 +339,22 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @property
     def _fills_calls(self) -> bool:
-        """Whether calls are filled up here, and not in a policy server."""
+        """Whether this policy pads calls, rather than a policy server."""
         return not isinstance(self.policy, ServedModel)
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Ask queries of so many env slots from now on, None for what the options say."""
+        """Pad every later query to `num_slots` env slots, None for the number of the options."""
         super().fill_calls_up_to(num_slots)
         if isinstance(self.policy, ServedModel):
             self.policy.fill_calls_up_to(num_slots)
 
     def dimensions(self) -> Dimensions | None:
-        """Return the size of each state and action key, None if the package, such as NVIDIA's, does not say."""
+        """Return the size of each state and action key, None if the package does not state them, as NVIDIA's."""
         tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()
 
     def slots_per_call(self, num_envs: int) -> int | None:
-        """Return the number of env slots in every query; small on a CPU, so that other episodes change no results."""
+        """Return the number of env slots per query; fixed on a CPU, so that other episodes change no results."""
         if isinstance(self.policy, ServedModel):
             return self.policy.slots_per_call
         if self.args.rows_per_query is None and self.device.type == "cpu":
@@ -456,7 +408,7 @@ def _accepts_model(policy_class: type) -> bool:
 
 @contextmanager
 def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Seed torch's process-wide generators from the seeds of a query, and restore them at the end."""
+    """Seed torch's process-wide generators from a query's seeds, and restore them at the end."""
     seed = int(np.random.SeedSequence(noise_seeds).generate_state(1, np.uint64)[0])
     # A device without an index means the current one.
     gpus = () if device.type == "cpu" else (torch.cuda.current_device() if device.index is None else device.index,)
@@ -466,11 +418,7 @@ def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[
 
 
 def embodiment_tag(name: str) -> Any:
-    """Return the ``EmbodimentTag`` with that name or value, in any case, or with the name from another release.
-
-    Raises:
-        ConfigError: If there is none, or the model package is not installed.
-    """
+    """Return the ``EmbodimentTag`` by name or value, in any case or another release's name; ConfigError if unknown."""
     try:
         from gr00t.data.embodiment_tags import EmbodimentTag  # noqa: PLC0415  only where it is needed
     except ImportError as error:
@@ -489,15 +437,7 @@ def embodiment_tag(name: str) -> Any:
 
 
 def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | None = None) -> torch.device:
-    """Return the model's device by LOCAL_RANK, or ``policy_device_id``, or ``policy_device``, or the YAML file.
-
-    Args:
-        config: Options of the job, including the command line's.
-        yaml_policy_device: ``policy_device`` of the YAML file.
-
-    Raises:
-        ConfigError: If there is no such GPU; the message names the existing ones.
-    """
+    """Return the model's device, from LOCAL_RANK or else the options, then the YAML file; ConfigError if absent."""
     return resolve_policy_device(
         policy_device_id=config.policy_device_id,
         policy_device=config.policy_device,
@@ -506,8 +446,8 @@ def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | N
 
 
 def _package_policy() -> Any:
-    """Return the ``Gr00tPolicy`` of the model package."""
-    # Nearly all that is imported stays: looking through it for garbage again and again takes seconds.
+    """Return the ``Gr00tPolicy`` class of the model package."""
+    # Nearly all imported objects stay, so repeated garbage collection of them would take seconds in vain.
     with without_collecting():
         from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  loads for seconds; lists need none of it
 
@@ -515,6 +455,6 @@ def _package_policy() -> Any:
 
 
 def _package_continues() -> bool:
-    """Whether the model package has an option for going on from actions; one that is not ours is loaded to know it."""
+    """Whether the model package can continue actions; a package without `HONOURED_OPTIONS` is loaded to find out."""
     honoured = getattr(importlib.import_module("gr00t"), "HONOURED_OPTIONS", None)
     return CONTINUED in (getattr(_package_policy(), "honoured_options", ()) if honoured is None else honoured)

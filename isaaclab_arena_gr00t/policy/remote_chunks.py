@@ -21,27 +21,16 @@ OptionsT = TypeVar("OptionsT")
 
 
 class RemoteChunks(ChunkPolicy[OptionsT]):
-    """Asks a server for chunks of actions, for each env slot when its chunk is used up.
-
-    Args:
-        config: Options of the job.
-        connections: The server's, for each env slot.
-        chunk_length: Control steps that are played before the server is asked again, None for all of each answer.
-    """
+    """Asks a server for chunks of actions, for each env slot when its chunk is used up."""
 
     def __init__(self, config: OptionsT, connections: SlotConnections[Any], *, chunk_length: int | None) -> None:
         super().__init__(config)
         self._connections = connections
-        self._chunk_length = chunk_length
+        self._chunk_length = chunk_length  # actions to play of each answer; None for all
 
     @abstractmethod
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return the next chunk of each of some env slots. Shape of each: (chunk_length, action_dim), or any length.
-
-        Raises:
-            PolicyLostError: If the server is gone, or takes too long.
-            PolicyError: If it answers with an error, or its actions do not fit.
-        """
+        """Return a chunk per env slot, each (chunk_length, action_dim) or longer; PolicyError if it does not fit."""
 
     @property
     def is_remote(self) -> bool:
@@ -49,32 +38,24 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         return True
 
     def stated_model(self) -> str:
-        """The server's description of itself, when it was first asked."""
+        """The server's description of itself in its first answer."""
         return self._connections.stated
 
     def close(self) -> None:
-        """Close the connections. The server goes on: others may be using it."""
+        """Close the connections. The server keeps running: other clients may use it."""
         self._connections.close()
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
-        """Return how many actions of an answer are played; see `StatesChunks`.
-
-        Raises:
-            ConfigError: If all of them are, however many.
-        """
+        """Return the number of actions played of an answer; ConfigError if it is open. See `StatesChunks`."""
         return _traits_of(played_length(config))
 
     def chunk_traits(self) -> ChunkTraits:
-        """Return how many actions of an answer are played; see `AnswersChunks`.
-
-        Raises:
-            ConfigError: If all of them are, however many.
-        """
+        """Return the number of actions played of an answer; ConfigError if it is open. See `AnswersChunks`."""
         return _traits_of(self._chunk_length)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
-        """Do nothing: a server is shown what an env slot shows when it is asked."""
+        """Do nothing: the server sees an env slot only in a query."""
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
@@ -96,7 +77,7 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
 
 
 def played_length(config: Any) -> int | None:
-    """Return how many actions of each answer a job plays, None for all of them."""
+    """Return the number of actions that a job plays of each answer, None for all of them."""
     return None if config.execute == "all" else config.action_chunk_length
 
 
@@ -113,26 +94,14 @@ def named_connections(
     states: Mapping[str, Sequence[str]],
     columns: Sequence[int] | None,
 ) -> Connections:
-    """Return what a server is shown, and what its action sets; see `StatesConnections`.
-
-    Args:
-        env: The environment.
-        images: Camera for each of the server's keys.
-        states: Observations of the group ``policy``, in order, for each of the server's keys.
-        columns: Which numbers of the server's action the environment's are, None if both are the same.
-    """
+    """Return the environment's entries that a server sees and sets; see `StatesConnections`."""
+    # `columns` are the server's action columns that the environment takes, None for all in order.
     parts = {key: " + ".join(names) for key, names in states.items()}
     return Connections(pictures=images, states=parts, actions=set_entries(env, columns))
 
 
 def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[Problem]:
-    """Return what an environment lacks of what a server is to be shown, and which of its pictures have no clear layout.
-
-    Args:
-        env: The environment.
-        images: Camera for each of the server's keys.
-        states: Observations of the group ``policy``, in order, for each of the server's keys.
-    """
+    """Return the problems of cameras and observations: missing, or pictures without a clear layout."""
     spec: Any = env.observation_spec
     cameras, terms = spec.get(CAMERAS, {}), set(spec.get("policy", {}))
     problems = []
@@ -161,27 +130,18 @@ def shown_inputs(
     states: Mapping[str, Sequence[str]],
     image_size: tuple[int, int] | None,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return what a server is shown of an env slot: pictures and states, by its keys.
-
-    Args:
-        observation: The observation of all env slots.
-        env_id: The env slot.
-        images: Camera for each of the server's keys.
-        states: Observations of the group ``policy``, in order, for each of the server's keys.
-        image_size: Height and width of the pictures, None for those they have.
-
-    Returns:
-        Pictures of shape (height, width, 3), uint8, and states of shape (n,), float32.
-    """
+    """Return an env slot's pictures (height, width, 3) uint8 and states (n,) float32, by the server's keys."""
     pictures: dict[str, torch.Tensor] = {}
     for key, camera in images.items():
         image = in_colours(observation[CAMERAS][camera][env_id][None])
+        # Without `image_size` each picture keeps its size.
         height, width = image_size or image.shape[1:3]
         pictures[key] = resized_with_padding(image, height=height, width=width)[0]
     parts = {
         key: torch.cat([observation["policy"][name][env_id].to(torch.float32).flatten() for name in names])
         for key, names in states.items()
     }
+    # One transfer brings all arrays to the CPU.
     arrays = [part.numpy() for part in on_cpu([*pictures.values(), *parts.values()])]
     return dict(zip(pictures, arrays, strict=False)), dict(zip(parts, arrays[len(pictures) :], strict=True))
 
@@ -189,24 +149,14 @@ def shown_inputs(
 def checked_actions(
     actions: object, *, length: int | None, action_dim: int, columns: Sequence[int] | None, policy: str
 ) -> torch.Tensor:
-    """Return what an environment plays of a server's answer. Shape: (length, action_dim), or as long as it is.
-
-    Args:
-        actions: What the server calls its actions.
-        length: How many control steps are played, None for all that there are.
-        action_dim: Numbers of the environment's action.
-        columns: Which numbers of the server's action they are, None if both are the same.
-        policy: What the policy is called in messages.
-
-    Raises:
-        PolicyError: If it is no array of enough steps of numbers, its actions have another size, or are not finite.
-    """
+    """Return the actions to play of an answer, (length or all, action_dim); PolicyError if they do not fit."""
     if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < (length or 1):
         got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
         is_short = isinstance(actions, np.ndarray) and actions.ndim == 2 and len(actions) > 0
         is_odd = "; it has to be an array of shape (steps, numbers)"
         hint = "; with execute: all every answer is played to its end" if is_short else is_odd
         raise PolicyError(f"the {policy} must answer with 'actions' of at least {length or 1} steps, got {got}{hint}")
+    # The shape is right. Now refuse wrong types, columns and values.
     actions = answered(actions, f"'actions' of the {policy}")
     if columns is None and actions.shape[1] != action_dim:
         raise PolicyError(
@@ -220,14 +170,14 @@ def checked_actions(
 
 
 def mistaken_columns(columns: Sequence[int] | None) -> list[Problem]:
-    """Return what is wrong with a job's choice of columns, whatever the environment."""
+    """Return the problems of a job's choice of columns that hold for any environment."""
     if columns is None or (columns and min(columns) >= 0):
         return []
     return [Problem("must be numbers from 0", key="action_columns")]
 
 
 def misfitting_columns(columns: Sequence[int] | None, env: Environment) -> list[Problem]:
-    """Return what is wrong with a job's choice of columns for an environment."""
+    """Return the problems of a job's choice of columns for this environment."""
     (action_dim,) = env.action_spec.shape
     if columns is None or len(columns) == action_dim:
         return []

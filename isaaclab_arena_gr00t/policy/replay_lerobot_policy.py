@@ -91,11 +91,7 @@ class LerobotReplayConfig:
 
 
 def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
-    """Return the settings in a job's options and in the YAML file that they may name.
-
-    Raises:
-        ConfigError: With every problem, each with the key, and with the file where it is there.
-    """
+    """Return the settings of a job's options and its YAML file; ConfigError with every problem, by key and file."""
     file = args.yaml_path
     if file is None:
         if args.dataset_path is None:
@@ -118,14 +114,9 @@ class _Playing:
 
 
 class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
-    """Replays the actions of a LeRobot dataset, in any number of env slots.
+    """Replays the actions of a LeRobot dataset, in any number of env slots."""
 
-    An episode ends with the step of its trajectory's last action, unless the environment ends it before.
-
-    Raises:
-        ConfigError: If an option is wrong, or there is no dataset that can be replayed.
-    """
-
+    # An episode ends with the last action of its trajectory, unless the environment ends it before.
     name: ClassVar[str] = "replay_lerobot"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ReplayLerobotPolicyArgs
@@ -143,21 +134,13 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
 
     @classmethod
     def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:
-        """Refuse a dataset that cannot be played, before anything is simulated.
-
-        Raises:
-            ConfigError: With ``key`` set to the option at fault.
-        """
+        """Refuse a dataset that cannot be played, before the simulation starts; ConfigError names the option."""
         with _named_by_option(config):
             cls(config)
 
     @classmethod
     def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> Connections:
-        """Refuse an environment that takes other actions than the dataset holds.
-
-        Raises:
-            ConfigError: With everything that does not fit, and ``key`` set to the option at fault.
-        """
+        """Refuse an environment with another action space than the dataset's: ConfigError with every problem."""
         with _named_by_option(config):
             policy = cls(config)
             policy.check_environment(env)
@@ -165,11 +148,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
 
     @classmethod
     def description(cls, config: ReplayLerobotPolicyArgs) -> Description:
-        """Return what the dataset says of itself; see `DescribesFiles`.
-
-        Raises:
-            ConfigError: If the one trajectory that is replayed cannot be read.
-        """
+        """Return the dataset's description; ConfigError if its only trajectory is unreadable; see `DescribesFiles`."""
         with _named_by_option(config):
             policy = cls(config)
         dataset, only = policy.dataset, config.trajectory_index
@@ -180,6 +159,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             raise ConfigError(Problem(str(error), key="dataset_path")) from error
         if only in wrong:
             raise ConfigError(Problem(wrong[only], key="dataset_path"))
+        # The seed and the environment of the recording tell whether the replay fits its environment.
         attributes = {
             number: remembered.get(number, {}).get("attributes", {})
             for number in (policy.first, *policy._played.values())
@@ -188,6 +168,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         worlds = {json_line(remembered.get(number, {}).get("env_args", {})): number for number in attributes}
         if len(worlds) > 1:
             doubts.append(f"{dataset.root} has trajectories of {len(worlds)} environments, which are played in one")
+        # The recording may have numbered its episodes differently.
         recorded_as = {index: attributes[at].get("episode_index", at) for index, at in policy._played.items()}
         return Description(
             source=str(dataset.root),
@@ -216,7 +197,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return ContentSources(files=files)
 
     def connections(self, env: Environment) -> Connections:
-        """Return which actions are played; see `StatesConnections`."""
+        """Return the action entries that the dataset sets; see `StatesConnections`."""
         source, control_hz = str(self.dataset.root), self.dataset.fps
         if self._joints.policy is None:
             names: Any = self.dataset.features.get(layout.ACTION, {}).get("names")
@@ -228,7 +209,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return Connections(actions=actions, source=source, control_hz=control_hz)
 
     def num_episodes(self) -> int | None:
-        """Number of trajectories that are replayed, 1 if one of them is replayed in every episode."""
+        """Number of replayed trajectories, 1 if every episode replays the same one."""
         return len(self._played) if self.args.trajectory_index is None else 1
 
     def can_play(self, episode_index: int) -> bool:
@@ -236,11 +217,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return self.args.trajectory_index is not None or episode_index in self._played
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that takes other actions than the dataset holds.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse an environment with another action space than the dataset's: ConfigError with every problem."""
         try:
             actions = self._finite_actions(env, self.first)
         except StorageError as error:
@@ -255,11 +232,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return next(iter(self._played.values())) if only is None else only
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Load the actions of the episodes that begin.
-
-        Raises:
-            PolicyError: If the dataset lacks an episode, or its actions do not fit the environment.
-        """
+        """Load the actions of new episodes; PolicyError if one has no trajectory or its actions do not fit."""
         if env.num_envs != self._num_envs:
             self._playing, self._num_envs = {}, env.num_envs
         for start in starts:
@@ -275,11 +248,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 self._playing[env_id].position = 0
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next action of every env slot; past the end, repeat the last one.
-
-        Returns:
-            Shape: (num_envs, action_dim). Zeros in env slots where no episode has started.
-        """
+        """Return the next (or last) action per env slot, zeros without episode. Shape: (num_envs, action_dim)."""
         del observation
         action = torch.zeros((env.num_envs, *env.action_spec.shape), device=self._device or env.device)
         if env.num_envs == self._num_envs:
@@ -294,7 +263,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return playing.actions[playing.position :]
 
     def finished(self) -> torch.Tensor | None:
-        """Return the env slots whose trajectory has been played to its end. Shape: (num_envs,), bool."""
+        """Return the env slots at the end of their trajectory. Shape: (num_envs,), bool."""
         finished = torch.zeros(self._num_envs, dtype=torch.bool)
         for env_id, playing in self._playing.items():
             finished[env_id] = playing.position >= len(playing.actions)
@@ -330,6 +299,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             if actions is None:
                 raise StorageError(f"{self.dataset.root}: {layout.ARENA_FILE} does not say where the actions are whole")
             return actions
+        # Put each group of the dataset's columns to its joints in the environment's action.
         groups, places = self._wired(env)
         columns = self.dataset.columns(index, sorted({column for column, _, _ in groups.values()}))
         ordered = np.zeros((self.dataset.episodes[index].num_steps, sum(map(len, places.values()))), np.float32)
@@ -356,7 +326,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
 
 @contextmanager
 def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
-    """Name the option of a job if its YAML file is wrong; the message names the place in the file."""
+    """Name the job option of a wrong YAML file; the message names the place in the file."""
     option = "config_yaml_path" if args.policy_config_yaml_path is None else "policy_config_yaml_path"
     try:
         yield
@@ -375,7 +345,7 @@ def _dataset(args: ReplayLerobotPolicyArgs, settings: LerobotReplayConfig) -> St
 
 
 def _played(args: ReplayLerobotPolicyArgs, dataset: StoredDataset) -> dict[int, int]:
-    """Return which trajectory each episode of a job plays; none where one is played in all."""
+    """Return the trajectory of each episode of a job; empty if one trajectory serves all episodes."""
     index, problems = args.trajectory_index, []
     if index is not None and index not in dataset.episodes:
         message = f"{dataset.root} has no trajectory {index}; it has {in_words(dataset.episodes)}"

@@ -35,7 +35,7 @@ _READY_PATHS = (("/healthz", OpenpiWire), ("/health", VlaEvalWire))
 
 
 def speaker_of(said: str | bytes | bytearray) -> type[Wire] | None:
-    """Return the protocol of a server by its first message on a websocket, None if it is not known."""
+    """Return the protocol of a server by its first message on a websocket, None if unknown."""
     try:
         message = None if isinstance(said, str) else openpi_wire.unpack(said)
     except WireError:
@@ -46,10 +46,8 @@ def speaker_of(said: str | bytes | bytearray) -> type[Wire] | None:
 
 
 def what_listens(address: ServerAddress) -> type[Wire] | None:
-    """Return the protocol of what listens at an address, None if it is not known or nothing listens.
-
-    It asks for nothing but whether the server is ready, so a server of any kind is left as it was.
-    """
+    """Return the protocol of the server at an address, None if it is unknown or no server listens."""
+    # The requests only ask for readiness, so a server of any kind keeps its state.
     try:
         if _said(address, b"", len(GREETING[:1])) == GREETING[:1]:
             return Gr00tWire
@@ -63,7 +61,7 @@ def what_listens(address: ServerAddress) -> type[Wire] | None:
 
 
 def _said(address: ServerAddress, request: bytes, num_bytes: int) -> bytes:
-    """Return the first bytes that a server says, to a request or of itself."""
+    """Return the first bytes that a server sends, after a request or unasked."""
     said = b""
     with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
         connection.sendall(request)
@@ -94,7 +92,7 @@ Message = tuple[str, Mapping[str, Any] | None]
 
 
 class ServerUnreachableError(PolicyLostError):
-    """A policy server does not answer; the user can mend this."""
+    """A policy server does not answer; the user can fix this."""
 
 
 class AnswerLostError(Exception):
@@ -102,22 +100,16 @@ class AnswerLostError(Exception):
 
 
 class PolicyServerConnection:
-    """One connection to a policy server. It belongs to one thread.
+    """One connection to a policy server, for one thread. It reconnects, and repeats a lost question once."""
 
-    A question whose connection is lost, or which is not answered in time, is asked once more as soon as the server is
-    there again; nothing is played meanwhile. Where the server remembers the episode, that is done only until it has
-    answered in it once; from then on a lost connection is the end of the episode. A connection with a question whose
-    answer was not read is never used again, because most protocols do not number their answers.
-
-    Args:
-        address: The server.
-        wire: The protocol.
-        stated: The server's description of itself in an earlier connection, None if there was none.
-    """
+    # A question is repeated if its connection is lost or its answer late. If the server remembers the episode and has
+    # answered in it, a lost connection ends the episode. A connection with an unread answer is never used again,
+    # because most protocols do not number their answers.
 
     def __init__(self, address: ServerAddress, wire: Wire, *, stated: str | None = None) -> None:
         self.address = address
         self.wire = wire
+        # `stated` is the server's description in an earlier connection; another server is refused.
         self._server = PolicyElsewhere(f"the {wire.server} at {wire.scheme}{address}", stated=stated)
         self._limit_s = address.timeout_s
         self._channel: Channel | None = None
@@ -129,18 +121,12 @@ class PolicyServerConnection:
 
     @property
     def stated(self) -> str:
-        """The server's first description of itself, in one line; `UNKNOWN` if there is none."""
+        """The server's first description of itself, in one line; `UNKNOWN` if it gave none."""
         return UNKNOWN if self._server.stated is None else self._server.stated
 
     def wait_until_ready(self) -> None:
-        """Wait until there is a connection, and the server has introduced itself.
-
-        Raises:
-            ServerUnreachableError: If there is none within ``wait_for_server_s``.
-            ConfigError: If the address is invalid, or the server wants another token.
-            PolicyError: If what answers is no such server.
-            PolicyLostError: If it is another one than before.
-        """
+        """Wait for a connection and the server's introduction; ServerUnreachableError after ``wait_for_server_s``."""
+        # PolicyError: no such server. PolicyLostError: another server than before. ConfigError: wrong address or token.
         wait_s = patience_s(self.address.wait_for_server_s)
         deadline = time.monotonic() + wait_s
         limit_s, pause_s = _FIRST_LIMIT_S, _FIRST_PAUSE_S
@@ -148,6 +134,7 @@ class PolicyServerConnection:
             try:
                 self._open(min(limit_s, max(_FIRST_PAUSE_S, deadline - time.monotonic()), self.address.timeout_s))
             except OSError as error:
+                # A server of another protocol would never become ready, so name it at once.
                 self._refuse_another(what_listens(self.address))
                 left_s = deadline - time.monotonic()
                 if left_s <= pause_s:
@@ -160,15 +147,7 @@ class PolicyServerConnection:
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def begin(self, message: Message | None = None) -> None:
-        """Begin an episode, in a new connection if the old one is lost.
-
-        Args:
-            message: What the server is told of it, None for nothing. There is no answer to it.
-
-        Raises:
-            ServerUnreachableError: If the server is gone and does not come back in time.
-            PolicyError: See `wait_until_ready`.
-        """
+        """Begin an episode, in a new connection if the old one is lost; `message` to the server has no answer."""
         self._beginning, self._has_answered = message, False
         try:
             self._send_beginning()
@@ -181,7 +160,7 @@ class PolicyServerConnection:
                 raise self._silent(again) from again
 
     def end(self, message: Message) -> None:
-        """Tell that the episode is over. A server that is gone need not be told."""
+        """Send the end of the episode. A lost server needs no message."""
         self._beginning, self._has_answered = None, False
         if self._channel is not None:
             try:
@@ -190,12 +169,7 @@ class PolicyServerConnection:
                 self.close()
 
     def show(self, kind: str, payload: Mapping[str, Any] | None = None) -> None:
-        """Ask a question; `answer` returns what comes of it, and tells if the connection is lost.
-
-        Raises:
-            ServerUnreachableError: If the server does not come back in time.
-            PolicyError: If it holds what cannot travel; or see `wait_until_ready`.
-        """
+        """Send a question; `answer` returns its answer, and raises the error of a lost connection."""
         self._shown, self._loss = (kind, payload), None
         try:
             self._connect_for_question()
@@ -204,16 +178,7 @@ class PolicyServerConnection:
             self._loss = error
 
     def answer(self, until_s: float | None = None) -> Any:
-        """Return the server's answer to what it was shown last.
-
-        Args:
-            until_s: When it has to be there, on the clock of `time.monotonic` [s]; None for ``timeout_s`` from now on.
-
-        Raises:
-            ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
-            PolicyError: If it answers with an error, or with something that cannot be read.
-            ConfigError: If it wants another token.
-        """
+        """Return the answer to the last question, due at `until_s` of `time.monotonic` [s] (None: in ``timeout_s``)."""
         try:
             return self.first_answer(until_s)
         except AnswerLostError:
@@ -221,11 +186,7 @@ class PolicyServerConnection:
             return self.second_answer()
 
     def first_answer(self, until_s: float | None = None) -> Any:
-        """Return the answer as `answer` does, but only wait for it where it was asked for first.
-
-        Raises:
-            AnswerLostError: If it was lost, and may be asked for again.
-        """
+        """Return the answer to the first attempt; AnswerLostError if it was lost and may be asked for again."""
         try:
             return self._received(until_s)
         except OSError as error:
@@ -240,7 +201,7 @@ class PolicyServerConnection:
             raise AnswerLostError(reason) from error
 
     def ask_again(self) -> None:
-        """Ask once more what was shown last, as soon as the server is there; see `answer`."""
+        """Repeat the last question as soon as the server is there; see `answer`."""
         try:
             self._send_beginning()
             if self._shown is not None:
@@ -250,7 +211,7 @@ class PolicyServerConnection:
             raise self._silent(error) from error
 
     def second_answer(self, until_s: float | None = None) -> Any:
-        """Return the answer to what was asked once more; see `answer`."""
+        """Return the answer to the repeated question; see `answer`."""
         try:
             return self._received(until_s)
         except OSError as error:
@@ -258,7 +219,7 @@ class PolicyServerConnection:
             raise self._silent(error) from error
 
     def ask(self, kind: str, payload: Mapping[str, Any] | None = None) -> Any:
-        """Return the server's answer to a question; see `show` and `answer`."""
+        """Send a question and return its answer; see `show` and `answer`."""
         self.show(kind, payload)
         return self.answer()
 
@@ -275,7 +236,7 @@ class PolicyServerConnection:
 
     def _connect_for_question(self) -> None:
         if self._owes_answer:
-            # Whoever asked was interrupted. What comes late would be taken for the answer to this question.
+            # The last question was interrupted. Its late answer would be taken for the answer to this one.
             self.close()
         if self._channel is None and self._may_connect_again:
             self._send_beginning()
@@ -300,7 +261,7 @@ class PolicyServerConnection:
             raise
 
     def _meet(self, said: str | bytes | bytearray) -> None:
-        """Read the first message of a server, and compare what it says of itself with what it said before."""
+        """Read the first message of a server, and compare its description with the earlier one."""
         try:
             line = identity_line(self._read(lambda: self.wire.introduced(said)))
         except PolicyError:
@@ -352,7 +313,7 @@ class PolicyServerConnection:
             raise self._refused(plain(error)) from error
 
     def _refused(self, what: str) -> PolicyError:
-        """Close the connection, in which nothing can be trusted any more, and return what is to be raised."""
+        """Close the connection, which cannot be trusted any more, and return the error to raise."""
         self.close()
         return PolicyError(f"{self._server.name} {what}")
 
@@ -360,11 +321,7 @@ class PolicyServerConnection:
         return self._refused(f"sent something else than such a server does: {plain(error)}")
 
     def _refuse_another(self, other: type[Wire] | None) -> None:
-        """Say what listens, if it is a server of another protocol.
-
-        Raises:
-            PolicyError: If it is.
-        """
+        """Raise PolicyError, with the policy to use, if `other` is another protocol than this connection's."""
         if other is not None and not isinstance(self.wire, other):
             self.close()
             raise PolicyError(
@@ -402,7 +359,7 @@ class PolicyServerConnection:
 
 
 def plain(words: object) -> str:
-    """Return text of a server, or of an error that may repeat it, shortened and without control characters."""
+    """Return text from a server, shortened and without control characters."""
     return plain_text(str(words)[:_LONGEST_WORDS])
 
 
@@ -412,21 +369,10 @@ WireT = TypeVar("WireT", bound=Wire)
 
 
 class SlotConnections(Generic[WireT]):
-    """The connections of one policy to one server.
-
-    All env slots have their questions under way at once, so that a server that batches connections has full batches.
-
-    Args:
-        address: The server.
-        make_wire: Makes the protocol of a connection.
-
-    Raises:
-        ServerUnreachableError: If no server answers in time.
-        ConfigError: If the address is invalid, or the server wants another token.
-        PolicyError: If what answers is no such server.
-    """
+    """The connections of one policy to one server, one per env slot."""
 
     def __init__(self, address: ServerAddress, make_wire: Callable[[], WireT]) -> None:
+        # The first connection shows at once if the server is missing or of another kind; see `wait_until_ready`.
         self.wire = make_wire()
         first = PolicyServerConnection(address, self.wire)
         first.wait_until_ready()
@@ -436,28 +382,20 @@ class SlotConnections(Generic[WireT]):
         self._connections = {0: first}
 
     def of(self, env_id: int) -> PolicyServerConnection:
-        """Return the connection of an env slot; it may be new."""
+        """Return the connection of an env slot; it opens with the first question."""
         if env_id not in self._connections:
             self._connections[env_id] = PolicyServerConnection(self._address, self._make_wire(), stated=self.stated)
         return self._connections[env_id]
 
     def ask(self, kind: str, shown: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Any]:
-        """Return the server's answers to questions for some env slots, in their order.
-
-        All of them have to come within ``timeout_s``, and so have those that are asked for once more.
-
-        Args:
-            kind: What kind of question it is.
-            shown: Env slots, and what is asked for each; taken one by one, so that the server can begin with the first.
-
-        Raises:
-            PolicyLostError: If the server is gone, or takes too long.
-            PolicyError: If it answers with an error, or with something that cannot be read.
-        """
+        """Return the answers to questions of some env slots, in order; PolicyLostError if the server is too slow."""
+        # All questions are under way at once, so that a server that batches connections has full batches. `shown` is
+        # taken one by one, so that the server can begin with the first.
         asked = []
         for env_id, payload in shown:
             asked.append(self.of(env_id))
             asked[-1].show(kind, payload)
+        # One deadline holds for all first answers, and another one for all repeated questions.
         answers, lost, until_s = [None] * len(asked), [], self._deadline_s()
         for place, connection in enumerate(asked):
             try:
@@ -475,6 +413,6 @@ class SlotConnections(Generic[WireT]):
         return time.monotonic() + patience_s(self._address.timeout_s)
 
     def close(self) -> None:
-        """Close the connections. The server goes on: others may be using it."""
+        """Close the connections. The server keeps running: other clients may use it."""
         for connection in self._connections.values():
             connection.close()

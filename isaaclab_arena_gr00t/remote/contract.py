@@ -39,21 +39,13 @@ class ServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """A policy server, with its time limits.
-
-    Attributes:
-        host: Its machine.
-        port: Its port.
-        api_token: Its token, None if it needs none.
-        timeout_s: How long an answer may take [s].
-        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
-    """
+    """The address of a policy server, with its token (None if it needs none) and time limits [s]."""
 
     host: str = "localhost"
     port: int = 5555
     api_token: str | None = field(default=None, repr=False)
-    timeout_s: float = 30.0
-    wait_for_server_s: float = 60.0
+    timeout_s: float = 30.0  # limit of one answer
+    wait_for_server_s: float = 60.0  # how long to wait for an absent server, at the start or later
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -61,11 +53,7 @@ class ServerAddress:
 
 
 def server_address(options: ServerOptions) -> ServerAddress:
-    """Return the address of the server.
-
-    Raises:
-        ConfigError: With every wrong option.
-    """
+    """Return the address of the server; ConfigError with every wrong option."""
     problems = address_problems(options)
     if problems:
         raise ConfigError(problems)
@@ -80,10 +68,7 @@ def server_address(options: ServerOptions) -> ServerAddress:
 
 
 def address_problems(options: ServerOptions) -> list[Problem]:
-    """Return the problems of the options for the server.
-
-    A token among the options is refused, because a run writes the options of its jobs into its output.
-    """
+    """Return the problems of the options for the server."""
     host, port = options.remote_host, options.remote_port
     problems = []
     if not host or not host.isprintable() or any(map(str.isspace, host)):
@@ -95,6 +80,7 @@ def address_problems(options: ServerOptions) -> list[Problem]:
         for key, seconds in (("timeout_s", options.timeout_s), ("wait_for_server_s", options.wait_for_server_s))
         if not 0 < seconds < float("inf")
     ]
+    # A run writes the options of its jobs into its output, where a token must not be.
     if options.remote_api_token is not None:
         message = (
             "is refused, since a run writes the options of its jobs into its output, where others may read them; put "
@@ -127,109 +113,73 @@ def _token_in(file: str) -> str:
 
 
 class AnswerError(Exception):
-    """A server's answer that cannot be used. Its text goes on after the server's name and address."""
+    """A server's answer that cannot be used. Its text continues a sentence that begins with the server's name."""
 
 
 class UnauthorisedError(Exception):
-    """The server wants another token; the text is what it says."""
+    """The server wants another token; the text is the server's message."""
 
 
 class LeavingError(OSError):
-    """The server says that it ends."""
+    """The server says that it shuts down."""
 
 
 class Channel(Protocol):
-    """A connection that carries messages, within limits of time and size. It belongs to one thread.
+    """A connection of one thread that carries messages, within limits of time and size."""
 
-    After any error it must be closed, because what comes late would be taken for the answer to the next question.
-    """
+    # After any error the caller must close the channel: a late answer would be taken for that to the next question.
 
     def send(self, request: bytes, timeout_s: float) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: If the connection is lost, or it takes longer than ``timeout_s``.
-            WireError: If the server has sent what it was not asked for.
-        """
+        """Send a message; OSError if the connection is lost or slow, WireError if the server sent something unasked."""
         ...
 
     def receive(self, timeout_s: float) -> str | bytes | bytearray:
-        """Return the next message.
-
-        Raises:
-            OSError: If the connection is lost, or it takes longer than ``timeout_s``.
-            WireError: If it is too large.
-        """
+        """Return the next message; OSError if the connection is lost or too slow, WireError if it is too large."""
         ...
 
     def close(self) -> None:
-        """Close it. May be called more than once."""
+        """Close the connection. May be called more than once."""
         ...
 
 
 class Wire(ABC):
-    """One protocol, as one connection speaks it. Time-outs, reconnecting and messages for users are not its business.
+    """One protocol on one connection. Time-outs, reconnects and user messages belong to `PolicyServerConnection`."""
 
-    Attributes:
-        server: What its servers are called in messages.
-        policy_type: The policy that asks such a server.
-        scheme: What stands before an address.
-        remembers: Whether the server remembers what it was shown in a connection, so that an episode which it has
-            answered once cannot go on in another one.
-    """
-
+    # Name of its servers in messages, the policy that asks them, and the prefix of an address.
     server: ClassVar[str]
     policy_type: ClassVar[str]
     scheme: ClassVar[str] = ""
+    # True if the server keeps an episode's observations per connection. Once the server has answered in an episode, the
+    # episode cannot go on in another connection.
     remembers: bool = False
 
     def advice(self, address: ServerAddress) -> str:
-        """Return what goes on after the message that no server answers: how to start one."""
+        """Return the end of the message that no server answers: how to start one."""
         del address
         return ""
 
+    # UnauthorisedError from `dial`, `introduced` or `answer`: the server wants another token. WireError: no message of
+    # this protocol. AnswerError: the server failed, answers another question, or is of no use.
+
     @abstractmethod
     def dial(self, address: ServerAddress, timeout_s: float) -> Channel:
-        """Return a new connection.
-
-        Raises:
-            OSError: If there is none within ``timeout_s``.
-            UnicodeError: If the host is not a valid name.
-            UnauthorisedError: If the server wants another token.
-        """
+        """Return a new connection; OSError if there is none in time, UnicodeError for an invalid host name."""
 
     @abstractmethod
     def greeting(self) -> bytes | None:
-        """Return what is said to a server first, None if it speaks first."""
+        """Return the client's first message, None if the server speaks first."""
 
     @abstractmethod
     def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any] | None:
-        """Return how a server describes itself in its first message, None if it does not.
-
-        Raises:
-            WireError: If it is no message of this protocol.
-            AnswerError: If it cannot be worked with.
-            UnauthorisedError: If it wants another token.
-        """
+        """Return the server's description in its first message, None if it has none."""
 
     @abstractmethod
     def question(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
-        """Return a message to the server.
-
-        Raises:
-            WireError: If it holds what cannot travel.
-        """
+        """Return a message to the server; WireError if the payload holds a type that the protocol cannot encode."""
 
     @abstractmethod
     def answer(self, said: str | bytes | bytearray) -> Any:
-        """Return the answer to the last question.
-
-        Raises:
-            WireError: If it is no message of this protocol.
-            AnswerError: If the server failed, or answers another question.
-            UnauthorisedError: If it wants another token.
-            LeavingError: If the server ends.
-        """
+        """Return the answer to the last question; LeavingError if the server shuts down."""
 
 
 # Compare what a server declares of itself with what it is shown and what the environment takes.
@@ -246,18 +196,10 @@ def spec_problems(
     num_states: int,
     action_dim: int | None,
 ) -> list[Problem]:
-    """Return where the hello of a vla-eval model server contradicts that.
-
-    Names are not compared: servers call a picture ``image`` whatever its key, and take the first one. Some declare only
-    a part of their action, so an action that is declared too small is no problem.
-
-    Args:
-        action_spec: The parts of the server's action; ``dims`` of each are its numbers, 0 where it does not say.
-        observation_spec: What the server wants to be shown; ``format`` of each says what it is.
-        num_pictures: Pictures that it is shown.
-        num_states: Arrays that it is shown.
-        action_dim: Numbers of the environment's action, None where the job chooses some of the server's.
-    """
+    """Return the contradictions between a vla-eval server's hello and the job's pictures, states and action."""
+    # Names are not compared: servers call a picture ``image`` whatever its key, and take the first one. Some declare
+    # only a part of their action, so an action that is declared too small is no problem. ``dims`` is 0 if a server
+    # states none. `action_dim` is None if the job chooses columns of the server's action.
     formats = {str(name): _entry(part, "format", "") for name, part in observation_spec.items()}
     pictures = [name for name, form in formats.items() if form == _PICTURE]
     states = [name for name, form in formats.items() if form not in (_PICTURE, _LANGUAGE)]
@@ -286,18 +228,8 @@ def metadata_problems(
     action_dim: int,
     columns: Sequence[int] | None,
 ) -> list[Problem]:
-    """Return where an openpi server's metadata contradicts that.
-
-    openpi prescribes no names. Compared are those that the job gives, and those that servers are known to use.
-
-    Args:
-        metadata: What the server said of itself.
-        expected: What the job wants it to say.
-        image_size: Height and width of the pictures that it is shown, None for no pictures.
-        num_steps: Steps that are played of an answer.
-        action_dim: Numbers of the environment's action.
-        columns: Which numbers of the server's action they are, None if both are the same.
-    """
+    """Return the contradictions between an openpi server's metadata and the job."""
+    # openpi prescribes no names. Compared are `expected`, which the job gives, and names that servers are known to use.
     problems = [
         Problem(f"the server says {metadata.get(name)!r:.100}, {value!r:.100} is due", key=f"server_metadata.{name}")
         for name, value in expected.items()
@@ -320,7 +252,7 @@ def metadata_problems(
 
 
 def _plain(value: Any) -> Any:
-    """Return lists for tuples, which travel as lists."""
+    """Return `value` with lists for tuples, because tuples travel as lists."""
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -339,11 +271,7 @@ _MAX_LENGTH = 400
 
 
 def identity_line(stated: object) -> str:
-    """Return a server's description as a line of JSON; `UNKNOWN` if it gives none.
-
-    Args:
-        stated: The description by any server; a long one is cut, with a hash of the whole.
-    """
+    """Return a server's description as a line of JSON, `UNKNOWN` if it has none; a hash stands for a cut-off end."""
     if not isinstance(stated, Mapping) or not stated:
         return UNKNOWN
     line = json_line({str(name): stated[name] for name in sorted(stated, key=str)})

@@ -21,70 +21,43 @@ _ACTIONS_DIMENSIONS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstration:
-    """One recorded episode.
+    """One recorded episode."""
 
-    Attributes:
-        file: The recording.
-        episode_index: The episode in it.
-        num_steps: Its control steps.
-        instruction: What the policy was told.
-        job: The job that recorded it.
-        checksum: That of its arrays, as the recording says; None where it says none.
-    """
-
-    file: Path
-    episode_index: int
+    file: Path  # the recording
+    episode_index: int  # in the recording
     num_steps: int
     instruction: str
-    job: str
-    checksum: object = None
+    job: str  # the job that recorded it
+    checksum: object = None  # of its arrays, as recorded; None if the recording has none
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSpaces:
-    """The observations and actions of a recording's environment, as far as the recording shows them.
+    """The observations and actions of a recording's environment; joint names are not recorded."""
 
-    Attributes:
-        observation_spec: Group, then term, then `ArraySpec`; names of joints are not recorded.
-        action_spec: Shape: (action_dim,).
-    """
-
+    # Group, then term, then `ArraySpec`.
     observation_spec: Mapping[str, Mapping[str, ArraySpec]]
     action_spec: ArraySpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemonstrationBatch:
-    """Some control steps of demonstrations.
+    """Some control steps of demonstrations."""
 
-    Attributes:
-        observation: The model's input, as in an evaluation.
-        action: The following actions, by action key. Shape of each: (batch, horizon, size), float32.
-        is_padding: Whether a step is after the end of its episode. Shape: (batch, horizon), bool.
-    """
-
-    observation: Mapping[str, Any]
-    action: Mapping[str, np.ndarray]
-    is_padding: np.ndarray
+    observation: Mapping[str, Any]  # the model's input, as in an evaluation
+    action: Mapping[str, np.ndarray]  # the following actions, by key; shape of each: (batch, horizon, size), float32
+    is_padding: np.ndarray  # steps after the end of the episode; shape: (batch, horizon), bool
 
 
 def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -> list[Demonstration]:
-    """Return the episodes of recordings, in order of file and index.
-
-    Args:
-        files: The recordings.
-        only_successes: Whether episodes that did not succeed are left out.
-
-    Raises:
-        StorageError: If a recording cannot be read.
-        ConfigError: If there is no such episode.
-    """
+    """Return the episodes of recordings by file and index; StorageError if unreadable, ConfigError if there is none."""
     found = []
     left_out = 0
     for file in files:
         for index in list_episodes(file):
             attributes = read_attributes(file, index)
             success = attributes.get("success")
+            # Foreign recordings may hold any value; only a true boolean or integer counts as success.
             if only_successes and not (isinstance(success, bool | int) and success):
                 left_out += 1
                 continue
@@ -116,11 +89,7 @@ def _num_steps(file: Path, index: int, said: object) -> int:
 
 
 def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> RecordedSpaces:
-    """Return the observations and actions of a demonstration's environment.
-
-    Raises:
-        ConfigError: If pictures were not recorded.
-    """
+    """Return the observations and actions of a demonstration's environment; ConfigError if it has no pictures."""
     groups: dict[str, dict[str, ArraySpec]] = {CAMERA_GROUP: {}, STATE_GROUP: {}}
     prefixes = {f"{CAMERA_GROUP}/": CAMERA_GROUP, f"{OBSERVATIONS}/": STATE_GROUP}
     for name in steps.names(demonstration.file, demonstration.episode_index):
@@ -137,17 +106,7 @@ def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> Recor
 
 
 class DemonstrationSteps:
-    """All control steps of the demonstrations, numbered consecutively.
-
-    Args:
-        demonstrations: The episodes.
-        wiring: Where the model's inputs and outputs are in them.
-        horizon: Control steps of an action chunk.
-        steps: Reads them.
-
-    Attributes:
-        demonstrations: The episodes.
-    """
+    """All control steps of the demonstrations, numbered consecutively; `wiring` locates the model's data in them."""
 
     def __init__(
         self, demonstrations: Sequence[Demonstration], wiring: Wiring, *, horizon: int, steps: RecordedSteps
@@ -156,7 +115,7 @@ class DemonstrationSteps:
         self._wiring = wiring
         self._horizon = horizon
         self._steps = steps
-        # This is the number of the first step of each episode, and at the end the number of all steps.
+        # Number of the first step of each episode, and at the end the total number of steps.
         self._starts = np.cumsum([0, *(demonstration.num_steps for demonstration in self.demonstrations)])
 
     def __len__(self) -> int:
@@ -168,12 +127,9 @@ class DemonstrationSteps:
         return len(self.demonstrations)
 
     def batch(self, numbers: Sequence[int] | np.ndarray) -> DemonstrationBatch:
-        """Return some control steps.
-
-        Args:
-            numbers: Each from 0 to the length less one. Shape: (batch,).
-        """
+        """Return the control steps of these numbers, each in [0, len(self)); shape of ``numbers``: (batch,)."""
         places = [self._locate(int(number)) for number in numbers]
+        # Use the functions of an evaluation, so that the model sees the same inputs in training.
         shown = shown_now(
             {
                 CAMERA_GROUP: {
@@ -216,7 +172,7 @@ class DemonstrationSteps:
         )
 
     def _chunk(self, demonstration: Demonstration, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the actions from a step on, with the last one repeated at the end, and which are such repetitions."""
+        """Return the actions from a step on, the last one repeated at the end, and the mask of repetitions."""
         actions = self._steps.array(_place(demonstration, ACTIONS))
         wanted = np.arange(step, step + self._horizon)
         return np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32), wanted >= len(actions)
@@ -227,20 +183,14 @@ class DemonstrationSteps:
 
 
 def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Return which demonstrations to train on and which to hold out, ascending.
-
-    The share is taken from every job, so that every task is validated.
-
-    Args:
-        demonstrations: All of them.
-        share: How much of each job to hold out; at least one episode of a job with two or more, unless it is 0.
-        seed: Seed of the choice.
-    """
+    """Return the indices of the demonstrations to train on and to hold out, both ascending."""
     generator = np.random.default_rng(seed)
     by_job: dict[str, list[int]] = {}
     for position, demonstration in enumerate(demonstrations):
         by_job.setdefault(demonstration.job, []).append(position)
     held_out: list[int] = []
+    # Take the share from every job, so that every task is validated. A job with two or more episodes holds out at least
+    # one, unless the share is 0.
     for positions in by_job.values():
         number = round(share * len(positions))
         if share > 0 and len(positions) > 1:

@@ -50,22 +50,11 @@ def write_checkpoint(
     num_steps: int,
     kept: int,
 ) -> Path:
-    """Write a checkpoint atomically, remove older ones, and return its directory.
-
-    Args:
-        output_directory: Directory of the training run.
-        model: The weights to evaluate.
-        processor: The processor of the model.
-        state: The state from which training resumes.
-        num_steps: Steps made.
-        kept: Number of newest checkpoints to keep.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write a checkpoint in one atomic step, keep the newest `kept` ones, and return its directory; StorageError."""
     target = checkpoint_directory(output_directory, num_steps)
     temporary = target.with_name(f".{target.name}.tmp")
     with storage_errors("write", target):
+        # Write beside the target and rename, so that an interruption leaves no partial checkpoint.
         shutil.rmtree(temporary, ignore_errors=True)
         save_checkpoint(temporary, model, processor)
         torch.save(dict(state), state_path(temporary))
@@ -88,14 +77,9 @@ def checkpoints(output_directory: Path) -> list[Path]:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return the state from which training resumes.
-
-    Raises:
-        ConfigError: If the checkpoint has no such state, for example because it was made for evaluation only, or a
-            damaged one.
-        StorageError: If the system cannot read it.
-    """
+    """Return the state from which training resumes; ConfigError if missing or damaged, StorageError if unreadable."""
     path = state_path(checkpoint)
+    # A checkpoint for evaluation only has no training state.
     if not path.is_file():
         raise ConfigError(Problem(f"{checkpoint} holds no {_STATE_FILE} to go on from", key="--resume"))
     return dict(read_checkpoint(path))
@@ -107,20 +91,12 @@ def state_path(checkpoint: Path) -> Path:
 
 
 def write_settings(output_directory: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings of a training run.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write the settings of a training run; StorageError if this fails."""
     write_text(output_directory / TRAINING_FILE, json_text(settings))
 
 
 def read_settings(output_directory: Path) -> dict[str, Any]:
-    """Return the settings of a training run.
-
-    Raises:
-        ConfigError: If the directory holds no training run.
-    """
+    """Return the settings of a training run; ConfigError if the directory contains no training run."""
     path = output_directory / TRAINING_FILE
     if not path.is_file():
         raise ConfigError(Problem(f"'{output_directory}' holds no {TRAINING_FILE} to go on with", key="--resume"))
@@ -136,19 +112,9 @@ _ORDER, _NOISE, _AUGMENTATION = range(3)
 
 
 def batch_numbers(step: int, *, rank: int, world_size: int, batch_size: int, num_samples: int, seed: int) -> np.ndarray:
-    """Return the samples of one rank's batch. Shape: (batch_size,), int64.
-
-    The samples are shuffled anew for every pass. Ranks take neighbouring pieces of one stream. So two ranks with
-    batches of n see together the same as one process with batches of 2 n.
-
-    Args:
-        step: Optimiser steps before this one.
-        rank: This rank.
-        world_size: Number of ranks.
-        batch_size: Samples of each rank.
-        num_samples: Samples in all.
-        seed: Seed of the order.
-    """
+    """Return the sample numbers of one rank's batch after `step` optimiser steps. Shape: (batch_size,), int64."""
+    # Ranks take neighbouring pieces of one stream: two ranks with batches of n draw the same as one process with
+    # batches of 2 n. Each pass over the samples has its own shuffled order.
     first = (step * world_size + rank) * batch_size
     positions = np.arange(first, first + batch_size)
     passes, places = np.divmod(positions, num_samples)
@@ -210,22 +176,11 @@ class TrainingSettings:
 
 
 class DivergedError(ArenaError):
-    """The loss became NaN or infinite, so training cannot go on."""
+    """The loss became NaN or infinite, so training cannot continue."""
 
 
 class Trainer:
-    """Trains a model on the demonstrations of one robot.
-
-    The forward pass goes through torch's wrapper, so the weights have the same bits on all ranks after every step.
-
-    Args:
-        model: The model; it is moved to the rank's device and changed.
-        processor: Its processor, whose images are augmented from now on.
-        embodiment_tag: The robot.
-        data: Control steps to learn from.
-        settings: Settings of the training.
-        context: Who this process is; the process group exists where there are several ranks.
-    """
+    """Trains a model on the demonstrations of one robot."""
 
     def __init__(
         self,
@@ -238,6 +193,7 @@ class Trainer:
     ) -> None:
         self.settings = settings
         self.num_steps = 0
+        # From now on the processor augments images, and the model is changed in place.
         self._processor = processor.train()
         self._processor.random_shift_px = settings.random_shift_px
         self._tag = embodiment_tag
@@ -246,6 +202,7 @@ class Trainer:
         nn.Module.to(model, context.device)
         self._model = model.train()
         self._average = copy.deepcopy(self._model).eval().requires_grad_(requires_grad=False)
+        # The forward pass uses torch's wrapper, so that the weights have the same bits on all ranks after every step.
         self._wrapped = self._model
         if context.is_distributed:
             # A dimension of size 1 may have any stride, and kernels of one pixel have two such dimensions.
@@ -261,19 +218,16 @@ class Trainer:
 
     @property
     def average(self) -> Gr00tSmall:
-        """The averaged weights, which are the result."""
+        """The averaged weights, which checkpoints contain."""
         return self._average
 
     def step(self) -> float:
-        """Make one optimiser step and return this rank's loss.
-
-        Raises:
-            DivergedError: If the loss is NaN or infinite.
-        """
+        """Make one optimiser step and return this rank's loss; DivergedError if it is NaN or infinite."""
         settings, rank = self.settings, self._context.rank
         learning_rate = self.learning_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
+        # Samples, augmentation and noise follow from seed, rank and step, so that a resumed run repeats them.
         numbers = batch_numbers(
             self.num_steps,
             rank=rank,
@@ -289,6 +243,7 @@ class Trainer:
         noise = noise_generator(self.num_steps, rank=rank, seed=settings.seed)
         with self._precision():
             loss = self._wrapped(inputs, noise_draws=settings.noise_draws, generator=noise).loss
+        # Stop before the gradients spoil the weights.
         if not torch.isfinite(loss):
             message = f"the loss is {loss.item()} at step {self.num_steps}; a smaller --learning_rate may help"
             raise DivergedError(message)
@@ -306,12 +261,7 @@ class Trainer:
 
     @torch.no_grad()
     def validation_loss(self, data: DemonstrationSteps, *, max_samples: int = 512) -> float:
-        """Return the averaged weights' loss on other demonstrations, the same at every call for the same weights.
-
-        Args:
-            data: The held-out demonstrations.
-            max_samples: Largest number of control steps, spread evenly.
-        """
+        """Return the averaged weights' loss on at most `max_samples` evenly spread steps; the same at every call."""
         self._processor.eval()
         numbers = torch.linspace(0, len(data) - 1, min(max_samples, len(data))).long().tolist()
         total = 0.0
@@ -325,7 +275,7 @@ class Trainer:
         return total / len(numbers)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `load_state`: tensors and numbers."""
+        """Return the tensors and numbers for `load_state`."""
         return {
             "num_steps": self.num_steps,
             "model": self._model.state_dict(),
@@ -359,14 +309,14 @@ class Trainer:
 
     @torch.no_grad()
     def _move_average(self) -> None:
-        # Early in training the average must not give the random first weights much weight.
+        # Early in training the random first weights must not weigh much in the average.
         decay = min(self.settings.ema_decay, (1 + self.num_steps) / (10 + self.num_steps))
         for average, trained in zip(self._average.parameters(), self._model.parameters(), strict=True):
             average.lerp_(trained, 1 - decay)
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:
-    """Return the learning rate after a number of steps: a linear rise, then a cosine down to a hundredth."""
+    """Return the learning rate after `step` steps: a linear warm-up, then a cosine decay to a hundredth."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     span = max(1, settings.max_steps - settings.warmup_steps)

@@ -125,11 +125,7 @@ class FinetuneOptions(TrainingSettings):
         )
 
     def check(self) -> None:
-        """Refuse numbers that make no sense.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse numbers that make no sense: ConfigError with every problem."""
         problems = wrong_numbers(self)
         if self.eval_every is not None and self.eval_jobs_config is None:
             problems.append(Problem("needs --eval_jobs_config: the jobs to evaluate with", key="--eval_every"))
@@ -147,25 +143,16 @@ LANGUAGE_KEY = "annotation.human.task_description"
 
 @dataclass(frozen=True, kw_only=True)
 class NewModel:
-    """A model before its first step.
-
-    Attributes:
-        model: The model.
-        processor: Its processor, with the statistics of the demonstrations, or of the base model's for a known robot.
-        embodiment_tag: The robot that is trained.
-    """
+    """A model before its first step."""
 
     model: Gr00tSmall
+    # With the statistics of the demonstrations, or of the base model if it knows the robot.
     processor: Gr00tSmallProcessor
     embodiment_tag: str
 
 
 def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> ModelInterface:
-    """Return the inputs and outputs of a new model for a YAML file.
-
-    Raises:
-        ConfigError: If the file leaves them to a checkpoint, which does not exist yet.
-    """
+    """Return the inputs and outputs of a new model; ConfigError if the YAML file leaves them to a checkpoint."""
     problems = []
     if files.policy is None:
         problems.append(Problem("is missing; a new model needs to know its joints", key="policy_joints_config_path"))
@@ -191,11 +178,7 @@ def wire_recordings(
     file: str,
     steps: RecordedSteps,
 ) -> Wiring:
-    """Return where the model's inputs and outputs are in recordings, which must all have the same layout.
-
-    Raises:
-        ConfigError: If a recording lacks something, or two differ in what they hold.
-    """
+    """Locate the model's inputs and outputs in recordings; ConfigError if one lacks them or two differ in layout."""
     found: dict[object, RecordedSpaces] = {}
     for recording in {demonstration.file: demonstration for demonstration in demonstrations}.values():
         found[recording.file] = recorded_spaces(recording, steps)
@@ -216,16 +199,7 @@ def new_model(
     seed: int,
     sizes: Mapping[str, Any] | None = None,
 ) -> NewModel:
-    """Return an untrained model that fits the demonstrations.
-
-    Args:
-        data: Every control step to learn from; its statistics are kept in the checkpoint.
-        demonstrations: The episodes, for their instructions.
-        interface: What the model takes and gives.
-        config: The policy's YAML file.
-        seed: Of the weights.
-        sizes: Sizes of the model that differ from the defaults, such as ``hidden_size``.
-    """
+    """Return an untrained model that fits the demonstrations; `sizes` replaces defaults such as ``hidden_size``."""
     model, processor = build_small_model(
         {config.embodiment_tag: (_modalities(interface), _statistics(data))},
         instructions=sorted({demonstration.instruction for demonstration in demonstrations}),
@@ -244,20 +218,8 @@ def based_on(
     *,
     seed: int,
 ) -> NewModel:
-    """Return a checkpoint's model; the robot of the YAML file is added if the model does not know it.
-
-    A known robot keeps the statistics of its states and actions.
-
-    Args:
-        base_model_path: Directory of the checkpoint.
-        data: Every control step to learn from, for the statistics of a robot that is added.
-        interface: What the model takes and gives.
-        config: The policy's YAML file.
-        seed: Of the weights of a robot that is added.
-
-    Raises:
-        ConfigError: If there is no such checkpoint, or it knows another robot under the same tag.
-    """
+    """Return a checkpoint's model, plus the YAML file's robot if unknown; ConfigError if the checkpoint is unfit."""
+    # A known robot keeps the statistics of its states and actions. `data` and `seed` serve a new robot only.
     try:
         model, processor = add_embodiment(
             load_model(base_model_path, device="cpu", dtype=torch.float32),
@@ -296,17 +258,7 @@ _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 
 class TrainingRun:
-    """One rank's part of a training run; rank 0 alone writes.
-
-    Args:
-        options: The options.
-        context: Who this process is.
-        ranks: All ranks; their process group exists where there are several.
-        command_line: The program and its arguments, by which ``isaaclab-arena resume`` goes on with the run.
-
-    Raises:
-        ArenaError: If an option, a recording or the directory is wrong.
-    """
+    """One rank's part of a training run; rank 0 alone writes."""
 
     evaluation_measure = "success_rate/"
 
@@ -314,12 +266,14 @@ class TrainingRun:
         self, options: FinetuneOptions, context: DistributedContext, ranks: Ranks, *, command_line: Sequence[str]
     ) -> None:
         self._options = options
+        # ``isaaclab-arena resume`` continues the run with this program and its arguments.
         self._command_line = command_line
         self._context = context
         self._ranks = ranks
         self._asked = options.what_must_stay(context.world_size)
         if context.is_rank_zero:
             _check_directory(options, self._asked)
+        # Refuse ranks that differ in software, options or data before any of them trains.
         agree_on_versions(ranks, training_versions())
         same = {**self._asked, "schedule": options.schedule(), "--output_dir": options.output_dir}
         # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
@@ -350,10 +304,8 @@ class TrainingRun:
             )
 
     def execute(self) -> int:
-        """Train to the end, and return the exit code: 0, or 130 or 143 if that was interrupted.
-
-        A signal stops all ranks after the same step, with a checkpoint to go on from.
-        """
+        """Train to the end and return the exit code: 0, or 130 or 143 after a signal."""
+        # A signal stops all ranks after the same step, with a checkpoint to resume from.
         directory, rank = self._options.output_dir, self._context.rank
         with log_file(directory / "logs" / f"rank{rank}.log", rank):
             self._begin()
@@ -376,7 +328,7 @@ class TrainingRun:
         return self._trainer.num_steps
 
     def step(self, progress: Progress) -> None:
-        """Make one optimiser step; when due, write the measures and the loss on held-out episodes."""
+        """Make one optimiser step; if due, write the measures and the loss on held-out episodes."""
         options, trainer = self._options, self._trainer
         self._since_last_line.add(trainer.step())
         if trainer.num_steps % options.log_every == 0 or self._schedule.is_last(trainer.num_steps):
@@ -391,7 +343,7 @@ class TrainingRun:
             self._validate(progress)
 
     def checkpoint(self, num_steps: int) -> Path:
-        """Return the checkpoint after so many steps."""
+        """Return the directory of the checkpoint after `num_steps` steps."""
         return checkpoint_directory(self._options.output_dir, num_steps)
 
     def _begin(self) -> None:
@@ -400,6 +352,7 @@ class TrainingRun:
         if self._context.is_rank_zero:
             _LOG.info("the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept)
         if self._options.resume:
+            # Rank 0 chooses, and all ranks must be able to read the chosen checkpoint.
             newest = checkpoints(directory)[-1:] if self._context.is_rank_zero else []
             chosen = newest[0].name if newest else ""
             name = agreed_checkpoint(ranks, chosen, lambda name: [state_path(directory / name)])
@@ -414,7 +367,7 @@ class TrainingRun:
         self._check_synchrony()
 
     def _check_synchrony(self) -> None:
-        """Refuse to go on with ranks that differ in anything they learn with; every rank calls it."""
+        """Refuse to continue if the ranks' training states differ; every rank calls it."""
         if self._context.is_distributed:
             check_synchrony(self._trainer.state())
 
@@ -424,11 +377,7 @@ class TrainingRun:
             progress.write(self._trainer.num_steps, measures)
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0.
-
-        Raises:
-            OutOfSyncError: If the ranks do not hold the same; no file is written or removed then.
-        """
+        """Write a checkpoint on rank 0; OutOfSyncError before any file changes if the ranks differ."""
         self._check_synchrony()
         if not self._context.is_rank_zero:
             return
@@ -472,7 +421,7 @@ class _SinceLastLine:
 
 
 def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, DemonstrationSteps, DemonstrationSteps]:
-    """Return the model before its first step, its training data, and the held-out data."""
+    """Return the model before its first step, the training data, and the held-out data."""
     steps = RecordedSteps()
     config = read_policy_config(options.policy_config_yaml_path)
     files = read_joint_files(config)
@@ -489,7 +438,7 @@ def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, Demon
 
 
 def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> ClosedLoopEvaluation | None:
-    """Return the evaluation of checkpoints, None if none is wanted."""
+    """Return the evaluation of checkpoints, None without `eval_jobs_config`."""
     if options.eval_jobs_config is None:
         return None
     evaluation = ClosedLoopEvaluation(
@@ -514,19 +463,12 @@ def _digest(value: object) -> str:
 
 
 def recordings_of(datasets: Sequence[str]) -> list[Path]:
-    """Return the named recordings, in order, without duplicates.
-
-    Args:
-        datasets: Recordings, patterns, directories of jobs, or directories of runs.
-
-    Raises:
-        ConfigError: If one of them is not a recording.
-    """
+    """Return the recordings that `datasets` (files, patterns, job or run directories) name, without duplicates."""
     return list(dict.fromkeys(path for dataset in datasets for files in jobs_of(Path(dataset)) for path in files))
 
 
 def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
-    """Refuse the directory of another run, and one that holds something else."""
+    """Refuse a resume with other settings, and a new run in a directory that is not empty."""
     directory = options.output_dir
     if options.resume:
         before = read_settings(directory)
