@@ -67,7 +67,7 @@ _Command = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert, and return the exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C, 1 for anything else."""
+    """Convert, and return the exit code: 0, 2 for a mistake of the user, 130 after Ctrl-C, 1 for any other error."""
     open_missing_streams()
     command = tyro.cli(
         _Command,

@@ -31,26 +31,15 @@ _LOG = logging.getLogger("isaaclab_arena.gr00t")
 def write_recordings(
     dataset: Path, output_dir: Path, told: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[Path, ...]:
-    """Convert a LeRobot dataset to recordings, in the layout of a run; episodes keep their numbers.
-
-    Args:
-        dataset: Directory of the dataset.
-        output_dir: Directory of the recordings; missing or empty.
-        told: Called after each episode with how many are done and how many there are.
-
-    Returns:
-        The recordings. Until a recording is complete, its episodes are in separate files beside it.
-
-    Raises:
-        ConfigError: If ``output_dir`` is not empty, or a JSON file of the dataset is malformed.
-        StorageError: If the dataset cannot be read or a recording cannot be written.
-    """
+    """Convert a LeRobot dataset to recordings in a run's layout; call `told(done, total)` after each episode."""
+    # ConfigError: `output_dir` is not empty, or a JSON file is malformed. StorageError: reading or writing failed.
     output_dir, stored = given_path(output_dir), open_dataset(given_path(dataset))
     features = stored_features(stored)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ConfigError(
             Problem(f"'{output_dir}' is not empty; name a directory that is, or remove it", key="--output_dir")
         )
+    # Refuse a dataset with incomplete tables before any recording is written.
     wrong, notes = stored.held_against_tables(stored.episodes)
     if wrong:
         raise StorageError("; ".join(list(wrong.values())[:_MOST_TOLD]))
@@ -67,6 +56,7 @@ def write_recordings(
             done += 1
             told(done, len(stored.episodes))
         recordings.append(directory.parent / recorded.dataset_file_name(job, 0, 1))
+        # Until a recording is complete, its episodes are in separate files beside it.
         made = consolidate(parts, recordings[-1])
         if made.damaged:
             raise StorageError(made.damaged[0][1])
@@ -84,6 +74,7 @@ def _jobs(stored: StoredDataset, remembered: Mapping[int, Mapping[str, Any]]) ->
         job = str(about.get("attributes", {}).get("job", _fallback_job(stored)))
         key = job, json_line(about.get("env_args", {}))
         if key not in names:
+            # File systems may fold the case of names, so the names of two jobs must differ without it.
             safe = job if name_problem(job) is None else "job"
             taken = {folded(name) for name in names.values()}
             choices = chain([safe], (f"{safe}-{number}" for number in count(2)))
@@ -105,6 +96,7 @@ def _episode(
     arrays: dict[str, np.ndarray] = {}
     for name, column in features.vectors.items():
         arrays |= column.unpacked(columns[name])
+        # A group without its complete source becomes an array of its own.
         for key in column.incomplete_groups():
             start, end = column.spans()[key]
             arrays[f"{recorded.OBSERVATIONS}/{key}"] = np.ascontiguousarray(columns[name][:, start:end])
@@ -114,6 +106,7 @@ def _episode(
         arrays[recorded.REWARDS] = columns[layout.REWARD][:, 0]
     for key, camera in features.cameras.items():
         feature = video_feature(stored, key)
+        # A lossy video pads pictures to even sizes.
         frames = [frame[: camera.height, : camera.width] for frame in stored.frames(index, feature)]
         arrays[camera.path] = np.stack(frames)
     num_steps = len(columns[layout.ACTION])
@@ -136,7 +129,7 @@ def _episode(
 
 
 def _success(stored: StoredDataset, index: int) -> dict[str, AttributeValue]:
-    """Return whether an episode succeeded, by LeRobot's column for it; None if it was not measured."""
+    """Return whether LeRobot's column states a success, nothing if the dataset has no such column."""
     if stored.features.get(layout.SUCCESS, {}).get("shape") != [1]:
         return {}
     return {"success": bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())}

@@ -20,38 +20,21 @@ _SHORTEST_STEP_S, _LONGEST_STEP_S = 1e-6, 1e3
 
 @dataclass(frozen=True, kw_only=True)
 class SourceEpisode:
-    """A recorded episode.
-
-    Attributes:
-        file: The recording.
-        episode_index: Its number there.
-        instruction: What the policy was told.
-        control_dt: Time between two control steps [s], None if it was not recorded.
-    """
+    """A recorded episode."""
 
     file: Path
-    episode_index: int
+    episode_index: int  # in the recording
     instruction: str
-    control_dt: float | None
+    control_dt: float | None  # time between two control steps [s], None if not recorded
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the episode in messages."""
         return f"{self.file}: {demo_name(self.episode_index)}"
 
 
 def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: str = "") -> list[SourceEpisode]:
-    """Return the episodes of a recording, a job's directory, a run's directory, or files that match a pattern.
-
-    Args:
-        dataset: The path, or the pattern.
-        only_successes: Whether episodes are left out that did not succeed.
-        default_instruction: The instruction for episodes that were recorded without one.
-
-    Raises:
-        ConfigError: If there is none, or an episode has no instruction.
-        StorageError: If a recording cannot be read.
-    """
+    """Return the episodes of a recording, pattern, job or run; ConfigError if there are none or without instruction."""
     found = []
     num_recorded = 0
     for files in jobs_of(dataset):
@@ -59,6 +42,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         num_recorded += len(places)
         of_job = []
         for file in dict.fromkeys(places.values()):
+            # Read the attributes of a file's episodes at once, because opening a file is slow.
             indices = [index for index, place in places.items() if place == file]
             for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
                 if not only_successes or attributes.get("success") is True:
@@ -72,11 +56,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
 
 
 def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
-    """Return the number of control steps per second.
-
-    Raises:
-        ConfigError: If it is not a whole number, if episodes differ, or if it was not recorded.
-    """
+    """Return the number of control steps per second; ConfigError if unknown, not whole, or different among episodes."""
     found: dict[float | None, SourceEpisode] = {}
     for episode in episodes:
         found.setdefault(episode.control_dt, episode)
@@ -99,25 +79,12 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
 
 
 def arrays_of(episode: SourceEpisode) -> Mapping[str, ArrayPlace]:
-    """Return shape and type of every recorded array, by path.
-
-    Raises:
-        StorageError: If the recording cannot be read.
-    """
+    """Return shape and type of every recorded array, by path; StorageError if the recording cannot be read."""
     return locate_arrays(episode.file, episode.episode_index)
 
 
 def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> None:
-    """Refuse an episode that lacks an array.
-
-    Args:
-        episode: The episode.
-        wanted: Path of every array that is needed, to what it is in the first episode.
-
-    Raises:
-        ConfigError: If an array is missing or has another shape or type, or there is no control step.
-        StorageError: If the recording cannot be read.
-    """
+    """Refuse an episode whose arrays differ from those `wanted` (the first episode's): ConfigError."""
     arrays = arrays_of(episode)
     num_steps = next(iter(arrays[ACTIONS].shape), 0) if ACTIONS in arrays else 0
     if num_steps == 0:
@@ -128,6 +95,7 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> No
             has = "is missing"
         elif found.shape != due:
             has = f"has shape {found.shape}"
+        # Only pictures must keep their type; numbers are converted.
         elif first.dtype == np.uint8 != found.dtype:
             has = f"holds {found.dtype}, and no pictures"
         else:
@@ -137,7 +105,7 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> No
 
 
 def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
-    """Yield the recordings of each job."""
+    """Yield the recordings of each job; ConfigError if there is none."""
     directory = given_path(dataset)
     jobs = (
         [directory, *sorted(path for path in directory.glob("*") if path.is_dir())]
@@ -173,7 +141,7 @@ def _episode(file: Path, index: int, attributes: dict[str, AttributeValue], defa
 
 
 def _is_step(control_dt: float) -> bool:
-    """Whether a time between control steps is plausible [s]: from a microsecond to a quarter of an hour."""
+    """Whether a time between control steps [s] is plausible: from a microsecond to a quarter of an hour."""
     return _SHORTEST_STEP_S <= control_dt <= _LONGEST_STEP_S
 
 

@@ -37,22 +37,13 @@ _ONLY_THIS_FILE = {
 
 
 class VideoWriter:
-    """Writes the frames of one episode after the other into one file.
-
-    Args:
-        path: The file; its directory is made.
-        fps: Frames per second.
-        lossless: Whether to keep every pixel exactly, which not every player shows; otherwise YUV 4:2:0, which all
-            show.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Writes the frames of one episode after the other into one file; StorageError if this fails."""
 
     def __init__(self, path: Path, *, fps: int, lossless: bool) -> None:
         self.path = path
         self.num_frames = 0
         self._fps = fps
+        # Lossless RGB keeps every pixel, but some players cannot show it. All players show YUV 4:2:0.
         self._encoder = _LOSSLESS if lossless else _LOSSY
         with _video_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,15 +52,11 @@ class VideoWriter:
 
     @property
     def num_bytes(self) -> int:
-        """The approximate size of the file so far; it exists from the first frame that leaves the encoder."""
+        """The approximate size of the file so far [bytes]; 0 until the first frame leaves the encoder."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def add(self, frames: Iterable[np.ndarray]) -> None:
-        """Append an episode.
-
-        Args:
-            frames: Shape of each: (height, width, 3), uint8, the same for all; see `stored_size`.
-        """
+        """Append an episode's frames, each (height, width, 3) uint8 of one size; see `stored_size`."""
         is_first = True
         for frame in frames:
             height, width = frame.shape[:2]
@@ -78,6 +65,7 @@ class VideoWriter:
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
             picture.pts = self.num_frames
             picture.time_base = Fraction(1, self._fps)
+            # Each episode begins with a key frame, so that readers can seek to it.
             if is_first:
                 picture.pict_type = PictureType.I
             with _video_errors("write", self.path):
@@ -106,7 +94,7 @@ class VideoWriter:
 
 
 def stored_size(height: int, width: int) -> tuple[int, int]:
-    """Return the even height and width to which a frame is padded, because colours are stored for pairs of pixels."""
+    """Return the even height and width to which a frame is padded; colours are stored for pairs of pixels."""
     return height + height % 2, width + width % 2
 
 
@@ -127,18 +115,7 @@ def described_video(*, fps: int, height: int, width: int, lossless: bool) -> dic
 def read_frames(
     path: Path, *, fps: float, first: int, count: int, size: tuple[int, int] = _MAX_SIZE
 ) -> Iterator[np.ndarray]:
-    """Yield consecutive frames of a video. Shape of each: (height, width, 3), uint8.
-
-    Args:
-        path: The file, in any codec.
-        fps: Frames per second.
-        first: Number of the first frame wanted.
-        count: How many.
-        size: Height and width of a frame [pixel]; one that exceeds it by more than a codec's padding is not decoded.
-
-    Raises:
-        StorageError: If the file cannot be read, or lacks a frame.
-    """
+    """Yield `count` frames from number `first` on, each (height, width, 3) uint8; StorageError if one is missing."""
     due = first
     with _video_errors("read", path), av.open(str(path), options=dict(_ONLY_THIS_FILE)) as container:
         if not container.streams.video:
@@ -146,6 +123,7 @@ def read_frames(
         stream = container.streams.video[0]
         if stream.codec_context is None:
             raise StorageError(f"{path} is of a codec that is not known here")
+        # Refuse frames that exceed `size` [px] by more than a codec's padding, before any memory is allocated.
         most = (size[0] + _FILLED_UP) * (size[1] + _FILLED_UP)
         if stream.codec_context.height * stream.codec_context.width > most:
             found = (stream.codec_context.height, stream.codec_context.width)
@@ -153,6 +131,7 @@ def read_frames(
         stream.codec_context.options = {"max_pixels": str(most)}
         time_base = stream.time_base or Fraction(1, 1)
         start = stream.start_time or 0
+        # Seek to the last key frame before `first`, and skip the frames between.
         container.seek(start + int(first / fps / time_base), stream=stream)
         for frame in container.decode(stream):
             number = round(float(((frame.pts or 0) - start) * time_base * Fraction(fps)))
@@ -185,21 +164,9 @@ _OVERHEAD_BYTES = 1 << 16
 
 
 def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]) -> Iterator[np.ndarray]:
-    """Yield the pictures of a column.
-
-    Args:
-        path: The table.
-        name: The column.
-        rows: Which rows hold them; ``max_size`` does not count.
-        size: Expected height and width of the pictures.
-
-    Returns:
-        Shape of each: (height, width, 3), uint8.
-
-    Raises:
-        StorageError: If the table cannot be read, or has another number or size of pictures.
-    """
+    """Yield a column's pictures, each (height, width, 3) uint8; StorageError for another number or size."""
     height, width = size
+    # The caller's ``max_size`` does not apply to pictures; their size bounds the bytes.
     most_bytes = 4 * height * width + _OVERHEAD_BYTES
     extent = dataclasses.replace(rows, max_size=most_bytes)
     found = 0
@@ -212,7 +179,7 @@ def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]
 
 
 def png_bytes(frame: np.ndarray) -> bytes:
-    """Return a picture as a PNG file. Shape: (height, width, 3), uint8."""
+    """Return a picture (height, width, 3) uint8 as a PNG file."""
     file = BytesIO()
     Image.fromarray(frame).save(file, format="PNG")
     return file.getvalue()

@@ -35,28 +35,15 @@ class Gr00tRemoteClosedloopPolicyArgs(ServerOptions, ClosedloopPolicyArgs):
 
 
 class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyArgs]):
-    """Asks a GR00T policy server, NVIDIA's or ``gr00t-server``, which several ranks and jobs can share.
+    """Asks a GR00T policy server, NVIDIA's or ``gr00t-server``, which several ranks and jobs can share."""
 
-    If the server is lost for good, or answers with an error, the job fails. Finished episodes are kept. If the server
-    is lost, running episodes end as errors, which ``--retry_errors`` runs again; ``--resume`` runs the episodes that
-    had not begun.
-
-    Args:
-        config: Options of the job.
-
-    Attributes:
-        answer_limits: Size limits of the server's answers.
-
-    Raises:
-        ConfigError: If an option or the YAML file is wrong, or the server wants another token.
-        ServerUnreachableError: If no server answers in time.
-        PolicyError: If what answers is no such server.
-    """
-
+    # If the server is lost for good, or answers with an error, the job fails. Finished episodes are kept. Running
+    # episodes end as errors, which ``--retry_errors`` runs again; ``--resume`` runs the episodes that had not begun.
     name: ClassVar[str] = "gr00t_remote_closedloop"
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
+    # Size limits of the server's answers.
     answer_limits: ClassVar[WireLimits] = DEFAULT_LIMITS
-    # A server batches env slots of several clients, and then their last digits depend on each other.
+    # A server batches env slots of several clients, so the last digits of their actions depend on each other.
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
@@ -84,18 +71,14 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the YAML files, and that the server's model is not known yet; see `PolicyBase.content_sources`."""
+        """Return the YAML files, and the server as an unknown source; see `PolicyBase.content_sources`."""
         args = Gr00tRemoteClosedloopPolicyArgs(**options)
         server = f"server {args.remote_host}:{args.remote_port}"
         return replace(super().content_sources(options), unknown=(server,))
 
     @classmethod
     def check_options(cls, config: Any) -> None:
-        """Refuse options that cannot work, without asking the server.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
         problems = [*_wrong_scheduler(config), *address_problems(config)]
         try:
             super().check_options(config)
@@ -105,14 +88,10 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
             raise ConfigError(problems)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
-        """Ask the server; see `ClosedloopPolicy.query`.
-
-        Raises:
-            ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
-            PolicyError: If it answers with an error, or not with actions.
-        """
+        """Ask the server; ServerUnreachableError if it is lost, PolicyError on a bad answer. See `ClosedloopPolicy`."""
         if self._takes_flat_keys:
             return without_prefix(self._asked(flattened(observation), noise_seeds))
+        # The first query shows whether the server takes nested or flat keys.
         try:
             action = self._asked(observation, noise_seeds)
         except PolicyError as error:
@@ -125,10 +104,11 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     def _asked_with_flat_keys(
         self, observation: dict[str, Any], noise_seeds: list[int], error: PolicyError
     ) -> Mapping[str, np.ndarray]:
-        """Ask with flat keys; a server that wraps its policy for simulation needs them, but does not announce it."""
+        """Ask with flat keys, for a server that wraps its policy for simulation and does not announce it."""
         try:
             action = without_prefix(self._asked(flattened(observation), noise_seeds))
         except PolicyError:
+            # Both forms failed, so report the first error, which is about the usual form.
             raise error from None
         self._takes_flat_keys = True
         return action
@@ -145,16 +125,14 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         return self._modalities
 
     def reset(self, env_ids: Any = None) -> None:
-        """Reset the named env slots; with None, between jobs, reset the server too.
-
-        The server is not told of single env slots, because that would reset it for all env slots of all clients.
-        """
+        """Reset the named env slots; with None, between jobs, reset the server too."""
         super().reset(env_ids)
+        # A reset of the server concerns all env slots of all clients, so single env slots send none.
         if env_ids is None and self._connection is not None:
             self._request("reset", {"options": None})
 
     def close(self) -> None:
-        """Close the connection. The server goes on: others may be using it."""
+        """Close the connection. The server keeps running: other clients may use it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

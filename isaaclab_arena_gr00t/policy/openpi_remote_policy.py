@@ -64,20 +64,10 @@ class OpenpiRemotePolicyCfg(ServerOptions, PolicyCfg):
 
 
 class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
-    """Asks an openpi policy server for chunks of actions, for each env slot when its chunk is used up.
+    """Asks an openpi policy server for chunks of actions, for each env slot when its chunk is used up."""
 
-    The protocol has no batches and no seeds: each env slot has a connection of its own, all are asked at once, and the
-    server draws the noise.
-
-    Args:
-        config: Options of the job.
-
-    Raises:
-        ConfigError: If an option is wrong, or the server wants another key.
-        ServerUnreachableError: If no server answers in time.
-        PolicyError: If what answers is no such server.
-    """
-
+    # The protocol has no batches and no seeds: each env slot has a connection of its own, all are asked at once, and
+    # the server draws the noise.
     name: ClassVar[str] = "openpi_remote"
     config_class: ClassVar[type | None] = OpenpiRemotePolicyCfg
     traits = PolicyTraits(batch_invariant=True, serves_any_num_envs=True)
@@ -92,7 +82,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return that the server's model is not known yet; see `PolicyBase.content_sources`."""
+        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
         host, port = (
             options.get(name, getattr(OpenpiRemotePolicyCfg, name)) for name in ("remote_host", "remote_port")
         )
@@ -100,38 +90,26 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
 
     @classmethod
     def check_options(cls, config: Any) -> None:
-        """Refuse options that cannot work, without asking the server.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
         problems = [*_mistakes(config), *address_problems(config)]
         if problems:
             raise ConfigError(problems)
 
     @classmethod
     def check_fit(cls, config: OpenpiRemotePolicyCfg, env: Environment) -> Connections:
-        """Refuse an environment that lacks what the job says is shown, without asking the server.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
         problems = _misfits(config, env)
         if problems:
             raise ConfigError(problems)
         return named_connections(env, config.images, config.states, config.action_columns)
 
     def connections(self, env: Environment) -> Connections:
-        """Return what the server is shown, and what its action sets; see `StatesConnections`."""
+        """Return the environment's entries that the server sees and sets; see `StatesConnections`."""
         options = self._options
         return named_connections(env, options.images, options.states, options.action_columns)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that does not fit what the job or the server says of what is shown and done.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse an environment that contradicts the job or the server's metadata: ConfigError with every problem."""
         options, (action_dim,) = self._options, env.action_spec.shape
         problems = [
             *_misfits(options, env),
@@ -148,7 +126,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             raise ConfigError(problems)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Begin the episodes, each in a connection of its own if the job wants so."""
+        """Begin the episodes, each in a connection of its own if the job asks for it."""
         super().start_episodes(env, starts)
         for start in starts if self._options.connection_per_episode else ():
             connection = self._connections.of(start.env_id)
@@ -156,7 +134,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             connection.begin()
 
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return the next chunk of each of some env slots, asked all at once; see `RemoteChunks.asked`."""
+        """Return the next chunk of each env slot, all asked at once; see `RemoteChunks.asked`."""
         shown = ((env_id, self._shown(env, observation, env_id)) for env_id in env_ids)
         answers = self._connections.ask(OBSERVATION, shown)
         options, (action_dim,) = self._options, env.action_spec.shape
@@ -180,11 +158,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
 
 
 def actions_in(answer: Mapping[str, Any]) -> object:
-    """Return the actions in a server's answer.
-
-    Raises:
-        PolicyError: If it has none, with what it has.
-    """
+    """Return the actions in a server's answer; PolicyError with the answer's keys if there are none."""
     if "actions" not in answer:
         keys = ", ".join(f"'{shortened(str(key))}'" for key in list(answer)[:8]) or "nothing"
         raise PolicyError(f"the openpi server has to answer with 'actions', and answered with {keys}; rename it there")

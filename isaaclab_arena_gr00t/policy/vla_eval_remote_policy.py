@@ -75,23 +75,14 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
 
 
 class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
-    """Asks a model server of vla-eval, in one session per env slot.
+    """Asks a model server of vla-eval, in one session per env slot."""
 
-    Env slots are asked all at once, so that a server that batches sessions has full batches. It is told when an episode
-    starts and ends, and may keep what it likes until then; so an episode whose session is lost is an error.
-
-    Args:
-        config: Options of the job.
-
-    Raises:
-        ConfigError: If an option is wrong, or the server wants another key.
-        ServerUnreachableError: If no server answers in time.
-        PolicyError: If what answers is no such server.
-    """
-
+    # Env slots are asked all at once, so that a server that batches sessions has full batches. A session carries the
+    # start and end of its episodes, and the server may keep state in between. So an episode whose session is lost is an
+    # error.
     name: ClassVar[str] = "vla_eval_remote"
     config_class: ClassVar[type | None] = VlaEvalRemotePolicyCfg
-    # A server batches sessions of several clients, and then their last digits depend on each other.
+    # A server batches sessions of several clients, so the last digits of their actions depend on each other.
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
 
     def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
@@ -101,48 +92,36 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         super().__init__(config, connections, chunk_length=played_length(config))
         self._options = config
         self._hello = connections.wire.hello
-        # Env slots whose session was told of an episode.
+        # Env slots whose session has a running episode.
         self._told: set[int] = set()
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return that the server's model is not known yet; see `PolicyBase.content_sources`."""
+        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
         config = _addressed(VlaEvalRemotePolicyCfg(**options))
         return ContentSources(unknown=(f"server {config.remote_host}:{config.remote_port}",))
 
     @classmethod
     def check_options(cls, config: Any) -> None:
-        """Refuse options that cannot work, without asking the server.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
         problems = [*_mistakes(config), *address_problems(_addressed(config))]
         if problems:
             raise ConfigError(problems)
 
     @classmethod
     def check_fit(cls, config: VlaEvalRemotePolicyCfg, env: Environment) -> Connections:
-        """Refuse an environment that lacks what the job says is shown, without asking the server.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
         problems = _misfits(config, env)
         if problems:
             raise ConfigError(problems)
         return named_connections(env, *_inputs(config, env), config.action_columns)
 
     def connections(self, env: Environment) -> Connections:
-        """Return what the server is shown, and what its action sets; see `StatesConnections`."""
+        """Return the environment's entries that the server sees and sets; see `StatesConnections`."""
         return named_connections(env, *_inputs(self._options, env), self._options.action_columns)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that does not fit what the job or the server says of what is shown and done.
-
-        Raises:
-            ConfigError: With everything that does not fit.
-        """
+        """Refuse an environment that contradicts the job or the server's hello: ConfigError with every problem."""
         options, (action_dim,) = self._options, env.action_spec.shape
         images, states = _inputs(options, env)
         problems = _misfits(options, env)
@@ -160,7 +139,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             _LOG.warning("the server asks benchmarks of vla-eval for %s; make_kwargs of the job may give it", wanted)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Tell the sessions of the env slots which episodes begin."""
+        """Send each session the start of its env slot's episode."""
         super().start_episodes(env, starts)
         for start in starts:
             name = start.conditions.get("vla_eval.task", start.language_instruction)
@@ -168,17 +147,17 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
             self._begin(start.env_id, task)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Tell the sessions that their episodes are over, and stop asking."""
+        """Send each session the end of its episode, and stop asking."""
         super().end_episodes(env, env_ids)
         self._end(env_ids)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """End the episodes of the named env slots, or of all with None, and forget what is left of their chunks."""
+        """End the episodes of `env_ids`, or of all env slots with None, and drop their remaining chunks."""
         super().reset(env_ids)
         self._end(sorted(self._told) if env_ids is None else env_ids.tolist())
 
     def asked(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
-        """Return the next chunk of each of some env slots, asked all at once; see `RemoteChunks.asked`."""
+        """Return the next chunk of each env slot, all asked at once; see `RemoteChunks.asked`."""
         answers = self._connections.ask(OBSERVATION, ((each, self._shown(env, observation, each)) for each in env_ids))
         return [self._checked(env, answer.get("actions")) for answer in answers]
 
@@ -213,7 +192,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
 
 def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
-    """Return the options with the machine and the port that ``address`` names, if it names any."""
+    """Return the options with host and port from ``address``, if it is given and valid."""
     if config.address is None or not _is_address(config.address):
         return config
     parts = urlsplit(config.address)
@@ -221,7 +200,7 @@ def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
 
 
 def _inputs(config: VlaEvalRemotePolicyCfg, env: Environment) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
-    """Return camera and observations for each of the server's keys."""
+    """Return the camera and the observations of each of the server's keys."""
     spec: Any = env.observation_spec
     images, states = config.images, config.states
     if images is None:
@@ -256,7 +235,7 @@ def _is_address(text: str) -> bool:
 
 
 def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return arrays in dicts inside each other, as the dots of their names say."""
+    """Return arrays in nested dicts, one level for each dot in their names."""
     nested: dict[str, Any] = {}
     for name, array in arrays.items():
         *outer, last = name.split(".")

@@ -22,15 +22,7 @@ _SHUTTING_DOWN = "the server is shutting down"
 
 
 class Gr00tWire(Wire):
-    """The protocol of NVIDIA's server and of ``gr00t-server``.
-
-    Arrays are sent in the format of the server's answers. To learn the format, ask for ``get_modality_config`` first.
-    Questions may be repeated, because an answer depends only on the question.
-
-    Args:
-        api_token: Sent with every request, None for none.
-        limits: How large answers may be.
-    """
+    """The protocol of NVIDIA's server and of ``gr00t-server``."""
 
     server = "GR00T policy server"
     policy_type = "gr00t_remote_closedloop"
@@ -38,6 +30,8 @@ class Gr00tWire(Wire):
     def __init__(self, api_token: str | None = None, limits: WireLimits = DEFAULT_LIMITS) -> None:
         self._api_token = api_token
         self._limits = limits
+        # Arrays are sent in the format of the server's answers. Ask for ``get_modality_config`` first to learn the
+        # format. An answer depends only on its question, so questions may be repeated.
         self._arrays = ArrayFormat.NPY
         self._asked = "ping"
 

@@ -25,20 +25,12 @@ _TEXT_TYPE = re.compile(r"<U(\d{1,6})")
 
 
 def pack(message: Any) -> bytes:
-    """Return the bytes of a message of dicts, lists, text, numbers and arrays.
-
-    Raises:
-        WireError: If it holds anything else.
-    """
+    """Return the bytes of dicts, lists, text, numbers and arrays; WireError for any other value."""
     return write_message(message, _encoded)
 
 
 def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Any:
-    """Return the message that the bytes stand for.
-
-    Raises:
-        WireError: If it is larger than allowed, or no such message.
-    """
+    """Return the message in the bytes; WireError if it is invalid or too large."""
     outline(data, limits)
     return read_message(data, _decoded)
 
@@ -55,7 +47,7 @@ def _encoded(value: Any) -> Any:
 
 def _decoded(value: dict[Any, Any]) -> Any:
     if b"__ndarray__" in value:
-        # A prompt that went through NumPy, as an array of one text.
+        # NumPy turns a prompt into an array of one text.
         text = _TEXT_TYPE.fullmatch(str(value.get(b"dtype")))
         if text is not None:
             return _words(value.get(b"data"), int(text[1]), value.get(b"shape"))
@@ -93,23 +85,15 @@ _LAST_CHARACTERS = 4000
 
 
 class OpenpiWire(Wire):
-    """The protocol of openpi's servers. It has no numbers, no seeds and no episodes.
-
-    Args:
-        remembers: Whether the server remembers what a connection has shown it. openpi's own do not.
-        limits: How large answers may be.
-
-    Attributes:
-        metadata: What the server said of itself last.
-    """
+    """The protocol of openpi's servers. It has no message numbers, no seeds and no episodes."""
 
     server = "openpi policy server"
     policy_type = "openpi_remote"
     scheme = "ws://"
 
     def __init__(self, *, remembers: bool = False, limits: WireLimits = ANSWER_LIMITS) -> None:
-        self.remembers = remembers
-        self.metadata: Mapping[str, Any] = {}
+        self.remembers = remembers  # openpi's own servers do not remember a connection's observations
+        self.metadata: Mapping[str, Any] = {}  # of the last connection
         self._limits = limits
 
     def dial(self, address: ServerAddress, timeout_s: float) -> Channel:
@@ -141,7 +125,7 @@ class OpenpiWire(Wire):
 
     def _read(self, said: str | bytes | bytearray) -> Any:
         if isinstance(said, str):
-            # This is a traceback, after which the server closes the connection.
+            # Text is the server's traceback, after which it closes the connection.
             raise AnswerError(f"failed: {_last_line(said)}")
         return unpack(said, self._limits)
 

@@ -32,39 +32,21 @@ EPISODE_START, EPISODE_END, ERROR = "episode_start", "episode_end", "error"
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What either end says.
+    """A message of either side."""
 
-    Attributes:
-        kind: What it is about: `HELLO`, `OBSERVATION`, `ACTION`, `EPISODE_START`, `EPISODE_END` or `ERROR`.
-        payload: What it says.
-        number: An answer has that of what it answers.
-    """
-
-    kind: str
+    kind: str  # `HELLO`, `OBSERVATION`, `ACTION`, `EPISODE_START`, `EPISODE_END` or `ERROR`
     payload: dict[str, Any]
-    number: int
+    number: int  # an answer repeats the number of its question
 
 
 def pack(message: Message, picture_format: PictureFormat = "raw") -> bytes:
-    """Return the bytes of a message of dicts, lists, text, numbers and arrays.
-
-    Args:
-        message: What is said.
-        picture_format: How arrays that are pictures travel; raw ones are arrays like others.
-
-    Raises:
-        WireError: If it holds anything else.
-    """
+    """Return a message as bytes, pictures as `picture_format`; WireError for a value that cannot be encoded."""
     plain = {"type": message.kind, "payload": message.payload, "seq": message.number, "timestamp": time.time()}
     return write_message(plain, partial(_encoded, picture_format=picture_format))
 
 
 def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
-    """Return the message that the bytes stand for; a picture as PNG or JPEG stays an `EncodedPicture`.
-
-    Raises:
-        WireError: If it is larger than allowed, or no such message.
-    """
+    """Return the message in the bytes; WireError if invalid or too large. PNG and JPEG stay `EncodedPicture`."""
     outline(data, limits)
     plain = read_message(data, _decoded)
     if not isinstance(plain, dict) or not {"type", "payload", "seq"} <= plain.keys():
@@ -101,39 +83,27 @@ HARNESS = "isaaclab-arena"
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """What a server says of itself.
+    """A server's description of itself."""
 
-    Attributes:
-        action_spec: What its actions consist of, by name; see vla-eval's ``DimSpec``.
-        observation_spec: What it wants to be shown, by name.
-        observation_params: Arguments that it proposes for benchmarks of vla-eval.
-    """
-
+    # Parts of its actions, by name; see vla-eval's ``DimSpec``.
     action_spec: Mapping[str, Any] = field(default_factory=dict)
+    # The inputs that it wants, by name.
     observation_spec: Mapping[str, Any] = field(default_factory=dict)
+    # Arguments that it proposes for benchmarks of vla-eval.
     observation_params: Mapping[str, Any] = field(default_factory=dict)
 
 
 class VlaEvalWire(Wire):
-    """The protocol of vla-eval's servers, in one session with one of them.
-
-    The server remembers the episode: the rest of a chunk, earlier pictures.
-
-    Args:
-        picture_format: How pictures travel.
-        limits: How large answers may be.
-
-    Attributes:
-        hello: What the server said of itself last.
-    """
+    """The protocol of vla-eval's servers, in one session with one of them."""
 
     server = "vla-eval model server"
     policy_type = "vla_eval_remote"
     scheme = "ws://"
+    # The server keeps the rest of a chunk and earlier pictures of the episode.
     remembers = True
 
     def __init__(self, picture_format: PictureFormat = "raw", limits: WireLimits = ANSWER_LIMITS) -> None:
-        self.hello = Hello()
+        self.hello = Hello()  # of the last connection
         self._picture_format: PictureFormat = picture_format
         self._limits = limits
         self._number = 0
@@ -143,11 +113,11 @@ class VlaEvalWire(Wire):
         return Websocket(address, timeout_s, numbers_answers=True, limits=self._limits)
 
     def greeting(self) -> bytes:
-        """Return a hello."""
+        """Return the client's hello."""
         return self.question(HELLO, {"harness_version": HARNESS, "protocol_version": PROTOCOL_VERSION})
 
     def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any]:
-        """Return what the server says of itself when it says hello; see `Wire.introduced`."""
+        """Return the description in the server's hello; see `Wire.introduced`."""
         message = self._read(said)
         if message.kind != HELLO:
             raise AnswerError(f"answered hello with '{message.kind}'")

@@ -22,29 +22,27 @@ _UNAUTHORISED = (401, 403)
 _REDIRECTS = (300, 301, 302, 303, 307, 308)
 _TOO_LARGE = 1009
 
-# Whatever a server does to the library becomes one message of ours. Its own tracebacks are for those who ask for them.
+# Each error of the library becomes one message of this program, so its own tracebacks are not logged.
 _QUIET = logging.getLogger("websockets.client.of_policies")
 _QUIET.setLevel(logging.CRITICAL)
 
 
 class _Deadlines:
-    """Shuts sockets down when their time is over, so that no thread of the library waits for a server.
-
-    The library answers pings whatever else is due. A server that sends pings and reads no answers, or reads a byte now
-    and then, would hold all its threads.
-    """
+    """Shuts late sockets down, so that no thread of the library waits for a server."""
 
     def __init__(self) -> None:
+        # The library answers pings at any time. A server that sends pings and reads no answers, or reads a byte now and
+        # then, would block all its threads.
         self._lock = threading.Lock()
         self._kept: dict[sockets.socket, float] = {}
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def kept(self, socket: sockets.socket, deadline: float) -> Iterator[None]:
-        """Shut a socket down if a block goes on beyond a moment of `time.monotonic` [s]."""
+        """Shut a socket down if a block runs beyond a moment of `time.monotonic` [s]."""
         with self._lock:
             self._kept[socket] = deadline
-            # A process that was forked has none of the threads.
+            # A forked process lacks the thread of its parent.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, name="deadlines of websockets", daemon=True)
                 self._thread.start()
@@ -69,30 +67,20 @@ _DEADLINES = _Deadlines()
 
 
 class Websocket:
-    """One websocket to a policy server; see `Channel`.
-
-    Args:
-        address: The server; its ``api_token`` is sent as ``Authorization: Api-Key``.
-        timeout_s: How long it may take to connect [s].
-        numbers_answers: Whether an answer has the number of its question. Otherwise what has come before a question is
-            refused, because it would be taken for its answer.
-        limits: How large the server's messages may be.
-
-    Raises:
-        OSError: If there is no connection in time, or the server refuses it.
-        UnicodeError: If the host is not a valid name.
-        UnauthorisedError: If the server wants another key.
-    """
+    """One websocket to a policy server; see `Channel`."""
 
     def __init__(
         self, address: ServerAddress, timeout_s: float, *, numbers_answers: bool, limits: WireLimits = ANSWER_LIMITS
     ) -> None:
+        # OSError: no connection in time, or the server refuses it. UnicodeError: invalid host name. UnauthorisedError:
+        # the server wants another ``Authorization: Api-Key``.
         self._limits = limits
+        # If answers have no numbers, `send` refuses an early message: it would be taken for the answer.
         self._numbers_answers = numbers_answers
         self._open = ExitStack()
         token = address.api_token
         deadline = time.monotonic() + timeout_s
-        # With a socket of ours the library follows no redirect, and we can end what it waits for.
+        # With a socket of ours the library follows no redirect, and `_Deadlines` can end its waits.
         self._socket = sockets.create_connection((address.host, address.port), timeout=timeout_s)
         self._open.callback(self._socket.close)
         self._socket.settimeout(None)
@@ -143,11 +131,7 @@ class Websocket:
 
     @contextmanager
     def _within(self, timeout_s: float) -> Iterator[None]:
-        """Limit the time of a block in which the library uses the socket.
-
-        Raises:
-            TimeoutError: If it took longer.
-        """
+        """Limit the time of a block in which the library uses the socket; TimeoutError if it took longer."""
         deadline = time.monotonic() + timeout_s
         try:
             with _DEADLINES.kept(self._socket, deadline):
@@ -172,7 +156,7 @@ class Websocket:
         if isinstance(error, InvalidURI):
             return UnicodeError(str(error))
         if isinstance(error, WebSocketException):
-            # Which kind it is when a server ends at this moment depends on how far the handshake had come.
+            # If a server ends at this moment, the kind of error depends on the progress of the handshake.
             return ConnectionError(f"it refuses the connection ({error})")
         return error
 
@@ -185,7 +169,7 @@ class Websocket:
 
     def _lost(self, error: WebSocketException) -> Exception:
         if isinstance(error, ConnectionClosed):
-            # Who has closed the connection first has met what is too large; the other repeats the code.
+            # The side that closed first received the large message; the other side repeats the code.
             if error.rcvd is not None and error.rcvd.code == _TOO_LARGE and error.rcvd_then_sent is not False:
                 return WireError(f"it takes no message as large as this one ({error.rcvd})")
             if error.sent is not None and error.sent.code == _TOO_LARGE:

@@ -30,27 +30,7 @@ INSTRUCTION = "annotation.human.task_description"
 
 
 class Gr00tServer:
-    """Serves a job's policy on a thread of its own, with the server of the package ``gr00t`` that comes along.
-
-    A GR00T model is served as it is, under its own names, and draws its noise from the seeds that clients send. So it
-    answers as ``gr00t-server`` does.
-
-    Args:
-        served: The job whose policy acts; this closes it.
-        listen: Where to listen.
-        max_batch: Most batch entries in one call, combined from several requests.
-        max_wait_ms: How long to wait for other clients that have asked recently [ms].
-        max_sessions: Most connections at a time; more are closed at once.
-        health_port: Where ``GET /health`` is answered, 0 for a free port, None for nowhere.
-
-    Attributes:
-        address: Address for clients.
-        failure: Why nothing is answered any more, None where nothing went wrong.
-        health: What answers ``GET /health``, None for nothing.
-
-    Raises:
-        OSError: If it cannot listen there.
-    """
+    """Serves a job's policy on a thread of its own, with the included package's `PolicyServer`; OSError if it fails."""
 
     def __init__(
         self,
@@ -62,8 +42,11 @@ class Gr00tServer:
         max_sessions: int = MAX_CLIENTS,
         health_port: int | None = None,
     ) -> None:
+        # A GR00T model is served under its own names, and draws its noise from the clients' seeds, as ``gr00t-server``
+        # does. `close` closes the policy too.
         self._served = served
         self.health: HealthServer | None = None
+        # 0 is a free port, None no answers to ``GET /health``.
         if health_port is not None:
             self.health = HealthServer(listen.host, health_port, self._health)
         try:
@@ -82,7 +65,7 @@ class Gr00tServer:
             raise
         self.address = self._server.address
         self.port = self._server.port
-        self.failure: str | None = None
+        self.failure: str | None = None  # why the server stopped, None without a failure
         self._thread = threading.Thread(target=self._run, name="GR00T's protocol")
 
     @property
@@ -91,13 +74,13 @@ class Gr00tServer:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Answer requests from now on."""
+        """Begin to answer."""
         self._thread.start()
         if self.health is not None:
             self.health.start()
 
     def close(self) -> None:
-        """Answer the request under way, and stop."""
+        """Answer the running request, and stop."""
         if self.health is not None:
             self.health.close()
         self._server.stop()
@@ -119,39 +102,30 @@ class Gr00tServer:
 
 
 def served_policy(served: ServedJob) -> Any:
-    """Return what answers requests: a GR00T model itself, or `NamedPolicy` for any other policy."""
+    """Return the policy that answers requests: a GR00T model itself, or `NamedPolicy` for any other policy."""
     policy = served.policy.policy
     return policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
 
 
 def refuse_names(served: ServedJob, options: Sequence[str]) -> None:
-    """Refuse options that map names, for a model that has names of its own.
-
-    Raises:
-        ConfigError: If there are some.
-    """
+    """Refuse options that map names if the model has names of its own: ConfigError."""
     if options and isinstance(served.policy.policy, Gr00tClosedloopPolicy):
         message = "has no effect on a GR00T model, whose clients use the model's own names; leave it out"
         raise ConfigError([Problem(message, key=option) for option in options])
 
 
 class NamedPolicy(BasePolicy):
-    """Answers for a policy that is no GR00T model, under the names of the environment.
-
-    Requests do not belong to episodes. So each entry of a batch is the first observation of an episode of its own,
-    whose seed is the entry's noise seed if there is one.
-
-    Args:
-        served: The job whose policy acts.
-    """
+    """Answers for a policy that is no GR00T model, under the names of the environment."""
 
     def __init__(self, served: ServedJob) -> None:
+        # Requests do not belong to episodes. So each entry of a batch is the first observation of an episode of its
+        # own, whose seed is the entry's noise seed if there is one.
         super().__init__(strict=False)
         self._served = served
         self._numbers = itertools.count()
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
-        """Return the keys of pictures and states, the action's and the instruction's."""
+        """Return the keys of pictures, states, action and instruction."""
         mapping = self._served.mapping
         return {
             "video": ModalityConfig(delta_indices=[0], modality_keys=list(mapping.images)),
@@ -168,11 +142,11 @@ class NamedPolicy(BasePolicy):
         return {}
 
     def check_observation(self, observation: dict[str, Any]) -> None:
-        """Raise an `ObservationRefusedError` that names what is wrong."""
+        """Raise an `ObservationRefusedError` with the first problem of the observation."""
         self._entries(observation)
 
     def check_action(self, action: dict[str, np.ndarray]) -> None:
-        """Accept what the policy answered, which was checked before."""
+        """Accept the policy's action, which `HostedPolicy` has checked."""
 
     def _get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None
@@ -188,13 +162,14 @@ class NamedPolicy(BasePolicy):
             BegunEpisode(episode=self._episode(seed), instruction=self._served.instruction(INSTRUCTION, text))
             for seed, text in zip(seeds, words, strict=True)
         ]
+        # A request may have more entries than the policy has env slots.
         num_slots, chunks = self._served.policy.num_slots, []
         for first in range(0, len(entries), num_slots):
             chunks += self._acted(entries[first : first + num_slots], begun[first : first + num_slots])
         return {ACTION: np.stack(chunks)}, {}
 
     def _acted(self, entries: Sequence[SlotObservation], begun: Sequence[BegunEpisode]) -> list[np.ndarray]:
-        """Return the chunk of each entry, of which there are at most as many as env slots."""
+        """Return the chunk of each entry; there are at most as many entries as env slots."""
         policy = self._served.policy
         for env_id, each in enumerate(begun):
             policy.start(env_id, each)
@@ -223,6 +198,7 @@ class NamedPolicy(BasePolicy):
             raise ObservationRefusedError(f"the request's arrays have {sorted(sizes)} entries, all must have as many")
         return [
             checked_observation(
+                # The last step is the present one.
                 mapping.observation(
                     {key: values[entry][-1] for key, values in video.items()},
                     {key: values[entry][-1] for key, values in state.items()},
@@ -234,7 +210,7 @@ class NamedPolicy(BasePolicy):
 
 
 def _arrays(observation: Mapping[str, Any], modality: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a modality, each with an entry and a step as its first dimensions."""
+    """Return the arrays of a modality, each of shape (entries, steps, ...)."""
     arrays = observation.get(modality, {})
     if not isinstance(arrays, Mapping):
         raise ObservationRefusedError(f"'{modality}' must hold arrays by name, it is a {type(arrays).__name__}")
@@ -246,7 +222,7 @@ def _arrays(observation: Mapping[str, Any], modality: str) -> dict[str, np.ndarr
 
 
 def _words(observation: Mapping[str, Any]) -> list[str]:
-    """Return the instruction of each entry of a batch; nothing where the request has none."""
+    """Return the instruction of each entry of a batch, an empty list if the request has none."""
     language = observation.get("language", {})
     texts = language.get(INSTRUCTION, []) if isinstance(language, Mapping) else []
     if not isinstance(texts, list) or not all(

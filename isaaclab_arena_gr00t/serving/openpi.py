@@ -21,18 +21,11 @@ _LONGEST_ERROR = 500
 
 
 class OpenpiTalks:
-    """Talks with every client of openpi.
-
-    The protocol knows no episodes. So each observation is the first of an episode of its own: a policy that plays
-    chunks answers with a whole chunk, and nothing is left of what another episode showed.
-
-    Args:
-        served: The job whose policy acts.
-        limits: How large a message may be.
-        prompt_key: The key of the instruction.
-    """
+    """Talks with every client of openpi."""
 
     def __init__(self, served: ServedJob, limits: WireLimits, *, prompt_key: str) -> None:
+        # The protocol has no episodes. So each observation is the first of an episode of its own: a policy that plays
+        # chunks answers with a whole chunk, and no state of another episode remains.
         self.served, self.limits = served, limits
         self._prompt_key = prompt_key
         self._numbers = itertools.count()
@@ -45,7 +38,7 @@ class OpenpiTalks:
             connection.send(self._answer(data, session))
 
     def metadata(self) -> dict[str, Any]:
-        """Return what the server says of itself."""
+        """Return the server's description of itself."""
         served = self.served
         return {
             **served.stated,

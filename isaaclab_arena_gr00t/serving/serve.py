@@ -84,11 +84,7 @@ class ServeOptions:
     """Refuse jobs that would import code which is not registered."""
 
     def check(self) -> None:
-        """Refuse options that cannot work.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Refuse options that cannot work: ConfigError with every problem."""
         problems = wrong_numbers(self)
         if self.api_token is not None and self.api_token_file is not None:
             problems = [*problems, Problem("give --api_token or --api_token_file, not both", key="--api_token")]
@@ -100,7 +96,7 @@ class ServeOptions:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest message of a client."""
+        """The size limit of a client's message [bytes]."""
         return (self.max_message_mb or _LARGEST_MB[self.protocol]) * _MB
 
     @property
@@ -116,11 +112,7 @@ class ServeOptions:
             return self.host == "localhost"
 
     def token(self) -> str | None:
-        """Return the token that clients must send, None for none.
-
-        Raises:
-            ConfigError: If the file cannot be read or holds no token.
-        """
+        """Return the token that clients must send, None without one; ConfigError if its file is unusable."""
         if self.api_token_file is None:
             return self.api_token
         try:
@@ -135,28 +127,21 @@ class ServeOptions:
         return text
 
     def image_keys(self) -> Mapping[str, str] | None:
-        """Return the camera of each key, None where none is given."""
+        """Return the camera of each key, None if `images` is empty."""
         return dict(_pair(word, "--images") for word in self.images) or None
 
     def state_keys(self) -> Mapping[str, Sequence[str]] | None:
-        """Return the terms of each key, None where none is given."""
+        """Return the terms of each key, None if `states` is empty."""
         pairs = dict(_pair(word, "--states") for word in self.states)
         return {key: names.split(",") for key, names in pairs.items()} or None
 
 
 def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
-    """Return the job whose policy is to be served.
-
-    Args:
-        options: The options.
-        rest: What else was typed: JOBS_FILE:JOB, or a policy type, an environment and options of both.
-
-    Raises:
-        ConfigError: If there is no such job, or it is wrong.
-    """
+    """Return the job to serve; `rest` is JOBS_FILE:JOB, or policy type, environment and options."""
     if not rest or rest[0].startswith("-"):
         raise ConfigError(Problem("name JOBS_FILE:JOB, or a policy type and its environment", key="POLICY_OR_JOB"))
     file, _, name = rest[0].rpartition(":")
+    # A file without ``:JOB`` takes the job's name from --job.
     if rest[0].endswith(_JOB_FILES):
         file, name = rest[0], options.job or ""
     if file.endswith(_JOB_FILES):
@@ -205,16 +190,7 @@ _LOOK_INTERVAL_S = 0.1
 
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena serve") -> int:
-    """Serve a policy until the process is told to stop.
-
-    Args:
-        argv: Arguments after the program's name; those of this process where None.
-        typed_as: The name by which the help calls the program.
-
-    Returns:
-        0 if a client stopped it, 130 after Ctrl-C, 143 after SIGTERM, 2 for a mistake of the user's, 1 if it cannot
-        listen.
-    """
+    """Serve, and return the exit code: 0 if a client stopped it, 1 or 2 on error, 130 (Ctrl-C), 143 (SIGTERM)."""
     options, rest = tyro.cli(
         ServeOptions,
         prog=typed_as,
@@ -251,15 +227,7 @@ def _run(options: ServeOptions, rest: Sequence[str]) -> int:
 
 
 def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
-    """Return the job whose policy is to be served, with its policy built and tried out.
-
-    Args:
-        options: The options.
-        rest: What names the job; see `served_job`.
-
-    Raises:
-        ConfigError: If there is no such job, it is wrong, or its policy cannot be served.
-    """
+    """Return the served job with its policy built and tried out; ConfigError if the policy cannot be served."""
     job = served_job(options, rest)
     contents = hashlib.sha256(json_line(ContentReader().read(job).policy).encode()).hexdigest()
     images, states = options.image_keys(), options.state_keys()
@@ -269,17 +237,7 @@ def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
 
 
 def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -> Server:
-    """Return the server of a protocol, which listens and does not answer yet.
-
-    Args:
-        options: The options.
-        served: The job whose policy is served.
-        listen: Where to listen.
-
-    Raises:
-        ConfigError: If the protocol cannot be served.
-        OSError: If it cannot listen there.
-    """
+    """Return the protocol's server, which listens but does not answer yet; OSError if it cannot listen."""
     if options.protocol == "gr00t":
         return _gr00t_server(options, served, listen)
     limits = WireLimits(max_message_bytes=listen.max_message_bytes)
@@ -287,6 +245,7 @@ def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -
         talk: Talk = OpenpiTalks(served, limits, prompt_key=options.prompt_key)
     else:
         talk = VlaEvalTalks(served, limits)
+    # The host runs a thread, so it must be closed if the port is taken.
     host = PolicyHost(served.policy, max_batch=options.max_batch, max_wait_s=options.max_wait_ms / 1000)
     try:
         return WebsocketServer(host, talk, listen, served.stated)

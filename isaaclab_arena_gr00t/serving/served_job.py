@@ -24,20 +24,12 @@ STATES = "policy"
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationMapping:
-    """Which keys of a client's observation hold what.
+    """The keys of a client's observation, and the environment's terms that they contain."""
 
-    Attributes:
-        images: Camera for each key of a picture.
-        states: Terms of the group ``policy``, in order, for each key of an array, which holds them one behind the
-            other.
-        shapes: Shape of each of those terms, by name.
-        sizes: Shape of each camera's pictures, by its name.
-    """
-
-    images: Mapping[str, str]
-    states: Mapping[str, Sequence[str]]
-    shapes: Mapping[str, tuple[int, ...]]
-    sizes: Mapping[str, tuple[int, ...]]
+    images: Mapping[str, str]  # key of a picture to camera
+    states: Mapping[str, Sequence[str]]  # key of an array to its terms of the group ``policy``, one behind the other
+    shapes: Mapping[str, tuple[int, ...]]  # shape of each of those terms
+    sizes: Mapping[str, tuple[int, ...]]  # shape of each camera's pictures
 
     def shown(self) -> dict[str, set[str]]:
         """Return the terms that clients send, by group."""
@@ -45,16 +37,9 @@ class ObservationMapping:
         return {STATES: names, CAMERAS: set(self.images.values())}
 
     def observation(self, pictures: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return an observation as the environment would show it; its shapes are checked later.
-
-        Args:
-            pictures: Where the client's pictures are, by key.
-            states: Where its arrays are, by key.
-
-        Raises:
-            ObservationRefusedError: If a key is missing, or its array has another number of numbers.
-        """
+        """Return a client's pictures and states as an observation; ObservationRefusedError if one does not fit."""
         found: dict[str, dict[str, Any]] = {}
+        # A client may send no picture at all, for a policy that sees none. Shapes are checked later.
         if self.images and any(value_of(pictures, key) is not None for key in self.images):
             found[CAMERAS] = {camera: self._picture(pictures, key, camera) for key, camera in self.images.items()}
         if self.states:
@@ -64,7 +49,7 @@ class ObservationMapping:
         return found
 
     def _picture(self, pictures: Mapping[str, Any], key: str, camera: str) -> Any:
-        """Return a client's picture, decoded only if it says that it is as large as those of the environment."""
+        """Return a client's picture; decode it only if its stated size is that of the environment's pictures."""
         picture = _found(pictures, key, "picture")
         if not isinstance(picture, EncodedPicture):
             return picture
@@ -87,17 +72,9 @@ class ObservationMapping:
 def mapping_of(
     spec: Mapping[str, Any], images: Mapping[str, str] | None, states: Mapping[str, Sequence[str]] | None
 ) -> ObservationMapping:
-    """Return the mapping for an environment.
-
-    Args:
-        spec: The observation spec of the environment: group, then term, then `ArraySpec`.
-        images: Camera for each key; None for every camera under its own name.
-        states: Terms for each key; None for every term of the group ``policy`` under its own name.
-
-    Raises:
-        ConfigError: If the environment has no such camera or term, or one is named twice.
-    """
+    """Return the mapping for an environment; ConfigError for an unknown or repeated camera or term."""
     cameras, terms = spec.get(CAMERAS, {}), spec.get(STATES, {})
+    # With None, every camera and term has its own name as key.
     images = {name: name for name in cameras} if images is None else images
     states = {name: [name] for name in terms} if states is None else states
     named = [name for names in states.values() for name in names]
@@ -114,7 +91,7 @@ def mapping_of(
 
 
 def value_of(message: Mapping[str, Any], key: str) -> Any:
-    """Return what a message holds under a key, or at the path that its dots spell; None if there is nothing."""
+    """Return the value under a key of a message, or at the path that its dots spell; None if there is none."""
     return message[key] if key in message else value_at(message, key.split("."))
 
 
@@ -154,17 +131,11 @@ _DISTRIBUTION = "isaaclab-arena-mujoco"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedJob:
-    """The job whose policy is served.
-
-    Attributes:
-        policy: Its policy.
-        mapping: What clients call the terms of its environment.
-        contents: What its policy is made of, such as the hash of a checkpoint, for clients to record.
-    """
+    """The job whose policy is served."""
 
     policy: HostedPolicy
-    mapping: ObservationMapping
-    contents: Mapping[str, str]
+    mapping: ObservationMapping  # what clients call the terms of its environment
+    contents: Mapping[str, str]  # hashes of the policy's parts, for clients to record
 
     @property
     def program(self) -> str:
@@ -176,7 +147,7 @@ class ServedJob:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What clients are told, and record as the model that they asked."""
+        """The description that clients receive, and record as the model that they asked."""
         config = self.policy.job.config
         return {
             "program": self.program,
@@ -193,19 +164,11 @@ class ServedJob:
         return self.policy.environment.action_spec.shape[0]
 
     def size_of(self, name: str) -> int:
-        """Return how many numbers a term of the group ``policy`` has."""
+        """Return the number of values in a term of the group ``policy``."""
         return math.prod(self.mapping.shapes[name])
 
     def instruction(self, key: str, words: object) -> str | None:
-        """Return a client's instruction, None if the policy reads none or the job states it.
-
-        Args:
-            key: The name under which clients send it.
-            words: What a client sent; None for nothing.
-
-        Raises:
-            ObservationRefusedError: If it is no text, or nothing and the policy needs it.
-        """
+        """Return a client's instruction, None if none is needed; ObservationRefusedError if it is wrong or missing."""
         if isinstance(words, str) and words.strip():
             return words
         if words is None and (not self.policy.reads_instruction or self.policy.stated_instruction):

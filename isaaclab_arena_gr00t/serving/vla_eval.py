@@ -33,12 +33,7 @@ _LONGEST_ERROR = 500
 
 
 class VlaEvalTalks:
-    """Talks with every client of vla-eval. What belongs to one connection is in `_Talk`.
-
-    Args:
-        served: The job whose policy acts.
-        limits: How large a message may be.
-    """
+    """Talks with every client of vla-eval; `_Talk` has the state of one connection."""
 
     def __init__(self, served: ServedJob, limits: WireLimits) -> None:
         self.served, self.limits = served, limits
@@ -60,7 +55,7 @@ class VlaEvalTalks:
                 connection.send(answer)
 
     def hello(self) -> dict[str, Any]:
-        """Return what the server says of itself."""
+        """Return the server's hello: its description, and the specs of actions and observations."""
         served = self.served
         pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
         states = {
@@ -78,7 +73,7 @@ class VlaEvalTalks:
         }
 
     def episode(self, task: object) -> Episode:
-        """Return the episode of a task: that of its ``episode_idx``, or the next one that has no number."""
+        """Return the episode of a task: that of its ``episode_idx``, or else the next number of a common counter."""
         index = task.get("episode_idx") if isinstance(task, Mapping) else None
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
             index = next(self._unnumbered)
@@ -86,20 +81,15 @@ class VlaEvalTalks:
 
 
 class _Talk:
-    """What one connection says and hears.
-
-    Args:
-        talks: What all connections share.
-        session: Its env slot.
-    """
+    """The state of one connection, with its env slot."""
 
     def __init__(self, talks: VlaEvalTalks, session: HostSession) -> None:
         self._talks, self._session = talks, session
-        # An episode begins with its first observation, which says what is to be done.
+        # An episode begins with its first observation, which has the instruction.
         self._begins: Episode | None = None
 
     def answers(self, message: Message) -> Iterator[bytes]:
-        """Yield what is to be said to a message."""
+        """Yield the answers to a message."""
         if message.kind == HELLO:
             yield self._hello(message)
         elif message.kind == EPISODE_START:

@@ -50,16 +50,16 @@ class Server(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether it answers; a client or a failure may have ended that."""
+        """Whether the server answers; a client or a failure may have stopped it."""
         ...
 
     @property
     def failure(self) -> str | None:
-        """Why it answers no more, None where nothing went wrong."""
+        """The reason why the server stopped, None without a failure."""
         ...
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Begin to answer."""
         ...
 
     def close(self) -> None:
@@ -74,15 +74,10 @@ PATHS = ("/health", "/healthz")
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What a server says of itself.
-
-    Attributes:
-        is_served: Whether its policy is served.
-        stated: What else it says.
-    """
+    """The state of a server, for ``GET /health``."""
 
     is_served: bool
-    stated: Mapping[str, Any]
+    stated: Mapping[str, Any]  # further values of the answer
 
     @property
     def status(self) -> HTTPStatus:
@@ -96,19 +91,7 @@ class Health:
 
 
 class HealthServer:
-    """Answers ``GET /health`` on a port of its own, for a protocol that is no HTTP.
-
-    Args:
-        host: Address to listen on.
-        port: Port to listen on, 0 for a free one.
-        ask: Tells how the server is.
-
-    Attributes:
-        port: The port it listens on.
-
-    Raises:
-        OSError: If it cannot listen there.
-    """
+    """Answers ``GET /health`` on a port of its own (0: a free one), for a protocol without HTTP."""
 
     def __init__(self, host: str, port: int, ask: Callable[[], Health]) -> None:
         class Answers(BaseHTTPRequestHandler):
@@ -137,7 +120,7 @@ class HealthServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Begin to answer."""
         self._thread.start()
 
     def close(self) -> None:
@@ -163,25 +146,10 @@ Talk: TypeAlias = Callable[[ServerConnection, HostSession], None]
 
 
 class WebsocketServer:
-    """Gives each connection a session of a policy host, until it closes.
-
-    ``GET /health`` tells whether the policy is served, and how many sessions there are. It needs no token.
-
-    Args:
-        host: The policy host.
-        talk: Talks with one client.
-        listen: Where to listen.
-        stated: What the server says of itself, in answers to ``/health``.
-
-    Attributes:
-        port: The port it listens on.
-        address: Address for clients.
-
-    Raises:
-        OSError: If it cannot listen there.
-    """
+    """Gives each connection a session of a policy host, until it closes; OSError if the port is taken."""
 
     def __init__(self, host: PolicyHost, talk: Talk, listen: ListenOptions, stated: dict[str, Any]) -> None:
+        # ``GET /health`` answers with `stated` and the number of sessions. It needs no token.
         self._host, self._talk, self._listen, self._stated = host, talk, listen, stated
         self._server = serve(
             self._hold,
@@ -191,10 +159,10 @@ class WebsocketServer:
             process_request=self._before,
             open_timeout=_HANDSHAKE_S,
             close_timeout=_CLOSE_S,
-            # A client that simulates answers no ping meanwhile; the system notices one whose machine is gone.
+            # A simulating client answers no ping meanwhile. The operating system notices a lost machine.
             ping_interval=None,
             max_size=listen.max_message_bytes,
-            # What a client sends before it has read its answer stays with the client.
+            # Messages that a client sends before it has read its answer must wait on its side.
             max_queue=1,
             server_header=None,
         )
@@ -210,11 +178,11 @@ class WebsocketServer:
 
     @property
     def failure(self) -> str | None:
-        """Why the policy is served no longer, None where nothing went wrong."""
+        """The reason why the policy is served no longer, None without a failure."""
         return self._host.failure
 
     def start(self) -> None:
-        """Take connections from now on, on threads of its own."""
+        """Begin to accept connections, on threads of its own."""
         self._thread.start()
 
     def close(self) -> None:
@@ -251,7 +219,7 @@ class WebsocketServer:
         return Response(health.status.value, health.status.phrase, headers, health.body)
 
     def _hold(self, connection: ServerConnection) -> None:
-        """Talk with one client, and give its env slot back."""
+        """Talk with one client, and release its env slot at the end."""
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             session = self._host.open()

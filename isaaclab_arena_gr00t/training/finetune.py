@@ -24,15 +24,7 @@ PROGRAM = "isaaclab_arena_gr00t.training.finetune"
 
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROGRAM}") -> int:
-    """Train, and return the exit code.
-
-    Args:
-        argv: Arguments after the program's name; those of this process where None.
-        typed_as: The name by which the help calls the program.
-
-    Returns:
-        0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if it was interrupted.
-    """
+    """Train, and return the exit code: 0, 1 for a failure, 2 for a mistake of the user, 130 or 143 after a signal."""
     arguments = typed_words(argv)
     options = tyro.cli(
         FinetuneOptions,

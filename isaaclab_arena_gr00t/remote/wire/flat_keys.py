@@ -7,15 +7,11 @@ _ACTION = "action."
 
 
 def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a nested observation with the keys ``video.<camera>``, ``state.<key>`` and the instruction's own names.
-
-    Args:
-        observation: ``video`` and ``state``: key to array; ``language``: key to a list of one list of one text per env
-            slot.
-    """
+    """Return a nested observation with the keys ``video.<camera>``, ``state.<key>`` and the instruction's own names."""
     arrays = {
         f"{modality}.{key}": values for modality in ("video", "state") for key, values in observation[modality].items()
     }
+    # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
     return {**arrays, **{key: [text for (text,) in texts] for key, texts in observation["language"].items()}}
 
 

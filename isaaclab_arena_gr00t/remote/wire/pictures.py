@@ -30,15 +30,7 @@ def is_picture(array: np.ndarray) -> bool:
 
 
 def encoded_picture(picture: np.ndarray, picture_format: PictureFormat) -> dict[str, Any]:
-    """Return the map that stands for a picture.
-
-    Args:
-        picture: Shape: (height, width, channels), uint8.
-        picture_format: ``png``, which loses nothing, or ``jpeg``, which has 1 or 3 channels.
-
-    Raises:
-        TypeError: If it has 4 channels, and JPEG is asked for.
-    """
+    """Return the map of a picture (height, width, channels) uint8; TypeError for 4 channels as JPEG."""
     if picture_format == "jpeg" and picture.shape[2] == 4:
         raise TypeError("a picture with 4 channels as JPEG may not travel")
     file = io.BytesIO()
@@ -49,24 +41,14 @@ def encoded_picture(picture: np.ndarray, picture_format: PictureFormat) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedPicture:
-    """A picture as PNG or JPEG, of which nothing is decoded yet: a few kB may stand for many millions of pixels.
+    """A picture as PNG or JPEG that is not decoded yet: a few kB may contain many millions of pixels."""
 
-    Attributes:
-        form: ``png`` or ``jpeg``.
-        data: The file.
-        shape: Height, width and channels, as the sender states them.
-    """
-
-    form: str
+    form: str  # ``png`` or ``jpeg``
     data: bytes
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # height, width and channels, as the sender states them
 
     def decoded(self) -> np.ndarray:
-        """Return the picture. Shape: (height, width, channels), uint8.
-
-        Raises:
-            WireError: If it is damaged, or not of the stated shape.
-        """
+        """Return the picture (height, width, channels) uint8; WireError if it is damaged or of another shape."""
         height, width, channels = self.shape
         try:
             with Image.open(io.BytesIO(self.data), formats=[_FORMATS[self.form]]) as picture:
@@ -84,14 +66,7 @@ class EncodedPicture:
 
 
 def received_picture(value: Mapping[Any, Any]) -> np.ndarray | EncodedPicture:
-    """Return the picture that a map stands for. Shape of an array: (height, width, channels), uint8.
-
-    Args:
-        value: The map, with `MARK` among its keys.
-
-    Raises:
-        WireError: If it stands for none.
-    """
+    """Return the picture in a map with `MARK`: raw as (height, width, channels) uint8; WireError if there is none."""
     form, data, shape = value.get("format"), value.get("data"), value.get("shape")
     if form == "raw":
         return array_of(data, dtype_of(value.get("dtype", "|u1")), shape)

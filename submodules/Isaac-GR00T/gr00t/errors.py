@@ -2,7 +2,7 @@
 
 
 class Gr00tError(ValueError):
-    """Anything this package raises on purpose."""
+    """Base class of all errors that this package raises."""
 
 
 class EmbodimentError(Gr00tError):

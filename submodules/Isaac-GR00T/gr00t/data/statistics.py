@@ -9,14 +9,7 @@ KeyStatistics: TypeAlias = dict[str, list[float]]
 
 
 def compute_statistics(values: np.ndarray) -> KeyStatistics:
-    """Return the statistics of one key.
-
-    Args:
-        values: Every value that the key takes in the data. Shape: (num_samples, dimension).
-
-    Raises:
-        ValueError: If there is no sample, the array has another shape, or holds a value that is not finite.
-    """
+    """Return the statistics of one key's values (num_samples, dimension); ValueError if empty or not finite."""
     samples = np.asarray(values, dtype=np.float64)
     if samples.ndim != 2 or not len(samples):
         raise ValueError(f"statistics need an array of shape (num_samples, dimension), got {samples.shape}")

@@ -75,15 +75,7 @@ class _Stop:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve a checkpoint.
-
-    Args:
-        argv: What follows the program on the command line; the process's own arguments by default.
-
-    Returns:
-        The exit code: 0 if a client stopped it, 130 after Ctrl-C, 143 after SIGTERM, 2 for wrong options, 1 if it
-        cannot listen.
-    """
+    """Serve, and return the exit code: 0 if a client stopped it, 1 or 2 on error, 130 (Ctrl-C), 143 (SIGTERM)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     config = tyro.cli(ServerConfig, args=argv, prog="gr00t-server", description=__doc__)
     stop = _Stop()
@@ -91,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         stop.server = server_of(config)
         stop.server.run()
+    # 2 is a wrong option or checkpoint, 1 a failure to listen.
     except (Gr00tError, UnicodeDecodeError) as error:
         _LOG.error("%s", error)
         return 2
@@ -105,12 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def server_of(config: ServerConfig) -> PolicyServer:
-    """Load the checkpoint and return the listening server.
-
-    Raises:
-        Gr00tError: If an option or the checkpoint cannot be used.
-        OSError: If a file cannot be read, or the server cannot listen at its address.
-    """
+    """Load the checkpoint and return the listening server; Gr00tError or OSError if this fails."""
     if min(config.max_batch, config.max_message_mb, config.max_sessions) < 1 or config.batch_wait_ms < 0:
         raise Gr00tError("max_batch, max_message_mb and max_sessions are at least 1, and batch_wait_ms is not below 0")
     api_token = _token_of(config)

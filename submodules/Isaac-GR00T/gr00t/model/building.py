@@ -33,19 +33,7 @@ def build_small_model(
     seed: int = 0,
     sizes: Mapping[str, Any] | None = None,
 ) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
-    """Make a model with random weights that fits some robots, and the processor that goes with it.
-
-    Args:
-        robots: Modality configuration and statistics of each robot, by name or value of its tag.
-        instructions: Sentences of the data, for the tokenizer.
-        image_size: Edge of the model's images [px].
-        normalization: ``min_max``, ``q01_q99`` or ``mean_std``.
-        seed: Seed of the weights; torch's global generator is left as it was.
-        sizes: Other fields of ``Gr00tSmallConfig``, such as ``hidden_size`` or a ``vision_config`` of one's own.
-
-    Raises:
-        EmbodimentError: If a tag does not exist, or a modality configuration is not complete.
-    """
+    """Return a model with random weights for some robots, and its processor; EmbodimentError for a wrong robot."""
     embodiments, tokenizer = _embodiments(robots), build_tokenizer(instructions)
     capacity = _capacity(list(embodiments.values()))
     processor = Gr00tSmallProcessor(
@@ -56,6 +44,7 @@ def build_small_model(
         normalization=normalization,
         max_instruction_tokens=_MAX_INSTRUCTION_TOKENS,
     )
+    # `sizes` replaces fields of the configuration, such as ``hidden_size`` or a whole ``vision_config``.
     fields: dict[str, Any] = {
         "vision_config": small_vision_config(),
         "text_config": small_text_config(len(tokenizer), _MAX_INSTRUCTION_TOKENS),
@@ -75,26 +64,11 @@ def add_embodiment(
     *,
     seed: int = 0,
 ) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
-    """Return a copy of a model with projectors for one more robot, and its processor.
-
-    A known robot keeps its projectors and statistics, because they belong together; the model and the processor are
-    then returned unchanged.
-
-    Args:
-        model: The model; it is not changed.
-        processor: Its processor; it is not changed.
-        embodiment_tag: Name or value of the robot's tag.
-        modality_configs: Modality configuration of the robot.
-        statistics: Of its states and actions.
-        seed: Seed of the new weights; torch's global generator is left as it was.
-
-    Raises:
-        EmbodimentError: If the model has another robot under this tag, or the robot needs more action steps than it
-            predicts.
-    """
+    """Return a copy of a model with projectors for one more robot, and its processor."""
     tag = EmbodimentTag.resolve(embodiment_tag).value
     known = {name: processor.embodiment(name) for name in processor.embodiments}
     added = Embodiment(embodiment_id=len(known), modality_configs=dict(modality_configs), statistics=dict(statistics))
+    # A known robot keeps its projectors and statistics, because they belong together.
     if tag in known:
         _refuse_another_robot(tag, known[tag], added)
         return model, processor
@@ -119,7 +93,7 @@ def _embodiments(robots: Mapping[str, tuple[ModalityConfigs, RobotStatistics]]) 
 
 
 def _random_model(config: Gr00tSmallConfig, *, seed: int) -> Gr00tSmall:
-    """Return a model with random weights; torch's global generator is left as it was."""
+    """Return a model with random weights; torch's global generator keeps its state."""
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(seed)
         return Gr00tSmall(config)

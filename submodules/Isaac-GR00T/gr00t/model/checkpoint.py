@@ -25,16 +25,12 @@ def save_checkpoint(directory: str | Path, model: Gr00tSmall, processor: Gr00tSm
 
 
 def check_checkpoint(directory: str | Path) -> Path:
-    """Return a checkpoint's directory, after checking that it may be loaded.
-
-    Raises:
-        CheckpointError: If there is no such directory, it holds no checkpoint of this package, or its weights are
-            pickled: those can run code, and are never opened.
-    """
+    """Return a checkpoint's directory; CheckpointError if it is none of this package, or its weights are pickled."""
     path = Path(directory)
     if not path.is_dir():
         raise CheckpointError(f"there is no model at {path}: no such directory")
     if not list(path.glob("*.safetensors")):
+        # Pickled weights can run code, so they are never opened.
         pickled = sorted(file.name for pattern in _PICKLED for file in path.glob(pattern))
         if pickled:
             raise CheckpointError(f"{path} holds pickled weights ({', '.join(pickled)}); convert them to safetensors")
@@ -52,11 +48,7 @@ def check_checkpoint(directory: str | Path) -> Path:
 
 
 def load_model(directory: str | Path, *, device: int | str | torch.device, dtype: torch.dtype) -> Gr00tSmall:
-    """Return a checkpoint's model on a device, ready to act.
-
-    Raises:
-        CheckpointError: See ``check_checkpoint``; also if the weights do not fit the configuration.
-    """
+    """Return a checkpoint's model on a device, in evaluation mode; CheckpointError if it cannot be loaded."""
     path = check_checkpoint(directory)
     try:
         with _without_progress_bars():
@@ -65,6 +57,7 @@ def load_model(directory: str | Path, *, device: int | str | torch.device, dtype
             )
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"the model in {path} cannot be loaded: {error}") from error
+    # transformers only warns of weights that do not fit, and draws the missing ones.
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[problem]:
             names = ", ".join(map(str, sorted(report[problem])[:3]))
@@ -76,11 +69,7 @@ def load_model(directory: str | Path, *, device: int | str | torch.device, dtype
 
 
 def load_processor(directory: str | Path) -> Gr00tSmallProcessor:
-    """Return a checkpoint's processor, without augmentation.
-
-    Raises:
-        CheckpointError: See ``check_checkpoint``.
-    """
+    """Return a checkpoint's processor, without augmentation; CheckpointError if it cannot be loaded."""
     path = check_checkpoint(directory)
     try:
         processor = AutoProcessor.from_pretrained(path, local_files_only=True)

@@ -12,17 +12,11 @@ from gr00t.model.normalization import Normalization, Scaling, scaling
 
 @dataclass(frozen=True, kw_only=True)
 class Embodiment:
-    """One robot: its modalities and their statistics.
+    """One robot: its modalities and their statistics."""
 
-    Attributes:
-        embodiment_id: Index of its projectors in the model.
-        modality_configs: One entry each for video, state, action and language.
-        statistics: ``{"state": {key: statistics}, "action": {key: statistics}}``.
-    """
-
-    embodiment_id: int
+    embodiment_id: int  # index of its projectors in the model
     modality_configs: ModalityConfigs
-    statistics: dict[str, dict[str, KeyStatistics]]
+    statistics: dict[str, dict[str, KeyStatistics]]  # ``{"state": {key: statistics}, "action": {key: statistics}}``
 
     def __post_init__(self) -> None:
         for modality in MODALITIES:
@@ -43,7 +37,7 @@ class Embodiment:
 
     @property
     def language_key(self) -> str:
-        """The key of the instruction; the first, if there are several."""
+        """The key of the instruction; the first if there are several."""
         return self.modality_configs["language"].modality_keys[0]
 
     @cached_property

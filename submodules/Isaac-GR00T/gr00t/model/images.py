@@ -6,15 +6,8 @@ from torch.nn import functional
 
 
 def fit_images(images: Tensor, size: int) -> Tensor:
-    """Scale images to fit a square, with their aspect ratio kept and the rest black.
-
-    Args:
-        images: uint8 of shape (images, 3, height, width).
-        size: Edge of the square [px].
-
-    Returns:
-        uint8 of shape (images, 3, size, size); the same tensor if it has that size already.
-    """
+    """Scale uint8 images (images, 3, height, width) to fit a square of `size` [px], with the rest black."""
+    # Images that already have the size are returned as they are, not copied.
     height, width = images.shape[-2:]
     if height == width == size:
         return images
@@ -29,14 +22,9 @@ def fit_images(images: Tensor, size: int) -> Tensor:
 
 
 def shift_randomly(images: Tensor, largest_px: int, generator: torch.Generator | None = None) -> Tensor:
-    """Shift each image by a whole number of pixels in both directions, repeating its border pixels.
-
-    Args:
-        images: uint8 of shape (images, 3, height, width).
-        largest_px: Largest shift in each direction [px].
-        generator: On the CPU. torch's global generator if not given.
-    """
+    """Shift each image by whole pixels, at most `largest_px` in both directions, and repeat its border pixels."""
     count, _, height, width = images.shape
+    # `generator` is on the CPU; None is torch's global generator.
     moves = torch.randint(-largest_px, largest_px + 1, (2, count, 1), generator=generator).to(images.device)
     lines = (torch.arange(height, device=images.device) + moves[0]).clamp(0, height - 1)
     columns = (torch.arange(width, device=images.device) + moves[1]).clamp(0, width - 1)
@@ -45,13 +33,8 @@ def shift_randomly(images: Tensor, largest_px: int, generator: torch.Generator |
 
 
 def tint_randomly(images: Tensor, strength: float, generator: torch.Generator | None = None) -> Tensor:
-    """Change brightness and contrast of each image by factors in [1 - strength, 1 + strength].
-
-    Args:
-        images: uint8 of shape (images, 3, height, width).
-        strength: 0 changes nothing.
-        generator: On the CPU. torch's global generator if not given.
-    """
+    """Change brightness and contrast of each uint8 image by factors in [1 - strength, 1 + strength]."""
+    # `generator` is on the CPU; None is torch's global generator.
     draws = torch.rand((2, len(images), 1, 1, 1), generator=generator).to(images.device)
     brightness, contrast = 1.0 + strength * (2.0 * draws - 1.0)
     values = images.float() * brightness

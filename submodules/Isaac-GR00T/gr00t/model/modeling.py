@@ -25,25 +25,19 @@ from gr00t.model.networks.vision import VisionEncoder
 
 @dataclass
 class FlowMatchingOutput(ModelOutput):
-    """What training needs.
+    """The output of the forward pass, for training."""
 
-    Attributes:
-        loss: Mean square error of the velocity, over everything that is not padding; a scalar.
-        velocity: Output of the network. Shape: (batch * noise_draws, action_horizon, max_action_dim).
-    """
-
-    loss: Tensor | None = None
-    velocity: Tensor | None = None
+    loss: Tensor | None = None  # scalar mean square error of the velocity, without padding
+    velocity: Tensor | None = None  # shape: (batch * noise_draws, action_horizon, max_action_dim)
 
 
 class Gr00tSmall(PreTrainedModel):
-    """A vision-language-action model with a flow-matching action head.
+    """A vision-language-action model with a flow-matching action head."""
 
-    Inputs are the processor's: ``pixel_values`` uint8 (B, V, 3, S, S), ``view_mask`` bool (B, V), ``input_ids`` and
-    ``attention_mask`` (B, L), ``state`` (B, T, max_state_dim), ``embodiment_id`` (B,); for training also ``action`` and
-    ``action_mask`` (B, action_horizon, max_action_dim). Floats may have any precision: they are cast to the weights'.
-    """
-
+    # Inputs are the processor's: ``pixel_values`` uint8 (B, V, 3, S, S), ``view_mask`` bool (B, V), ``input_ids`` and
+    # ``attention_mask`` (B, L), ``state`` (B, T, max_state_dim), ``embodiment_id`` (B,); for training also ``action``
+    # and ``action_mask`` (B, action_horizon, max_action_dim). Floats may have any precision: they are cast to the
+    # weights'.
     config_class = Gr00tSmallConfig
     config: Gr00tSmallConfig
     main_input_name = "pixel_values"
@@ -51,8 +45,8 @@ class Gr00tSmall(PreTrainedModel):
 
     def __init__(self, config: Gr00tSmallConfig) -> None:
         super().__init__(config)
-        # Eager attention adds its mask as numbers. Others leave it out where no entry of the batch is padded, so that
-        # an entry's last digits would depend on how long its neighbours' instructions are.
+        # Eager attention adds its mask as numbers. Others leave it out if no entry of the batch is padded, so that
+        # an entry's last digits would depend on the length of its neighbours' instructions.
         self.text = BertModel._from_config(config.text_config, attn_implementation="eager", add_pooling_layer=False)
         self.text_token = nn.Linear(config.text_config.hidden_size, config.hidden_size)
         self.vision = VisionEncoder(config)
@@ -79,20 +73,14 @@ class Gr00tSmall(PreTrainedModel):
         noise_draws: int = 1,
         generator: torch.Generator | None = None,
     ) -> FlowMatchingOutput:
-        """Return the loss of a batch of demonstrations.
-
-        Args:
-            inputs: See the class.
-            noise: Start of the flow; drawn if not given. Shape: (B * noise_draws, action_horizon, max_action_dim).
-            time: Flow times in [0, 1]; drawn if not given. Shape: (B * noise_draws,).
-            noise_draws: Number of noises and times for each observation. The images are encoded once for all.
-            generator: Source of the draws; torch's global generator if not given.
-        """
+        """Return the loss of a batch of demonstrations; `noise` and `time` are drawn from `generator` if not given."""
         action, mask = inputs["action"].float(), inputs["action_mask"]
+        # Encode the images once for all `noise_draws` of an observation.
         situation = self.encode(inputs)
         if noise_draws > 1:
             situation = situation.repeat(noise_draws)
             action, mask = (tensor.repeat_interleave(noise_draws, dim=0) for tensor in (action, mask))
+        # Shapes: noise (B * noise_draws, action_horizon, max_action_dim), time in [0, 1] (B * noise_draws,).
         if noise is None:
             noise = _draw(torch.randn, action.shape, action.device, generator)
         if time is None:
@@ -107,17 +95,8 @@ class Gr00tSmall(PreTrainedModel):
     def continue_action(
         self, inputs: Mapping[str, Tensor], *, noise: Tensor, target: Tensor, weights: Tensor
     ) -> Tensor:
-        """Return normalised actions that go on from planned ones; see `flow_matching.towards`.
-
-        Args:
-            inputs: See the class.
-            noise: Start of the flow. Shape: (B, action_horizon, max_action_dim).
-            target: The planned actions, normalised. Shape: (B, action_horizon, max_action_dim).
-            weights: How strongly each number of them counts. Shape: (B, action_horizon, max_action_dim).
-
-        Returns:
-            float32 of shape (B, action_horizon, max_action_dim), padding included.
-        """
+        """Return normalised actions that continue `target`, float32 (B, action_horizon, max_action_dim)."""
+        # `noise`, `target` and `weights` have the same shape; see `flow_matching.towards`.
         velocity = towards(self._velocity(self.encode(inputs)), target.to(self.device), weights.to(self.device))
         steps = self.config.num_inference_timesteps
         return integrate(velocity, noise.to(self.device, torch.float32), num_steps=steps)
@@ -130,18 +109,9 @@ class Gr00tSmall(PreTrainedModel):
         noise: Tensor | None = None,
         num_inference_timesteps: int | None = None,
     ) -> Tensor:
-        """Return normalised actions.
-
-        Args:
-            inputs: See the class.
-            noise: Start of the flow; from torch's global generator if not given. Shape: (B, action_horizon,
-                max_action_dim).
-            num_inference_timesteps: Euler steps; those of the configuration if not given.
-
-        Returns:
-            float32 of shape (B, action_horizon, max_action_dim), padding included.
-        """
+        """Return normalised actions, float32 (B, action_horizon, max_action_dim), padding included."""
         situation = self.encode(inputs)
+        # The noise is the start of the flow. Without one, torch's global generator draws it.
         if noise is None:
             shape = (len(situation.state), self.config.action_horizon, self.config.max_action_dim)
             noise = torch.randn(shape, device=situation.state.device)
@@ -184,6 +154,6 @@ class Gr00tSmall(PreTrainedModel):
 def _draw(
     sample: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None
 ) -> Tensor:
-    """Draw on the generator's own device, so that one on the CPU gives the same numbers for a model on a GPU."""
+    """Draw on the generator's own device, so that a CPU generator gives a GPU model the same numbers."""
     place = device if generator is None else generator.device
     return sample(shape, generator=generator, device=place).to(device)

@@ -23,22 +23,15 @@ _SMALLEST_SCALE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """The shift and scale of some dimensions.
+    """The shift and scale of some dimensions."""
 
-    Attributes:
-        center: Value that becomes 0. Shape: (dimension,).
-        scale: Distance that becomes 1. Shape: (dimension,).
-        state_limit: Largest magnitude of a normalised state.
-        bounded: Whether normalised actions lie in [-1, 1].
-    """
-
-    center: Tensor
-    scale: Tensor
-    state_limit: float
-    bounded: bool
+    center: Tensor  # value that becomes 0; shape: (dimension,)
+    scale: Tensor  # distance that becomes 1; shape: (dimension,)
+    state_limit: float  # largest magnitude of a normalised state
+    bounded: bool  # whether normalised actions lie in [-1, 1]
 
     def on(self, device: torch.device) -> "Scaling":
-        """Return the same on a device."""
+        """Return the scaling on a device."""
         center, scale = (values.to(device, non_blocking=True) for values in (self.center, self.scale))
         return replace(self, center=center, scale=scale)
 
@@ -61,16 +54,12 @@ class Scaling:
 
 
 def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
-    """Return the scaling of several keys, one after the other.
-
-    Args:
-        statistics: Statistics of each key, in order.
-        method: ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
-    """
+    """Return the scaling of several keys, one after the other."""
 
     def column(name: str) -> Tensor:
         return torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32)
 
+    # ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
     if method == "mean_std":
         center, scale = column("mean"), column("std")
     else:

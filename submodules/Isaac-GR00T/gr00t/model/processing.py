@@ -18,22 +18,7 @@ from gr00t.model.normalization import NORMALIZATIONS, Normalization
 
 
 class Gr00tSmallProcessor(ProcessorMixin):
-    """Turns observations into tensors and the model's answers into actions; it is saved in the checkpoint.
-
-    Args:
-        tokenizer: Tokenizer of the instructions.
-        embodiments: Robots by tag value, each as ``Embodiment.to_dict`` gives it.
-        capacity: Sizes of the model to which tensors are padded: ``max_views``, ``max_state_horizon``,
-            ``max_state_dim``, ``action_horizon`` and ``max_action_dim``.
-        image_size: Edge of the model's images [px].
-        normalization: ``min_max``, ``q01_q99`` or ``mean_std``.
-        max_instruction_tokens: Longer instructions are cut.
-        random_shift_px: Largest shift of training images [px].
-        colour_jitter: Largest relative change of brightness and contrast of training images.
-
-    Attributes:
-        training: Whether images are augmented; see ``train`` and ``eval``.
-    """
+    """Turns observations into tensors and the model's answers into actions; it is saved in the checkpoint."""
 
     def __init__(
         self,
@@ -49,13 +34,16 @@ class Gr00tSmallProcessor(ProcessorMixin):
         if normalization not in NORMALIZATIONS:
             raise EmbodimentError(f"no normalization called {normalization!r}; known are: {', '.join(NORMALIZATIONS)}")
         super().__init__(tokenizer)
+        # Robots by tag value, as ``Embodiment.to_dict`` gives them. Saved in the checkpoint, so plain values.
         self.embodiments = dict(embodiments)
+        # Sizes to which tensors are padded: ``max_views``, ``max_state_horizon``, ``max_state_dim``, ``action_horizon``
+        # and ``max_action_dim``.
         self.capacity = dict(capacity)
-        self.image_size = image_size
+        self.image_size = image_size  # edge of the model's images [px]
         self.normalization: Normalization = normalization
-        self.max_instruction_tokens = max_instruction_tokens
-        self.random_shift_px = random_shift_px
-        self.colour_jitter = colour_jitter
+        self.max_instruction_tokens = max_instruction_tokens  # longer instructions are cut
+        self.random_shift_px = random_shift_px  # largest shift of training images [px]
+        self.colour_jitter = colour_jitter  # largest relative change of brightness and contrast in training
         self.training = False
         self._known = {tag: Embodiment.from_dict(content) for tag, content in self.embodiments.items()}
 
@@ -78,7 +66,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return self
 
     def eval(self) -> "Gr00tSmallProcessor":
-        """Do not augment images from now on."""
+        """Stop augmenting images."""
         self.training = False
         return self
 
@@ -87,11 +75,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return {tag: dict(embodiment.modality_configs) for tag, embodiment in self._known.items()}
 
     def embodiment(self, tag: "str | EmbodimentTag") -> Embodiment:
-        """Return the description of a robot.
-
-        Raises:
-            EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
-        """
+        """Return a robot's description; EmbodimentError if the tag is unknown here or in the checkpoint."""
         value = EmbodimentTag.resolve(tag).value
         if value not in self._known:
             raise EmbodimentError(
@@ -109,20 +93,11 @@ class Gr00tSmallProcessor(ProcessorMixin):
         generator: torch.Generator | None = None,
         device: str | torch.device = "cpu",
     ) -> BatchFeature:
-        """Turn a batch of observations of one robot into the model's inputs.
-
-        Batches of several robots can be put together with ``torch.cat``: all tensors are padded to the same sizes.
-
-        Args:
-            observation: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: (B, T, D)} and ``language``
-                {key: list of B lists of one str}. Pictures and states are arrays, or tensors on any device.
-            embodiment_tag: Which robot.
-            action: For training: {key: (B, horizon, D)} in physical units.
-            action_is_padding: True for steps after an episode's end; nothing is learned from them. Shape:
-                (B, horizon).
-            generator: Generator of the augmentation, on the CPU.
-            device: Device of the tensors; images are resized there.
-        """
+        """Turn a batch of observations of one robot into the model's inputs on `device`."""
+        # Formats: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: (B, T, D)}, as arrays or tensors on any
+        # device, and ``language`` {key: list of B lists of one str}. In training `action` is {key: (B, horizon, D)} in
+        # physical units, and nothing is learned where `action_is_padding` (B, horizon) is True. All tensors are padded
+        # to the same sizes, so ``torch.cat`` joins batches of several robots. `generator` augments images, on the CPU.
         embodiment = self.embodiment(embodiment_tag)
         pixel_values, view_mask = self._images(observation["video"], embodiment, generator, torch.device(device))
         inputs: dict[str, Any] = {"pixel_values": pixel_values, "view_mask": view_mask}
@@ -134,15 +109,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return BatchFeature({name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()})
 
     def decode_action(self, action: Tensor, embodiment_tag: str | EmbodimentTag) -> dict[str, np.ndarray]:
-        """Turn the model's answer into one chunk per action key.
-
-        Args:
-            action: Normalised and padded. Shape: (B, action_horizon, max_action_dim).
-            embodiment_tag: Which robot.
-
-        Returns:
-            {key: float32 (B, horizon, D)} in physical units.
-        """
+        """Turn normalised actions (B, action_horizon, max_action_dim) into physical {key: float32 (B, horizon, D)}."""
         embodiment = self.embodiment(embodiment_tag)
         dimensions = embodiment.dimensions["action"]
         horizon = len(embodiment.modality_configs["action"].delta_indices)
@@ -154,16 +121,8 @@ class Gr00tSmallProcessor(ProcessorMixin):
     def continuation(
         self, actions: Mapping[str, np.ndarray], weights: np.ndarray, embodiment_tag: str | EmbodimentTag
     ) -> tuple[Tensor, Tensor]:
-        """Turn planned actions, and how strongly each counts, into the model's format.
-
-        Args:
-            actions: {key: (B, steps, D)} in physical units.
-            weights: Shape: (B, steps).
-            embodiment_tag: Which robot.
-
-        Returns:
-            Normalised actions and their weights, 0 in padding. Shape of both: (B, action_horizon, max_action_dim).
-        """
+        """Turn planned physical actions {key: (B, steps, D)} and weights (B, steps) into the model's format."""
+        # Shape of both results: (B, action_horizon, max_action_dim). Weights are 0 in padding.
         planned, mask = self._action(actions, None, self.embodiment(embodiment_tag))
         counts = torch.from_numpy(np.asarray(weights, dtype=np.float32))
         counts = functional.pad(counts, (0, self.capacity["action_horizon"] - counts.shape[1]))
@@ -176,7 +135,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         generator: torch.Generator | None,
         device: torch.device,
     ) -> tuple[Tensor, Tensor]:
-        """Return uint8 images of shape (B, max_views, 3, size, size) and which of them exist, (B, max_views)."""
+        """Return uint8 images (B, max_views, 3, size, size) and the mask of existing views (B, max_views)."""
         keys = embodiment.modality_configs["video"].modality_keys
         views = [self._camera(video[key], generator, device) for key in keys]
         images = torch.cat(views, dim=1)
@@ -186,7 +145,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)), mask
 
     def _camera(self, frames: np.ndarray | Tensor, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Return one camera's images, resized and perhaps augmented. Shape: (B, T, 3, size, size)."""
+        """Return one camera's images, resized and augmented in training. Shape: (B, T, 3, size, size)."""
         pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
         pixels = pixels.to(device, non_blocking=True)
         images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
@@ -216,7 +175,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
     def _action(
         self, action: Mapping[str, np.ndarray], is_padding: np.ndarray | None, embodiment: Embodiment
     ) -> tuple[Tensor, Tensor]:
-        """Return normalised actions and which of them count. Shapes: (B, action_horizon, max_action_dim)."""
+        """Return normalised actions and the mask of those that count. Shapes: (B, action_horizon, max_action_dim)."""
         values = _concatenate(action, embodiment.modality_configs["action"].modality_keys)
         normalized = embodiment.scaling("action", self.normalization).action(values)
         mask = torch.ones_like(normalized, dtype=torch.bool)

@@ -19,14 +19,8 @@ switch table tool top bottom tray target
 
 
 def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
-    """Train a byte-level tokenizer with one token per known word, as far as the vocabulary allows.
-
-    An unknown word is split into shorter pieces, down to bytes, so every text can be encoded. Case is ignored.
-
-    Args:
-        sentences: Instructions of the data; common words of manipulation are added.
-        vocab_size: Largest number of tokens; 256 of them are bytes.
-    """
+    """Train a byte-level tokenizer with one token per known word, as far as `vocab_size` (256 are bytes) allows."""
+    # An unknown word is split into shorter pieces, down to bytes, so every text can be encoded. Case is ignored.
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

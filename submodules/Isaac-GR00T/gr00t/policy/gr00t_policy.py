@@ -28,7 +28,7 @@ class Gr00tPolicy(BasePolicy):
     """Answers a batch of nested observations with a batch of action chunks, in one call of the model.
 
     Args:
-        embodiment_tag: Which of the checkpoint's robots; a tag, or its name or value in any case.
+        embodiment_tag: One of the checkpoint's robots; a tag, or its name or value in any case.
         model_path: A checkpoint's directory.
         device: Device of the model: ``"cpu"``, ``"cuda:1"`` or a CUDA index.
         strict: Whether observations and actions are checked.
@@ -41,7 +41,7 @@ class Gr00tPolicy(BasePolicy):
         processor: Its processor.
         embodiment_tag: The robot.
         honoured_options: Supported options of a query: ``noise_seeds``, one per batch entry. An entry's noise depends
-            only on its own seed. ``continued`` holds actions that the answer goes on from, which are planned already:
+            only on its own seed. ``continued`` holds planned actions that the answer continues:
             ``actions`` {key: (B, horizon, D)} in physical units, and ``weights`` (B, horizon), from 0 to 1.
         takes_tensors: Whether pictures and states of an observation may be tensors, on any device. Those on the model's
             own device stay there.
@@ -76,40 +76,40 @@ class Gr00tPolicy(BasePolicy):
         self.model = load_model(model_path, device=self.device, dtype=dtype)
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
-        """Return what the policy takes and gives: one entry each for video, state, action and language."""
+        """Return the policy's inputs and outputs: one entry each for video, state, action and language."""
         return dict(self._embodiment.modality_configs)
 
     def get_dimensions(self) -> dict[str, dict[str, int]]:
-        """Return the numbers of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``."""
+        """Return the size of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``."""
         return {modality: dict(sizes) for modality, sizes in self._embodiment.dimensions.items()}
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG002  the contract's
-        """Do nothing: the policy remembers nothing between calls."""
+        """Do nothing: the policy has no state between calls."""
         return {}
 
     def compile(self) -> None:
-        """Have torch compile the flow's step; this takes a minute at the first query.
+        """Have torch compile the flow's step, which takes a minute at the first query.
 
-        On a GPU it becomes a CUDA graph for each batch size, so that many small kernels need not be launched one by
-        one. The last digits of an answer change.
+        On a GPU it becomes a CUDA graph for each batch size, which launches many small kernels at once. The last digits
+        of an answer change.
         """
         self.model.compile_flow()
 
     def check_observation(self, observation: dict[str, Any]) -> None:
-        """Raise an ``ObservationError`` that names what is wrong with an observation."""
+        """Raise an ``ObservationError`` that names the problem of an observation."""
         configs = self._embodiment.modality_configs
         ignored = check_observation(observation, configs, self._embodiment.dimensions)
         if ignored and self.refuse_unknown:
             known = ", ".join(f"{modality}.{key}" for modality in configs for key in configs[modality].modality_keys)
             raise ObservationError(f"the model does not know {', '.join(ignored)}; it knows {known}")
         new = [name for name in ignored if name not in self._named]
-        # A client that sends another name each time is not listened to for ever.
+        # A client that sends new names each time must not flood the log.
         if new and len(self._named) < _MOST_NAMED:
             self._named.update(new)
             _LOG.warning("the model does not know %s of an observation, and ignores it", ", ".join(new))
 
     def check_action(self, action: dict[str, np.ndarray]) -> None:
-        """Raise an ``ActionError`` that names what is wrong with an action."""
+        """Raise an ``ActionError`` that names the problem of an action."""
         check_action(action, self._embodiment.modality_configs["action"], self._embodiment.dimensions["action"])
 
     def _get_action(

@@ -34,36 +34,24 @@ _READS_AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerLimits:
-    """Limits on what the server keeps of its clients' messages.
+    """Limits on the messages that the server keeps of its clients."""
 
-    Attributes:
-        max_message_bytes: Bytes of a message in all its frames.
-        max_bytes: Bytes of all incomplete and unanswered messages together.
-        max_clients: Connections at a time; more are closed at once.
-        patience_s: How long a client may be silent in the middle of a message or of its introduction [s].
-    """
-
-    max_message_bytes: int
-    max_bytes: int
-    max_clients: int = 1000
+    max_message_bytes: int  # of a message, in all its frames
+    max_bytes: int  # of all incomplete and unanswered messages together
+    max_clients: int = 1000  # connections at a time; more are closed at once
+    # Limit of a client's silence in the middle of a message or of its introduction [s].
     patience_s: float = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrived:
-    """A message.
+    """A message from a client."""
 
-    Attributes:
-        client: Number of its connection.
-        envelope: The frames before it, which its answer needs too; none if it did not come from a REQ socket.
-        body: Its frames.
-        problem: Why it was dropped, empty if it was kept.
-    """
-
-    client: int
+    client: int  # number of its connection
+    # The frames before the body, which the answer repeats; none if it did not come from a REQ socket.
     envelope: Sequence[bytes]
     body: Sequence[bytes | bytearray]
-    problem: str = ""
+    problem: str = ""  # why the message was dropped, empty if it was kept
 
 
 class _Connection:
@@ -88,7 +76,7 @@ class _Connection:
 
     @property
     def has_paused(self) -> bool:
-        """Whether its next message has to wait for the answer to the one before."""
+        """Whether the next message must wait for the answer to the last one."""
         return self.is_unanswered and self.is_inside_message
 
     def events(self) -> int:
@@ -100,16 +88,7 @@ class _Connection:
 
 
 class Listener:
-    """Accepts connections, returns their messages one after the other, and sends the answers.
-
-    Args:
-        address: Host and port for `socket.bind`; port 0 means a free port.
-        family: ``AF_INET`` or ``AF_INET6``.
-        limits: Limits on clients and memory.
-
-    Raises:
-        OSError: If it cannot listen there.
-    """
+    """Accepts connections, returns their messages one after the other, and sends the answers."""
 
     def __init__(self, address: tuple[str, int], family: int, limits: ListenerLimits) -> None:
         self._limits = limits
@@ -118,6 +97,7 @@ class Listener:
         self.host, self.port = self._socket.getsockname()[:2]
         self._arrived: queue.SimpleQueue[Arrived | Exception] = queue.SimpleQueue()
         self._answers: deque[tuple[int, Sequence[bytes | bytearray]]] = deque()
+        # A byte through this pair wakes the thread, which waits in the selector.
         self._bell, self._ringing = sockets.socketpair()
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
@@ -135,11 +115,7 @@ class Listener:
         self._thread.start()
 
     def receive(self, wait_s: float) -> Arrived | None:
-        """Return the next message, None if there is none in time.
-
-        Args:
-            wait_s: How long to wait for it [s].
-        """
+        """Return the next message, None if there is none within `wait_s` [s]."""
         try:
             arrived = self._arrived.get(timeout=wait_s) if wait_s > 0 else self._arrived.get_nowait()
         except queue.Empty:
@@ -149,17 +125,12 @@ class Listener:
         return arrived
 
     def answer(self, client: int, frames: Sequence[bytes | bytearray] = ()) -> None:
-        """Send the answer to a client's message, without blocking; a client that is gone gets none.
-
-        Args:
-            client: See `Arrived`.
-            frames: The answer with its envelope; nothing for a message that gets no answer.
-        """
+        """Send the answer with its envelope, without blocking; empty `frames` free a message that gets no answer."""
         self._answers.append((client, frames))
         self._ring()
 
     def close(self, linger_s: float) -> None:
-        """Close all connections once waiting answers have been sent, or after a time limit [s]."""
+        """Close all connections after all waiting answers are sent, or after `linger_s` [s]."""
         self._ends_at = time.monotonic() + linger_s
         if self._thread.is_alive():
             self._ring()
@@ -168,7 +139,7 @@ class Listener:
             self._close_all()
 
     def _ring(self) -> None:
-        # The thread is already woken up, or has ended.
+        # An error means that the thread is already awake, or has ended.
         with contextlib.suppress(OSError):
             self._ringing.send(b"!", sockets.MSG_DONTWAIT)
 
@@ -178,7 +149,7 @@ class Listener:
             self._selector.register(self._bell, selectors.EVENT_READ)
             while not self._has_ended():
                 self._turn()
-        except Exception as error:  # noqa: BLE001  whoever receives must learn that nothing comes any more
+        except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
             self._arrived.put(error)
         finally:
             self._close_all()
@@ -248,7 +219,7 @@ class Listener:
         connection.watched = events
 
     def _read(self, connection: _Connection) -> None:
-        """Read what has arrived, but only so much that other clients need not wait."""
+        """Read the bytes that have arrived, but only so many that other clients need not wait."""
         reader = connection.reader
         for _ in range(_READS_AT_ONCE):
             if connection.has_paused:

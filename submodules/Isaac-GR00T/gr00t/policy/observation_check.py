@@ -16,19 +16,8 @@ _OBSERVED = ("video", "state", "language")
 def check_observation(
     observation: Mapping[str, Any], configs: ModalityConfigs, dimensions: Mapping[str, Mapping[str, int]]
 ) -> tuple[str, ...]:
-    """Compare an observation with a robot's modality configuration, and return the entries that the model ignores.
-
-    Args:
-        observation: Nested as ``Gr00tPolicy.get_action`` takes it.
-        configs: One entry for each modality.
-        dimensions: ``{"state": {key: dimension}, ...}``.
-
-    Returns:
-        Names such as ``state.gripper``, of entries that the configuration lacks.
-
-    Raises:
-        ObservationError: At the first problem; the message names the entry, its value and the expected one.
-    """
+    """Check an observation, and return the names of entries that the model ignores, such as ``state.gripper``."""
+    # ObservationError at the first problem, with the entry, its value and the expected one.
     _check_mapping(observation, "observation")
     batch_sizes: dict[str, int] = {}
     ignored: list[str] = []
@@ -51,11 +40,7 @@ def check_observation(
 
 
 def check_action(action: Mapping[str, np.ndarray], config: ModalityConfig, dimensions: Mapping[str, int]) -> None:
-    """Compare actions with a robot's modality configuration.
-
-    Raises:
-        ActionError: If a key, shape or type is wrong, or a number is not finite.
-    """
+    """Refuse actions with wrong keys, shapes or types, or numbers that are not finite: ActionError."""
     if set(action) != set(config.modality_keys):
         raise ActionError(f"the action has the keys {sorted(action)}, and should have {sorted(config.modality_keys)}")
     for key, values in action.items():
@@ -84,7 +69,7 @@ def _check_entry(
 
 
 def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ...]) -> int:
-    """Check type and shape after the batch dimension; ``None`` allows any positive size. Returns the batch size."""
+    """Check type and shape after the batch dimension (None: any positive size), and return the batch size."""
     fits = (
         isinstance(array, (np.ndarray, torch.Tensor))
         and _type_name(array) == dtype.__name__
@@ -98,7 +83,7 @@ def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ..
 
 
 def _is_finite(values: np.ndarray | torch.Tensor) -> bool:
-    """Whether all numbers are finite. Those on a GPU are not looked at, because the CPU would have to wait for them."""
+    """Whether all numbers are finite; numbers on a GPU count as finite, because the CPU would have to wait."""
     if isinstance(values, torch.Tensor):
         return not values.is_cpu or bool(torch.isfinite(values).all())
     return bool(np.isfinite(values).all())
@@ -156,13 +141,7 @@ _SHORT = _ShortRepr()
 
 
 def check_continued(going_on: Any, dimensions: Mapping[str, int], *, batch_size: int) -> None:
-    """Raise an ``ObservationError`` if nothing can go on from what a query gives as ``continued``.
-
-    Args:
-        going_on: What was given.
-        dimensions: Numbers of each action key.
-        batch_size: Number of observations.
-    """
+    """Raise an ``ObservationError`` if actions cannot continue the query's option ``continued``."""
     given: Mapping[str, Any] = going_on if isinstance(going_on, Mapping) else {}
     actions, weights = given.get("actions"), np.asarray(given.get("weights", 0.0))
     steps = weights.shape[1] if weights.ndim == 2 else 0

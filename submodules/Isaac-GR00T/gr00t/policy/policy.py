@@ -9,7 +9,7 @@ from gr00t.data.types import ModalityConfig
 
 
 class BasePolicy(ABC):
-    """A policy: it answers a batch of observations with a batch of action chunks.
+    """A policy, which answers a batch of observations with a batch of action chunks.
 
     Args:
         strict: Whether observations and actions are checked against the modality configuration.
@@ -43,19 +43,19 @@ class BasePolicy(ABC):
 
     @abstractmethod
     def check_observation(self, observation: dict[str, Any]) -> None:
-        """Raise a ``ValueError`` that names what is wrong with an observation."""
+        """Raise a ``ValueError`` that names the problem of an observation."""
 
     @abstractmethod
     def check_action(self, action: dict[str, np.ndarray]) -> None:
-        """Raise a ``ValueError`` that names what is wrong with an action."""
+        """Raise a ``ValueError`` that names the problem of an action."""
 
     @abstractmethod
     def get_modality_config(self) -> dict[str, ModalityConfig]:
-        """Return what the policy takes and gives: one entry each for video, state, action and language."""
+        """Return the policy's inputs and outputs: one entry each for video, state, action and language."""
 
     @abstractmethod
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Forget what belongs to earlier episodes; return a dict of information."""
+        """Forget the state of earlier episodes, and return a dict of information."""
 
     @abstractmethod
     def _get_action(

@@ -28,10 +28,10 @@ class PolicyClient(BasePolicy):
     Args:
         host: Machine of the server.
         port: Port of the server.
-        timeout_ms: How long to wait for an answer [ms].
+        timeout_ms: Time limit of an answer [ms].
         api_token: The server's token, None if it needs none.
         strict: Accepted for NVIDIA's signature; the server does the checks.
-        limits: How large an answer may be.
+        limits: Size limits of an answer.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class PolicyClient(BasePolicy):
         return answer
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
-        """Return what the served policy takes and gives, by modality."""
+        """Return the inputs and outputs of the served policy, by modality."""
         return self.call_endpoint("get_modality_config", requires_input=False)
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:

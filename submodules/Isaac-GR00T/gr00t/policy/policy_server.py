@@ -46,12 +46,7 @@ class ServedPolicy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointHandler:
-    """The handler of an endpoint.
-
-    Attributes:
-        handler: Called with the request's ``data`` as keywords, or with nothing.
-        requires_input: Whether it is called with ``data``.
-    """
+    """The handler of an endpoint, called with the request's ``data`` as keywords if `requires_input`."""
 
     handler: Callable[..., Any]
     requires_input: bool = True
@@ -75,19 +70,12 @@ class BatchingOptions:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Waiting:
-    """A request for actions that has arrived.
-
-    Attributes:
-        sender: Destination of its answer.
-        data: What came with it.
-        arrays: Array format of its client, which its answer uses too.
-        request: The request in a form that can be combined with others; None if it must be answered separately.
-    """
+    """A request for actions that has arrived."""
 
     sender: Arrived
-    data: Any
-    arrays: ArrayFormat | None
-    request: ActionRequest | None
+    data: Any  # content of the request
+    arrays: ArrayFormat | None  # array format of the client, which its answer uses too
+    request: ActionRequest | None  # None if it must be answered separately
 
 
 class PolicyServer:
@@ -98,21 +86,21 @@ class PolicyServer:
     server is reachable from this machine only.
 
     Args:
-        policy: Answers ``get_action``, ``reset`` and, if it has it, ``get_modality_config``.
-        host: Address to listen on; ``*`` is every one of this machine's.
+        policy: Answers ``get_action`` and ``reset``, and ``get_modality_config`` if it has that method.
+        host: Address to listen on; ``*`` means every address of this machine.
         port: Port to listen on; 0 means a free one, see `port`.
         api_token: Token that requests must have, None for no token.
         batching: How requests are combined.
-        limits: How large a message may be; at most four of the largest are kept at a time.
+        limits: Size limits of a message; the memory for messages is four times the largest.
         serves: Description of the model, which is sent to every client that pings.
         allow_kill: Whether a client may stop the server. If other machines can reach it, this also needs an
             ``api_token``.
 
     Attributes:
-        running: Whether it is running; `stop` makes it False.
+        running: Whether the server is running; `stop` makes it False.
         num_requests: Requests for actions that were answered, those with an error included.
-        num_calls: Calls of the policy for them.
-        port: The port it listens on.
+        num_calls: Calls of the policy for these requests.
+        port: The port that it listens on.
         address: Address for clients.
 
     Raises:
@@ -163,8 +151,8 @@ class PolicyServer:
 
         Args:
             name: Name of the endpoint.
-            handler: Its answer is sent back; its exception is sent back as an error.
-            requires_input: Whether it takes the request's ``data`` as keywords.
+            handler: Function whose result is sent back; its exception is sent back as an error.
+            requires_input: Whether the handler takes the request's ``data`` as keywords.
         """
         self._endpoints[name] = EndpointHandler(handler=handler, requires_input=requires_input)
 
@@ -192,7 +180,7 @@ class PolicyServer:
         PolicyServer(policy, host=host, port=port, api_token=api_token).run()
 
     def _receive(self, wait_s: float) -> bool:
-        """Wait for a message, take all that have arrived, and return whether there was one."""
+        """Wait for a message, take all that have arrived, and return True if there was one."""
         has_come = False
         while self.running and self._waiting_entries() < self._batching.max_batch:
             arrived = self._listener.receive(0 if has_come else wait_s)
@@ -229,13 +217,14 @@ class PolicyServer:
             self._reply(arrived, handler.handler(**data) if handler.requires_input else handler.handler(), arrays)
 
     def _request_in(self, arrived: Arrived) -> Received | None:
-        """Return the request, None if its token is wrong; then only the token was read."""
+        """Return the request, None if its token is wrong; in that case only the token was decoded."""
         if arrived.problem:
             raise WireError(arrived.problem)
         if len(arrived.body) != 1:
             raise WireError(f"a request is one message, this one came in {len(arrived.body)} parts")
         message = arrived.body[0]
         places = outline(message, self._limits)
+        # Compare the token before any other part of a foreign message is decoded.
         if self.api_token is not None:
             place = places.get(b"api_token")
             token = None if place is None else read_message(message[slice(*place)], dict)
@@ -329,7 +318,7 @@ class PolicyServer:
         return self._endpoints["get_action"].handler(**data)
 
     def _fail(self, sender: Arrived, error: Exception) -> None:
-        # An error's message often repeats what the client has sent.
+        # An error's message often repeats the client's data, so it is made plain.
         words = plain(error)
         _LOG.warning("a request failed: %s: %s", type(error).__name__, words)
         _LOG.debug("it came from here:\n%s", "".join(traceback.format_tb(error.__traceback__)))

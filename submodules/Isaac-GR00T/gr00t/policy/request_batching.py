@@ -11,30 +11,19 @@ NOISE_SEEDS = "noise_seeds"
 
 @dataclass(frozen=True, kw_only=True)
 class ActionRequest:
-    """A request for actions that can be combined with others.
+    """A request for actions that can be combined with others."""
 
-    Attributes:
-        observation: The observation: modality, then key, then an array or list as long as the batch.
-        noise_seeds: One seed per batch entry, None if none were given.
-        batch_size: Entries of the batch.
-        layout: Keys, types and shapes of an entry; only requests with equal layouts can be combined.
-    """
-
-    observation: Mapping[str, Mapping[str, Any]]
-    noise_seeds: list[int] | None
+    observation: Mapping[str, Mapping[str, Any]]  # modality, then key, then an array or list as long as the batch
+    noise_seeds: list[int] | None  # one seed per batch entry, None without seeds
     batch_size: int
+    # Keys, types and shapes of an entry; only requests with equal layouts can be combined.
     layout: tuple[Any, ...]
 
 
 def action_request(data: object) -> ActionRequest | None:
-    """Return ``data`` as a request for actions, None if it must be answered separately.
-
-    A malformed request is answered separately, so that the policy can report its error. So is one with options other
-    than ``noise_seeds``, because they may affect a whole batch.
-
-    Args:
-        data: What came with the request: ``observation`` and perhaps ``options``.
-    """
+    """Return a request's ``data`` as a request for actions, None if it must be answered separately."""
+    # The policy must report the error of a malformed request, so it is answered separately. So are options other than
+    # ``noise_seeds``, because they may affect a whole batch.
     if not isinstance(data, Mapping) or not {"observation"} <= set(data) <= {"observation", "options"}:
         return None
     observation, options = data["observation"], data.get("options") or {}
@@ -57,7 +46,7 @@ def action_request(data: object) -> ActionRequest | None:
 
 
 def join(requests: Sequence[ActionRequest]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the observation and the options of requests of one layout, the entries of the first one first."""
+    """Return the observation and the options of requests with one layout, the entries of the first request first."""
     first = requests[0]
     observation = {
         modality: {key: _concatenated([request.observation[modality][key] for request in requests]) for key in parts}
@@ -69,20 +58,12 @@ def join(requests: Sequence[ActionRequest]) -> tuple[dict[str, Any], dict[str, A
 
 
 def split(action: Mapping[str, Any], info: Mapping[str, Any], sizes: Sequence[int]) -> list[list[dict[str, Any]]]:
-    """Return each request's part of an answer: its entries of the actions and of the further information.
-
-    Args:
-        action: Key to array. Shape of each: (sum of sizes, horizon, dimension).
-        info: Further information; arrays and lists as long as the batch are split, other values go to all requests.
-        sizes: Batch size of each request.
-
-    Raises:
-        ValueError: If an array of the actions has another batch size.
-    """
+    """Return each request's part of actions (sum of sizes, horizon, dimension) and info; ValueError on a misfit."""
     total = sum(sizes)
     for key, values in action.items():
         if not isinstance(values, np.ndarray) or values.shape[:1] != (total,):
             raise ValueError(f"the policy's action '{key}' is no array of {total} batch entries")
+    # Arrays and lists of the batch's length are split; other information goes to all requests.
     shares, start = [], 0
     for batch_size in sizes:
         part = slice(start, start + batch_size)

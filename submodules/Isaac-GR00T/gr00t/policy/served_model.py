@@ -9,15 +9,9 @@ _DISTRIBUTION = "gr00t-small"
 
 
 def describe_model(model_path: str) -> dict[str, str]:
-    """Return the name of a checkpoint, one hash of the files that it is loaded from, and this package's version.
-
-    Args:
-        model_path: Its directory, whose files are read completely; anything else has no hash.
-
-    Raises:
-        OSError: If a file cannot be read.
-    """
+    """Return a checkpoint's name, one hash of its loaded files, and this package's version; OSError if unreadable."""
     directory = Path(model_path)
+    # A path that is no directory, such as a name on the hub, has no hash.
     digest = hashlib.sha256()
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if path.suffix in _LOADED and path.is_file():

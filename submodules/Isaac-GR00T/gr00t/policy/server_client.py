@@ -30,5 +30,5 @@ class MsgSerializer:
 
     @staticmethod
     def from_bytes(data: bytes) -> Any:
-        """Return the message that the bytes stand for; see `unpack`."""
+        """Return the message in the bytes; see `unpack`."""
         return unpack(data, modality=ModalityConfig)

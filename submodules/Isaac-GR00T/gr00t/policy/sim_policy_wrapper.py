@@ -19,11 +19,11 @@ class Gr00tSimPolicyWrapper(BasePolicy):
     """Lets a policy accept observations with flat keys, and answers these with flat keys too.
 
     They are ``video.<camera>``, ``state.<key>`` and the instruction's own name with one str per batch entry; the
-    answer's are ``action.<key>``. Keys that the model does not know are ignored. Nested observations are passed on as
-    they are.
+    answer's are ``action.<key>``. Keys that the model does not know are ignored. Nested observations are passed on
+    unchanged.
 
     Args:
-        policy: What acts.
+        policy: The wrapped policy.
         strict: Accepted for NVIDIA's signature; the policy does the checks.
     """
 
@@ -37,15 +37,15 @@ class Gr00tSimPolicyWrapper(BasePolicy):
         return self.policy.get_modality_config()
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Have the policy forget what belongs to earlier episodes."""
+        """Reset the policy, which forgets the state of earlier episodes."""
         return self.policy.reset(options)
 
     def check_observation(self, observation: dict[str, Any]) -> None:
-        """Raise an ``ObservationError`` that names what is wrong with an observation."""
+        """Raise an ``ObservationError`` that names the problem of an observation."""
         self.policy.check_observation(self._nested(observation) if is_flat(observation) else observation)
 
     def check_action(self, action: dict[str, np.ndarray]) -> None:
-        """Raise an ``ActionError`` that names what is wrong with an action."""
+        """Raise an ``ActionError`` that names the problem of an action."""
         self.policy.check_action({key.removeprefix("action."): values for key, values in action.items()})
 
     def _get_action(
@@ -62,7 +62,7 @@ class Gr00tSimPolicyWrapper(BasePolicy):
             modality: {key: _entry(observation, f"{modality}.{key}") for key in configs[modality].modality_keys}
             for modality in ("video", "state")
         }
-        # The policy says what becomes of entries that it does not know.
+        # The policy decides about entries that it does not know.
         for name, entry in observation.items():
             modality, _, key = name.partition(".")
             if modality in nested:

@@ -11,21 +11,14 @@ from gr00t.model.networks.embodiment_layers import EmbodimentMLP
 
 
 class Situation(NamedTuple):
-    """An encoded observation; computed once and used by every Euler step.
+    """An encoded observation; computed once and used by every Euler step."""
 
-    Attributes:
-        context: Image and instruction tokens, as each block attends to them.
-        context_mask: 0 for tokens, minus infinity for padding. Shape: (batch, 1, 1, tokens).
-        summary: Condition of the adaptive norms, besides the flow time. Shape: (batch, hidden).
-        state: State tokens. Shape: (batch, state_steps, hidden).
-        embodiment_id: Shape: (batch,).
-    """
-
+    # Keys and values of image and instruction tokens, per block.
     context: tuple[KeysValues, ...]
-    context_mask: Tensor
-    summary: Tensor
-    state: Tensor
-    embodiment_id: Tensor
+    context_mask: Tensor  # 0 for tokens, minus infinity for padding; shape: (batch, 1, 1, tokens)
+    summary: Tensor  # condition of the adaptive norms, besides the flow time; shape: (batch, hidden)
+    state: Tensor  # shape: (batch, state_steps, hidden)
+    embodiment_id: Tensor  # shape: (batch,)
 
     def repeat(self, times: int) -> "Situation":
         """Return each batch entry ``times`` times, one after another."""
@@ -68,17 +61,10 @@ class ActionHead(nn.Module):
     def situation(
         self, context: Tensor, context_mask: Tensor, vision_summary: Tensor, state: Tensor, embodiment_id: Tensor
     ) -> Situation:
-        """Prepare an observation.
-
-        Args:
-            context: Image and instruction tokens. Shape: (batch, tokens, hidden).
-            context_mask: True where there is a token. Shape: (batch, tokens).
-            vision_summary: Shape: (batch, hidden).
-            state: Normalised. Shape: (batch, state_steps, max_state_dim).
-            embodiment_id: Shape: (batch,).
-        """
+        """Encode tokens (batch, tokens, hidden) and normalised states (batch, state_steps, max_state_dim)."""
         context = self.context_norm(context)
         encoded = self.state_encoder(state, embodiment_id)
+        # `context_mask` (batch, tokens) is True for tokens; attention adds its mask as numbers.
         bias = torch.zeros(context_mask.shape, dtype=context.dtype, device=context.device)
         bias = bias.masked_fill(~context_mask, float("-inf"))
         return Situation(
@@ -90,16 +76,7 @@ class ActionHead(nn.Module):
         )
 
     def velocity(self, situation: Situation, action: Tensor, time: Tensor) -> Tensor:
-        """Return the velocity of noisy actions.
-
-        Args:
-            situation: From ``situation``.
-            action: Shape: (batch, action_horizon, max_action_dim).
-            time: Flow time in [0, 1]. Shape: (batch,).
-
-        Returns:
-            Shape: (batch, action_horizon, max_action_dim).
-        """
+        """Return the velocity of actions (batch, action_horizon, max_action_dim) at flow times (batch,) in [0, 1]."""
         embedded = sinusoidal_embedding(time * self.num_timestep_buckets, self.size).to(action.dtype)
         condition = self.time_mlp(embedded) + situation.summary
         tokens = self.action_encoder(action, situation.embodiment_id) + self.action_position

@@ -16,15 +16,7 @@ class KeysValues(NamedTuple):
 
 
 def sinusoidal_embedding(positions: Tensor, size: int) -> Tensor:
-    """Return sines and cosines of geometrically spaced frequencies, in float32.
-
-    Args:
-        positions: Shape: (batch,).
-        size: Length of the embedding; even.
-
-    Returns:
-        Shape: (batch, size).
-    """
+    """Return sines and cosines of geometrically spaced frequencies: (batch,) to (batch, size), float32, even size."""
     exponents = torch.arange(size // 2, device=positions.device, dtype=torch.float32) / (size // 2)
     angles = positions.float().unsqueeze(-1) * torch.exp(-math.log(10_000.0) * exponents)
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
@@ -72,14 +64,8 @@ class Block(nn.Module):
         return KeysValues(self._split(keys), self._split(values))
 
     def forward(self, tokens: Tensor, condition: Tensor, context: KeysValues, context_mask: Tensor) -> Tensor:
-        """Return the tokens after one block.
-
-        Args:
-            tokens: Shape: (batch, tokens, size).
-            condition: Shape: (batch, size).
-            context: From ``keys_values``.
-            context_mask: 0 for tokens, minus infinity for padding. Shape: (batch, 1, 1, context).
-        """
+        """Return the tokens (batch, tokens, size) after one block, with a condition (batch, size)."""
+        # `context_mask` (batch, 1, 1, context) is 0 for tokens, minus infinity for padding.
         queries, keys, values = map(self._split, self.self_qkv(self.self_norm(tokens, condition)).chunk(3, dim=-1))
         tokens = tokens + self.self_out(self._join(_attend(queries, keys, values)))
         queries = self._split(self.cross_query(self.cross_norm(tokens)))

@@ -23,15 +23,8 @@ class EmbodimentLinear(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, values: Tensor, embodiment_id: Tensor) -> Tensor:
-        """Return ``values @ weight + bias`` with each batch entry's own weight and bias.
-
-        Args:
-            values: Shape: (batch, steps, in_features).
-            embodiment_id: Index of the weights for each entry of the batch. Shape: (batch,).
-
-        Returns:
-            Shape: (batch, steps, out_features).
-        """
+        """Map (batch, steps, in_features) to (batch, steps, out_features) by each entry's own weight and bias."""
+        # One embodiment needs no gather of weights.
         if len(self.weight) == 1:
             return functional.linear(values, self.weight[0].T, self.bias[0])
         return torch.baddbmm(self.bias[embodiment_id].unsqueeze(1), values, self.weight[embodiment_id])

@@ -15,28 +15,19 @@ from gr00t.model.configuration import Gr00tSmallConfig
 
 
 class VisionFeatures(NamedTuple):
-    """The image features for the action head.
+    """The image features for the action head."""
 
-    Attributes:
-        tokens: Keypoints and coarse patches of every view. Shape: (batch, views * (keypoints + patches**2), hidden).
-        summary: Positions of the keypoints of all views. Shape: (batch, hidden).
-    """
-
+    # Keypoints and coarse patches of every view. Shape: (batch, views * (keypoints + patches**2), hidden).
     tokens: Tensor
+    # Positions of the keypoints of all views. Shape: (batch, hidden).
     summary: Tensor
 
 
 def spatial_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn each map into a distribution over its cells, and into the mean position under it.
-
-    Args:
-        logits: Shape: (images, keypoints, height, width).
-
-    Returns:
-        Weights of shape (images, keypoints, height * width), and positions (x, y) in [-1, 1] of shape
-        (images, keypoints, 2). Both float32: half precision would round positions to a tenth of a cell.
-    """
+    """Turn maps (images, keypoints, height, width) into weights over cells and mean positions (x, y) in [-1, 1]."""
     height, width = logits.shape[-2:]
+    # Shapes: weights (images, keypoints, height * width), positions (images, keypoints, 2). Both are float32: half
+    # precision would round positions to a tenth of a cell.
     weights = logits.flatten(-2).float().softmax(dim=-1)
     y, x = torch.meshgrid(
         torch.linspace(-1, 1, height, device=logits.device),
@@ -73,13 +64,7 @@ class VisionEncoder(nn.Module):
         nn.init.normal_(self.summary, std=self.summary.shape[1] ** -0.5)
 
     def forward(self, pixel_values: Tensor, view_mask: Tensor, text: Tensor) -> VisionFeatures:
-        """Encode images, modulated by the instruction.
-
-        Args:
-            pixel_values: uint8, or other numbers in [0, 255]. Shape: (batch, views, 3, height, width).
-            view_mask: False for views that an embodiment does not have. Shape: (batch, views).
-            text: Summary of the instruction. Shape: (batch, text_hidden).
-        """
+        """Encode images (batch, views, 3, height, width) in [0, 255], modulated by text (batch, text_hidden)."""
         batch, views = pixel_values.shape[:2]
         pixels = pixel_values.flatten(0, 1).to(text.dtype) / 127.5 - 1.0
         feature_map = self._feature_map(pixels.contiguous(memory_format=torch.channels_last))
@@ -91,6 +76,7 @@ class VisionEncoder(nn.Module):
         tokens = torch.cat([self.keypoint_token(seen), self.patch_token(patches.flatten(-2).transpose(1, 2))], dim=1)
         tokens = tokens.unflatten(0, (batch, views)) + self.token_position[:views]
         places = positions.to(cells.dtype).unflatten(0, (batch, views)).flatten(-2)
+        # `view_mask` (batch, views) is False for views that an embodiment does not have.
         places = places * view_mask.unsqueeze(-1).to(places.dtype)
         return VisionFeatures(tokens.flatten(1, 2), torch.einsum("bvk,vkh->bh", places, self.summary[:views]))
 
@@ -103,7 +89,7 @@ class VisionEncoder(nn.Module):
         return combined
 
     def _modulate(self, feature_map: Tensor, text: Tensor) -> Tensor:
-        """Scale and shift each channel according to instruction and camera. Shape: (batch, views, C, H, W)."""
+        """Scale and shift each channel by instruction and camera (FiLM). Shape: (batch, views, C, H, W)."""
         views = feature_map.shape[1]
         film = self.film_text(text).unsqueeze(1) + self.film_view.weight[:views]
         scale, shift = film[..., None, None].chunk(2, dim=2)
