@@ -155,7 +155,7 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
 
 def named_by_option(error: ConfigError, file: str) -> ConfigError:
     """Return the problems of a YAML file as problems of the job option that names the file."""
-    # The option is the key in a job file, and the message says where in the YAML file to look.
+    # The key is the option of the job file; the message has file and key of the YAML file.
     located = [dataclasses.replace(problem, file=problem.file or file) for problem in error.problems]
     return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
 

@@ -65,6 +65,7 @@ def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions |
     """Return a model's inputs and outputs; ConfigError for impossible steps, or no instruction or action."""
     keys = {name: tuple(modality.modality_keys) for name, modality in modalities.items()}
     steps = {name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")}
+    # Policies remember a limited number of past steps, and no future ones exist.
     problems = [
         Problem(
             f"the model wants '{name}' at the steps {str(list(wanted))[:100]}; the present one, 0, and up to "

@@ -107,6 +107,7 @@ def wired(
     environment: Spaces, model: ModelInterface, config: Gr00tClosedloopPolicyConfig, files: JointFiles, *, file: str
 ) -> Wiring:
     """Locate a model's inputs and outputs in an environment or recording; ConfigError with all problems by YAML key."""
+    # Collect all problems, so that the user can correct the file in one pass.
     problems: list[Problem] = _wrong_horizon(model, config)
     cameras, wrong = _cameras(environment, model.video_keys, config)
     problems += wrong
@@ -116,6 +117,7 @@ def wired(
     problems += wrong
     action, wrong = wired_action(environment.action_spec, model.action_keys, files)
     problems += wrong
+    # Sizes are known only if all keys were found.
     if not problems:
         problems = _wrong_sizes(model, {"state": state, "action": action})
     if problems:
@@ -165,6 +167,7 @@ def _cameras(
         chosen = dict(given)
     else:
         names = (given,) if isinstance(given, str) else given
+        # Names that are the model's video keys match by name, other names by position.
         by_name = set(names) == set(video_keys)
         chosen = {name: name for name in names} if by_name else dict(zip(video_keys, names, strict=False))
         if len(names) != len(video_keys):
@@ -289,7 +292,7 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
 
 
 def answered(values: object, what: str) -> np.ndarray:
-    """Return an array of real numbers from an answer; PolicyError, which names it `what`, for any other type."""
+    """Return an array of real numbers from an answer; PolicyError with the name `what` for any other type."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError):

@@ -125,6 +125,7 @@ class DatasetFeatures:
         }
         for key, camera in self.cameras.items():
             height, width = camera.height, camera.width
+            # A lossy video pads frames to even sizes.
             if not (lossless or png):
                 height, width = stored_size(height, width)
             video = {"info": described_video(fps=fps, height=height, width=width, lossless=lossless)}
@@ -198,6 +199,7 @@ def _state(observed: Mapping[str, int], names: Sequence[str], files: JointFiles)
             for name in missing
         ]
         raise ConfigError(problems)
+    # Without joint files each observation is a group of its own.
     if files.policy is None:
         return _whole({name: observed[name] for name in names})
     specs = {name: ArraySpec(shape=(observed[name],)) for name in names}

@@ -129,7 +129,7 @@ def _episode(
 
 
 def _success(stored: StoredDataset, index: int) -> dict[str, AttributeValue]:
-    """Return whether LeRobot's column states a success, nothing if the dataset has no such column."""
+    """Return the attribute ``success`` from LeRobot's column, no attribute if the dataset has no such column."""
     if stored.features.get(layout.SUCCESS, {}).get("shape") != [1]:
         return {}
     return {"success": bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())}

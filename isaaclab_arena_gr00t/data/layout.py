@@ -16,7 +16,7 @@ from isaaclab_arena.storage.atomic import storage_errors
 # Define the paths and JSON documents of a LeRobot dataset, in both versions. Pure functions.
 #
 # Version 2.1 has a table and a video per episode; GR00T's finetuning reads it, together with ``modality.json``.
-# Version 3.0 puts many episodes into one file. Two further files of this program hold what LeRobot has no place for.
+# Version 3.0 puts many episodes into one file. Two further files of this program hold the rest of a recording.
 
 INFO_FILE = "meta/info.json"
 STATS_FILE = "meta/stats.json"

@@ -71,6 +71,7 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
     if control_dt is None:
         message = f"{episode.name} does not say how long a control step is; give --fps"
         raise ConfigError(Problem(message, key=DATASET_OPTION))
+    # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
     rate = 1 / control_dt
     if round(rate) < 1 or abs(rate - round(rate)) > _FPS_TOLERANCE * rate:
         message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"

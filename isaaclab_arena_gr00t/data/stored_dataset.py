@@ -194,6 +194,7 @@ class StoredDataset(ABC):
         """Yield an episode's pictures, each (height, width, 3) uint8; StorageError if a picture is missing."""
         episode = self.episodes[episode_index]
         height, width = frame_size(self.features[feature]["shape"])
+        # Pictures in the table have the order of its rows; a video has the order of the steps.
         if feature not in episode.videos:
             table = self._table_of(episode)
             found = regular_file(table, self.root)
@@ -389,12 +390,15 @@ def _own(arena: Mapping[str, Any]) -> DatasetFeatures:
 
 def _foreign(dataset: StoredDataset) -> DatasetFeatures:
     modality = dataset.document(layout.MODALITY_FILE) or {}
+    # ``modality.json`` splits the state into groups, each of which becomes an observation.
     states = {key: span for key, span in groups_of(modality, "state").items() if span[0] == layout.STATE}
     vectors = {}
     for name, feature in dataset.features.items():
         if name.startswith("observation.") and _is_vector(feature):
             vectors[name] = _observed(name, _size(feature), states if name == layout.STATE else {})
+    # The actions stay whole, because a replay needs them in the order of the environment.
     vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
+    # A camera has the name of ``modality.json``, or else that of its feature.
     keys = {feature: key for key, feature in video_columns(modality).items()}
     cameras = {}
     for name in dataset.picture_features:

@@ -439,7 +439,7 @@ def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[in
 def _rows_at_once(
     file: parquet.ParquetFile, groups: Sequence[int], names: Sequence[str], max_size: int, path: Path
 ) -> int:
-    """Return how many rows use a few megabytes; StorageError if a row or a decompressed page is too large."""
+    """Return a number of rows that takes a few megabytes; StorageError if a row or a decompressed page is too large."""
     # Read the number of values from the metadata, before any buffer is allocated.
     for column, num_rows in _chunks_to_read(file.metadata, groups, names):
         most = max_size if _is_leaf(column.path_in_schema, names, file.schema_arrow.names) else _MAX_SIZE
@@ -513,6 +513,7 @@ def _numbers(column: pa.ChunkedArray, what: str) -> np.ndarray:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)
+    # A missing value must not become NaN without a word.
     if array.null_count:
         raise StorageError(f"{what} has empty places")
     if not pa.types.is_nested(array.type):
@@ -520,6 +521,7 @@ def _numbers(column: pa.ChunkedArray, what: str) -> np.ndarray:
     flat = array.flatten()
     if flat.null_count:
         raise StorageError(f"{what} has empty places")
+    # NumPy needs a rectangle, and a writer may have stored lists of different lengths.
     size = len(flat) // max(1, len(array))
     lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
     if lengths.tolist() != [size]:

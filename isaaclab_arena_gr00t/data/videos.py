@@ -156,7 +156,7 @@ def _video_errors(doing: str, path: Path) -> Iterator[None]:
         raise StorageError(f"cannot {doing} {path}: {plain_text(words or type(error).__name__)}") from error
 
 
-# Read and write pictures that a dataset's tables hold as PNG or JPEG, which LeRobot has instead of videos.
+# Read and write pictures in a dataset's tables, as PNG or JPEG, which LeRobot allows instead of videos.
 
 # PNG, which LeRobot writes, is never much larger than the pixels themselves; JPEG is smaller.
 _FORMATS = ("PNG", "JPEG")

@@ -132,7 +132,7 @@ class EnsembledChunks:
         there = (rank_from_oldest >= 0) & self.active[:, None]
         weights = torch.where(there, torch.exp(-self.coeff * rank_from_oldest), 0.0)
         total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        # What an env slot held before its episode must not come through, not even as NaN times zero.
+        # Stale values from before the episode must have no effect, not even as NaN times zero.
         kept = torch.where(there[:, :, None], predictions, 0.0)
         return (kept * (weights / total)[:, :, None]).sum(dim=1), self
 
@@ -153,7 +153,7 @@ class EnsembledChunks:
         return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
 
 
-# What env slots looked like some control steps ago, for models that are shown more than the present.
+# Keep the last frames of env slots, for models that see more than the present step.
 
 _STATE = "state"
 
@@ -260,7 +260,7 @@ def _drawn(cameras: Mapping[str, torch.Tensor | SomePictures], wiring: Wiring, e
     return list(env_ids) if some is None else [env_id for env_id in some.env_ids if env_id in set(env_ids)]
 
 
-# Run the closed loop of a policy that asks a model for chunks of actions, wherever the model runs.
+# Run the closed loop of a policy that asks a model for chunks of actions, in this process or another.
 
 ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
 

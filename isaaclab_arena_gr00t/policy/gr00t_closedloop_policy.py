@@ -32,7 +32,7 @@ from isaaclab_arena_gr00t.joints import Dimensions, Modality, StatedModality, mo
 from isaaclab_arena_gr00t.observations import wired
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 
-# Ask a GR00T model in the run's policy server: the network that is served there, and what stands for it on a rank.
+# Ask a GR00T model in the run's policy server: the served network, and its stand-in on a rank.
 
 NOISE_SEEDS = "noise_seeds"
 """The option of a query with each env slot's noise seed, if the model package supports it."""
@@ -201,7 +201,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             beside,
             files={**beside.files, **found},
             packages=("gr00t",),
-            # The hub decides which revision a name stands for, and this may change.
+            # The revision behind a name on the hub may change.
             unknown=() if found else (f"model_path {model_path}",),
             checkpoint=model_path,
         )
@@ -277,7 +277,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @property
     def _takes_tensors(self) -> bool:
-        """Whether the model package takes tensors, as the included one does; a subclass's `query` gets arrays."""
+        """Whether the model package takes tensors, as the included one does; False if a subclass defines `query`."""
         return type(self).query is Gr00tClosedloopPolicy.query and getattr(self.policy, "takes_tensors", False)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:

@@ -106,6 +106,7 @@ def missing_inputs(env: Environment, images: Mapping[str, str], states: Mapping[
     cameras, terms = spec.get(CAMERAS, {}), set(spec.get("policy", {}))
     problems = []
     for key, camera in images.items():
+        # A camera without a clear picture layout is a problem too.
         message = no_camera(camera, cameras)
         if camera in cameras:
             try:

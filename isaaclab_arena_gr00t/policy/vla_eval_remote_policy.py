@@ -134,6 +134,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         )
         if problems or found:
             raise ConfigError([*problems, *found])
+        # The server may expect options of vla-eval's own benchmarks, which only the user can translate.
         if self._hello.observation_params:
             wanted = plain_text(str(dict(self._hello.observation_params))[:500])
             _LOG.warning("the server asks benchmarks of vla-eval for %s; make_kwargs of the job may give it", wanted)

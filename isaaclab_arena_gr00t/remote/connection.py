@@ -26,7 +26,7 @@ from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalWire
 from isaaclab_arena_gr00t.remote.wire.messages import WireError
 from isaaclab_arena_gr00t.remote.wire.zmtp import GREETING
 
-# Tell by its first answer which protocol a server speaks, to name one that was taken for another.
+# Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
 _CONNECT_S = 1.0
 _SPEAKS_FIRST_S = 0.2
@@ -75,7 +75,7 @@ def _said(address: ServerAddress, request: bytes, num_bytes: int) -> bytes:
     return said
 
 
-# Connect to a policy server of any protocol: wait for it, ask it, and connect again when it comes back.
+# Connect to a policy server of any protocol: wait for it, ask it, and reconnect after a loss.
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

@@ -109,7 +109,7 @@ def _token_in(file: str) -> str:
     return text
 
 
-# The contract of a protocol of policy servers: what is said first, how questions and answers are written.
+# The contract of a protocol of policy servers: the first messages, and the form of questions and answers.
 
 
 class AnswerError(Exception):
@@ -154,7 +154,7 @@ class Wire(ABC):
     remembers: bool = False
 
     def advice(self, address: ServerAddress) -> str:
-        """Return the end of the message that no server answers: how to start one."""
+        """Return the end of the message that no server answers: the command that starts one."""
         del address
         return ""
 
@@ -182,7 +182,7 @@ class Wire(ABC):
         """Return the answer to the last question; LeavingError if the server shuts down."""
 
 
-# Compare what a server declares of itself with what it is shown and what the environment takes.
+# Compare a server's declaration with the inputs that it gets and the action of the environment.
 
 _PICTURE = "rgb_hwc_uint8"
 _LANGUAGE = "language"
@@ -197,9 +197,9 @@ def spec_problems(
     action_dim: int | None,
 ) -> list[Problem]:
     """Return the contradictions between a vla-eval server's hello and the job's pictures, states and action."""
-    # Names are not compared: servers call a picture ``image`` whatever its key, and take the first one. Some declare
-    # only a part of their action, so an action that is declared too small is no problem. ``dims`` is 0 if a server
-    # states none. `action_dim` is None if the job chooses columns of the server's action.
+    # Names are not compared: servers call any picture ``image``, and take the first one. Some declare only a part of
+    # their action, so an action that is declared too small is no problem. ``dims`` is 0 if a server states none.
+    # `action_dim` is None if the job chooses columns of the server's action.
     formats = {str(name): _entry(part, "format", "") for name, part in observation_spec.items()}
     pictures = [name for name, form in formats.items() if form == _PICTURE]
     states = [name for name, form in formats.items() if form not in (_PICTURE, _LANGUAGE)]
@@ -271,7 +271,7 @@ _MAX_LENGTH = 400
 
 
 def identity_line(stated: object) -> str:
-    """Return a server's description as a line of JSON, `UNKNOWN` if it has none; a hash stands for a cut-off end."""
+    """Return a server's description as one line of JSON, `UNKNOWN` if it has none; cut, with a hash, if it is long."""
     if not isinstance(stated, Mapping) or not stated:
         return UNKNOWN
     line = json_line({str(name): stated[name] for name in sorted(stated, key=str)})

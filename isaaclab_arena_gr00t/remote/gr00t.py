@@ -36,7 +36,7 @@ class Gr00tWire(Wire):
         self._asked = "ping"
 
     def advice(self, address: ServerAddress) -> str:
-        """Return how to start a server; see `Wire.advice`."""
+        """Return the command that starts a server; see `Wire.advice`."""
         return f"; start one with: gr00t-server --model_path CHECKPOINT --port {address.port}"
 
     def dial(self, address: ServerAddress, timeout_s: float) -> Channel:

@@ -66,7 +66,7 @@ class OpenpiTalks:
             actions = session.act(observation).planned
         except ObservationRefusedError as error:
             return _error("observation refused", error)
-        except Exception as error:  # noqa: BLE001  what one client does must not stop the others
+        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
             if not isinstance(error, ArenaError):
                 _LOG.warning("the policy failed", exc_info=True)
             return _error("policy failed", f"{type(error).__name__}: {error}")

@@ -211,6 +211,7 @@ def _run(options: ServeOptions, rest: Sequence[str]) -> int:
         max_message_bytes=options.max_message_bytes,
     )
     limit_threads(options.torch_threads)
+    # Build the policy before the server listens, so that no client connects to a server without a policy.
     served = prepared(options, rest)
     try:
         server = server_of(options, served, listen)

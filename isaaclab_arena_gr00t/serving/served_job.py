@@ -16,7 +16,7 @@ from isaaclab_arena.nested import value_at
 from isaaclab_arena_gr00t.remote.wire.messages import WireError, in_words
 from isaaclab_arena_gr00t.remote.wire.pictures import EncodedPicture
 
-# Map what a client's observation calls pictures and states to the terms of an environment.
+# Map the pictures and states of a client's observation to the terms of an environment.
 
 STATES = "policy"
 """The group of an observation that holds what is no picture."""
@@ -134,7 +134,7 @@ class ServedJob:
     """The job whose policy is served."""
 
     policy: HostedPolicy
-    mapping: ObservationMapping  # what clients call the terms of its environment
+    mapping: ObservationMapping  # the clients' names for the terms of its environment
     contents: Mapping[str, str]  # hashes of the policy's parts, for clients to record
 
     @property

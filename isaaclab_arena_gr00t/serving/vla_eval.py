@@ -117,7 +117,7 @@ class _Talk:
             action = self._action(message.payload)
         except ObservationRefusedError as error:
             return _error("observation refused", error, message.number)
-        except Exception as error:  # noqa: BLE001  what one client does must not stop the others
+        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
             if not isinstance(error, ArenaError):
                 _LOG.warning("the policy failed", exc_info=True)
             return _error("policy failed", f"{type(error).__name__}: {error}", message.number)

@@ -20,7 +20,7 @@ from websockets.sync.server import ServerConnection, serve
 from isaaclab_arena.evaluation.serving import HostFullError, HostSession, PolicyHost
 from isaaclab_arena.logs import plain_text
 
-# Say where a policy server listens and to whom, whatever it speaks.
+# Define the address and the access of a policy server of any protocol.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Server(Protocol):
         ...
 
 
-# Tell over HTTP whether a policy is served: ``GET /health``, which needs no token.
+# Answer over HTTP whether a policy is served: ``GET /health``, which needs no token.
 
 PATHS = ("/health", "/healthz")
 

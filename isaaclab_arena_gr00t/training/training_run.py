@@ -98,7 +98,7 @@ class FinetuneOptions(TrainingSettings):
     """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
 
     def training_settings(self) -> TrainingSettings:
-        """Return the settings that determine how the weights change."""
+        """Return the settings that determine the change of the weights."""
         return TrainingSettings(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainingSettings)}
         )
@@ -117,7 +117,7 @@ class FinetuneOptions(TrainingSettings):
         }
 
     def schedule(self) -> Schedule:
-        """Return after which steps the run saves, evaluates and ends."""
+        """Return the schedule of checkpoints and evaluations, and the last step."""
         return Schedule(
             max_steps=self.max_steps,
             save_every=self.save_every,
@@ -450,6 +450,7 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
         device=options.device,
     )
 
+    # The jobs are checked with an untrained checkpoint now, not after hours of training.
     def save_untrained(directory: Path) -> Path:
         save_checkpoint(directory, made.model, made.processor)
         return directory

@@ -20,7 +20,7 @@ PictureFormat = Literal["raw", "png", "jpeg"]
 _FORMATS = {"png": "PNG", "jpeg": "JPEG"}
 _MAX_PIXELS = 1 << 24
 _CHANNELS = (1, 3, 4)
-# What vla-eval writes.
+# vla-eval's quality.
 _JPEG_QUALITY = 95
 
 

@@ -15,6 +15,7 @@ def compute_statistics(values: np.ndarray) -> KeyStatistics:
         raise ValueError(f"statistics need an array of shape (num_samples, dimension), got {samples.shape}")
     if not np.isfinite(samples).all():
         raise ValueError("statistics need finite values, and some are not")
+    # Outliers barely move these quantiles, so a normalisation may use them instead of the range.
     low, high = np.quantile(samples, [0.01, 0.99], axis=0)
     columns = {
         "min": samples.min(axis=0),

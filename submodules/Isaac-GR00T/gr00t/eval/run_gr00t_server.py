@@ -121,6 +121,7 @@ def server_of(config: ServerConfig) -> PolicyServer:
         allow_kill=config.allow_kill,
         serves=describe_model(config.model_path),
     )
+    # The default address is local; a public one without a token deserves a warning.
     if api_token is None and not is_local(config.host):
         _LOG.warning("everyone who can reach %s may use this server; api_token_file keeps others out", config.host)
     _LOG.info("serving %s on %s", config.model_path, server.address)

@@ -24,6 +24,7 @@ class Embodiment:
                 raise EmbodimentError(
                     f"the modality configuration lacks '{modality}'; it needs {', '.join(MODALITIES)}"
                 )
+        # Policies use one instruction of the present step.
         language = self.modality_configs["language"]
         if not language.modality_keys or len(language.delta_indices) != 1:
             raise EmbodimentError(

@@ -125,6 +125,7 @@ class PolicyServer:
         self._batching = batching or BatchingOptions()
         self._limits = limits
         self._serves = dict(serves or {})
+        # A kill from another machine needs proof of the caller.
         self._may_kill = allow_kill and (is_local(host) or api_token is not None)
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
@@ -136,6 +137,7 @@ class PolicyServer:
         self.address = f"tcp://{name}:{self.port}"
         self.register_endpoint("get_action", policy.get_action)
         self.register_endpoint("reset", policy.reset)
+        # A policy may lack this method; the answer is then an empty map.
         self.register_endpoint(
             "get_modality_config", getattr(policy, "get_modality_config", dict), requires_input=False
         )
@@ -197,7 +199,7 @@ class PolicyServer:
             return
         try:
             self._dispatch(arrived)
-        except Exception as error:  # noqa: BLE001  what one client sends must not stop the others
+        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
             self._fail(arrived, error)
 
     def _dispatch(self, arrived: Arrived) -> None:
@@ -310,7 +312,7 @@ class PolicyServer:
     def _answer_alone(self, waiting: _Waiting) -> None:
         try:
             self._reply(waiting.sender, self._act(**waiting.data), waiting.arrays)
-        except Exception as error:  # noqa: BLE001  what one client asks must not stop the others
+        except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
             self._fail(waiting.sender, error)
 
     def _act(self, **data: Any) -> Any:

@@ -38,6 +38,7 @@ class ActionHead(nn.Module):
         size = config.hidden_size
         self.size = size
         self.num_timestep_buckets = config.num_timestep_buckets
+        # Only these layers differ between robots; the transformer is shared.
         self.state_encoder = EmbodimentMLP(config.num_embodiments, config.max_state_dim, size, size)
         self.action_encoder = EmbodimentMLP(config.num_embodiments, config.max_action_dim, size, size)
         self.action_decoder = EmbodimentMLP(config.num_embodiments, size, size, config.max_action_dim)
