@@ -263,7 +263,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 class TableFiles:
-    """Write tables of one kind one after the other, and begin a new file if the present one is large enough."""
+    """Writes tables of one kind one after the other, and begins a new file if the present one is large enough."""
 
     def __init__(self, root: Path, template: str, sizes: FileSizes) -> None:
         self._root = root
@@ -513,7 +513,7 @@ def _numbers(column: pa.ChunkedArray, what: str) -> np.ndarray:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)
-    # A missing value must not become NaN without a word.
+    # Refuse missing values, which would become NaN unnoticed.
     if array.null_count:
         raise StorageError(f"{what} has empty places")
     if not pa.types.is_nested(array.type):

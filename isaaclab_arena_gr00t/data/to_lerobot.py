@@ -130,7 +130,7 @@ class EpisodeWriterV30(EpisodeWriter):
             "dataset_to_index": first + episode.num_steps,
             **_place("data", self._data.next_number(), self.sizes),
         }
-        # The row refers to the file number from before this table is added.
+        # The row has been made first, because its file number is the one before this table is added.
         self._data.append(steps_table(episode.columns, episode.encoded))
         for key, frames in episode.pictures.items():
             row |= self._add_pictures(key, frames)

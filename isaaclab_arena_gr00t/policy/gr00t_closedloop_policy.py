@@ -90,7 +90,7 @@ class Gr00tNetwork:
 
 
 class ServedModel:
-    """Stands for a ``Gr00tPolicy`` in a policy server."""
+    """A stand-in for the ``Gr00tPolicy`` in a policy server."""
 
     takes_tensors = False
 
@@ -208,7 +208,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:
-        """Refuse a missing checkpoint and a wrong YAML file before the simulation starts; ConfigError."""
+        """Refuse a missing checkpoint or a wrong YAML file before the simulation starts: ConfigError."""
         if config.model_path is not None:
             problems = checkpoint_problems(config.model_path, searched="and is looked for in the working directory")
             if problems:
@@ -234,7 +234,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> Connections | None:
-        """Refuse an environment that lacks inputs of the model; None if the checkpoint's files do not list them."""
+        """Refuse an environment that lacks inputs of the model: ConfigError; None if the checkpoint lists no inputs."""
         settings = cls.settings_of(config)
         tag = str(embodiment_tag(settings.embodiment_tag).value)
         stated = stated_embodiments(settings.model_path).get(tag)
@@ -349,7 +349,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             self.policy.fill_calls_up_to(num_slots)
 
     def dimensions(self) -> Dimensions | None:
-        """Return the size of each state and action key, None if the package does not state them, as NVIDIA's."""
+        """Return the size of each state and action key, None if the package (such as NVIDIA's) does not state them."""
         tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()
 

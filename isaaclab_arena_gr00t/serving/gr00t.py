@@ -30,7 +30,7 @@ INSTRUCTION = "annotation.human.task_description"
 
 
 class Gr00tServer:
-    """Serves a job's policy on a thread of its own, with the included package's `PolicyServer`; OSError if the port is taken."""
+    """Serves a job's policy on a thread of its own, by the included `PolicyServer`; OSError if the port is taken."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def write_checkpoint(
     num_steps: int,
     kept: int,
 ) -> Path:
-    """Write a checkpoint in one atomic step, keep the newest `kept` ones, and return its directory; StorageError."""
+    """Write a checkpoint atomically, keep the newest `kept`, and return its directory; StorageError if this fails."""
     target = checkpoint_directory(output_directory, num_steps)
     temporary = target.with_name(f".{target.name}.tmp")
     with storage_errors("write", target):

@@ -11,12 +11,18 @@ NOISE_SEEDS = "noise_seeds"
 
 @dataclass(frozen=True, kw_only=True)
 class ActionRequest:
-    """A request for actions that can be combined with others."""
+    """A request for actions that can be combined with others.
 
-    observation: Mapping[str, Mapping[str, Any]]  # modality, then key, then an array or list as long as the batch
-    noise_seeds: list[int] | None  # one seed per batch entry, None without seeds
+    Attributes:
+        observation: The observation: modality, then key, then an array or list as long as the batch.
+        noise_seeds: One seed per batch entry, None if none were given.
+        batch_size: Entries of the batch.
+        layout: Keys, types and shapes of an entry; only requests with equal layouts can be combined.
+    """
+
+    observation: Mapping[str, Mapping[str, Any]]
+    noise_seeds: list[int] | None
     batch_size: int
-    # Keys, types and shapes of an entry; only requests with equal layouts can be combined.
     layout: tuple[Any, ...]
 
 
