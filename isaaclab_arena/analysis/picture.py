@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from isaaclab_arena.analysis.decision_replay import DecisionReplay
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.stopping import Verdict
+from isaaclab_arena.results.stopping import verdict_in_words
 
 # Draw lines, dots and words once, and write them as SVG or PNG.
 
@@ -162,18 +162,6 @@ _INK, _QUIET, _GRID, _CURVE, _AFTER, _NEEDED, _BARS = (
 _NUM_BARS = 50
 _MOST_TICKS = 7
 _MOST_NUMBERS = 10
-_VERDICTS = {
-    Verdict.BETTER: "{0} is better than {1}",
-    Verdict.WORSE: "{0} is worse than {1}",
-    Verdict.NO_WORSE: "{0} is no worse than {1}",
-    Verdict.REACHED: "{0} reaches the bar",
-    Verdict.MISSED: "{0} misses the bar",
-}
-
-
-def verdict_in_words(question: Question, verdict: Verdict) -> str:
-    """Return a verdict as a sentence about the jobs, such as ``new is better than old``."""
-    return _VERDICTS[verdict].format(*question.jobs, "")
 
 
 def question_in_words(question: Question) -> str:

@@ -197,7 +197,10 @@ def answer_cells(evidence: JobEvidence) -> dict[str, Any]:
     answers = evidence.answers
     is_decided = bool(answers) and all(answer.verdict is not None for answer in answers)
     return {
-        "decision": "; ".join(f"{each.question.name}: {verdict_in_words(each)}" for each in answers) or None,
+        "decision": "; ".join(
+            f"{each.question.name}: {verdict_in_words(each.question, each.verdict)}" for each in answers
+        )
+        or None,
         "decided_at": evidence.needed if is_decided else None,
         "interval_kind": "anytime" if answers else "wilson",
         "episodes_beyond": evidence.beyond,

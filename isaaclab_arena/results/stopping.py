@@ -412,12 +412,12 @@ def in_words(answer: Answer) -> str:
         state = "undecided after" if answer.is_final else "open after"
         return f"{question.name}: {state} {of_all} ({evidence}, {e_value_text(answer.needed_log_e_value)} decides)"
     late = ", by a later step of Holm's method" if answer.is_late else ""
-    return f"{question.name}: decided after {of_all}{late}: {verdict_in_words(answer)} ({evidence})"
+    verdict = verdict_in_words(question, answer.verdict)
+    return f"{question.name}: decided after {of_all}{late}: {verdict} ({evidence})"
 
 
-def verdict_in_words(answer: Answer) -> str:
+def verdict_in_words(question: Question, verdict: Verdict | None) -> str:
     """Return the finding of a question, such as ``new is better than old``, or ``undecided``."""
-    question = answer.question
     points = f"{100 * (question.margin or 0.0):g} points"
     new, old = question.jobs[0], question.jobs[-1]
     bar = f"{100 * (question.at_least or 0.0):g} %"
@@ -429,7 +429,7 @@ def verdict_in_words(answer: Answer) -> str:
         Verdict.REACHED: f"{new} succeeds in more than {bar}",
         Verdict.MISSED: f"{new} succeeds in less than {bar}",
     }
-    return found[answer.verdict]
+    return found[verdict]
 
 
 def what_does_not_count(answer: Answer) -> str | None:

@@ -19,7 +19,6 @@ from isaaclab_arena.analysis.picture import (
     png,
     question_in_words,
     svg,
-    verdict_in_words,
 )
 from isaaclab_arena.cli.commands.asking import NOT_COMPARABLE, check_share, kept
 from isaaclab_arena.cli.json_output import print_json
@@ -27,6 +26,7 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results.stopping import verdict_in_words
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 from isaaclab_arena.storage.json_values import json_text
 

@@ -12,10 +12,9 @@ from isaaclab_arena.analysis.picture import (
     decision_picture,
     histogram,
     question_in_words,
-    verdict_in_words,
 )
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.stopping import Verdict
+from isaaclab_arena.results.stopping import Verdict, verdict_in_words
 from tests.analysis.recorded_runs import arm_of
 
 QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=1_000)
@@ -35,7 +34,9 @@ def test_questions_and_verdicts_are_sentences():
     assert question_in_words(dataclasses.replace(QUESTION, margin=0.05)) == "is new at most 5 points worse than old?"
     assert question_in_words(BAR) == "does new succeed in at least 80 %?"
     assert verdict_in_words(QUESTION, Verdict.WORSE) == "new is worse than old"
-    assert verdict_in_words(BAR, Verdict.MISSED) == "new misses the bar"
+    margin = dataclasses.replace(QUESTION, margin=0.05)
+    assert verdict_in_words(margin, Verdict.WORSE) == "new is more than 5 points worse than old"
+    assert verdict_in_words(BAR, Verdict.MISSED) == "new succeeds in less than 80 %"
 
 
 def test_the_decision_is_told_with_its_episode_and_its_evidence(tmp_path):
