@@ -13,42 +13,37 @@ from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, EpisodeEvents
 from isaaclab_arena.sim.backend import ModelNames, NamedState
 from isaaclab_arena.sim.scene.scene import Robot
 
-# Find the spans of moments in which something holds.
+# Find the spans of moments in which a condition holds.
 
 Span: TypeAlias = tuple[int, int]
 """First and last moment."""
 
 
 def spans(holds: np.ndarray, *, shortest: int = 1, gap: int = 0) -> list[Span]:
-    """Return the spans in which something holds, in order.
-
-    Args:
-        holds: Shape: (moments,), bool.
-        shortest: Moments that a span has at least.
-        gap: Moments without it that do not end a span.
-    """
+    """Return the spans of a mask ``holds`` (moments,), bool, in order."""
     if not holds.any():
         return []
     edges = _turns(holds)
     found: list[Span] = []
     for begun, end in zip(edges[::2], edges[1::2], strict=True):
+        # Up to ``gap`` moments without the condition do not end a span; spans under ``shortest`` are dropped.
         goes_on = bool(found) and begun - found[-1][1] - 1 <= gap
         found.append((found.pop()[0] if goes_on else begun, end - 1))
     return [(first, last) for first, last in found if last - first + 1 >= shortest]
 
 
 def ends(holds: np.ndarray, *, shortest: int, gap: int) -> list[Span]:
-    """Return the moments in which something that had held does not any more; see `spans`."""
+    """Return the moments at which a condition stops holding, each as a span of one moment; see `spans`."""
     found = spans(holds, shortest=shortest, gap=gap)
     return [(last + 1, last + 1) for _, last in found if last + 1 < len(holds)]
 
 
 def visits(distance: np.ndarray, *, reach: float, left: float) -> list[Span]:
-    """Return the spans that begin within ``reach`` and last until the distance is more than ``left``."""
+    """Return the spans that begin at a distance within ``reach`` and last until it exceeds ``left``."""
     near = distance <= reach
     if not near.any():
         return []
-    # What lies between the two changes nothing.
+    # A distance between the two limits changes no state, so only the other moments count.
     told = np.flatnonzero(near | (distance > left))
     moments = [*told.tolist(), len(distance)]
     edges = [moments[turn] for turn in _turns(near[told])]
@@ -56,12 +51,12 @@ def visits(distance: np.ndarray, *, reach: float, left: float) -> list[Span]:
 
 
 def _turns(holds: np.ndarray) -> list[int]:
-    """Return where something begins to hold and where it ends, in turn; what holds at the end ends after it."""
+    """Return the moments at which a mask turns true and false, alternately; a span to the end ends at len(holds)."""
     inner = (np.flatnonzero(holds[1:] != holds[:-1]) + 1).tolist()
     return [*([0] if holds[0] else []), *inner, *([len(holds)] if holds[-1] else [])]
 
 
-# Sum up an episode, in the same way for every kind of task.
+# Summarise an episode, in the same way for every kind of task.
 
 GROWTH = 0.02
 LATE = 0.2
@@ -70,16 +65,8 @@ LATE = 0.2
 def summed_up(
     progress: np.ndarray, found: Mapping[str, list[Span]], decisive: str | None, *, solved: bool, max_steps: int
 ) -> EpisodeEvents:
-    """Return what happened in an episode.
-
-    Args:
-        progress: How far it had come up to each moment. Shape: (moments,).
-        found: Event to the spans in which it happened.
-        decisive: The event that a failure is put down to, None where none explains it: a failure that lasted to the
-            time limit has stalled then.
-        solved: Whether it succeeded.
-        max_steps: Control steps after which it would have run out of time.
-    """
+    """Return the events of an episode from its progress (moments,), its spans by event and the decisive event."""
+    # A failure that no event explains and that lasted to the time limit counts as stalled.
     if not solved and decisive is None and len(progress) > max_steps:
         decisive = "stalled"
         found = {**found, decisive: [(max_steps, max_steps)]}
@@ -88,17 +75,17 @@ def summed_up(
 
 
 def last_growth(progress: np.ndarray) -> int:
-    """Return the moment from which on an episode came no further worth mentioning. Shape: (moments,)."""
+    """Return the first moment from which progress (moments,) grows by less than `GROWTH` to the end."""
     return int(np.argmax(progress >= progress[-1] - GROWTH))
 
 
 def ran_out_of_time(progress: np.ndarray, max_steps: int) -> bool:
-    """Return whether the time limit came while an episode was getting on. Shape: (moments,)."""
+    """True if the time limit was reached while progress (moments,) was still growing."""
     last = len(progress) - 1
     return bool(last >= max_steps and progress[-1] - progress[last - round(LATE * last)] >= GROWTH)
 
 
-# Read the states of one episode by name, moment after moment, as tasks read those of many env slots.
+# Read the states of one episode by name, moment by moment, with the code that tasks use for many env slots.
 
 MOMENT_FIELDS = ("qpos", "qvel", "ctrl", "sensordata", "site_xpos")
 """What of a state can be kept of each moment."""
@@ -107,15 +94,11 @@ _Array = TypeVar("_Array", np.ndarray, torch.Tensor)
 
 
 class Moments(NamedState):
-    """The states of one episode; where a `NamedState` has env slots, it has moments.
-
-    Args:
-        names: Where named things are.
-        parts: ``qpos`` of each moment, and whatever else of `MOMENT_FIELDS` is kept. Shape of each: (moments, width).
-        standing: Positions of the bodies at the end, for those that do not move [m]. Shape: (nbody, 3).
-    """
+    """The states of one episode; its first dimension is moments in place of env slots."""
 
     def __init__(self, names: ModelNames, parts: Mapping[str, torch.Tensor], standing: torch.Tensor) -> None:
+        # ``parts`` maps qpos and more of `MOMENT_FIELDS` to (moments, width). ``standing`` (nbody, 3) holds the final
+        # positions of bodies [m], for those that do not move.
         self.names, self.device = names, torch.device("cpu")
         self._standing = standing
         for name, part in parts.items():
@@ -125,20 +108,16 @@ class Moments(NamedState):
         return len(self.qpos)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse what is not kept; anything else is found without this."""
+        """Raise for a field that was not kept; existing attributes never get here."""
         raise AttributeError(f"moments have no '{name}'; a task names what they are to keep of a state: moment_fields")
 
     def body_position(self, body: str) -> torch.Tensor:
-        """Return where a thing is that is loose or does not move [m]. Shape: (moments, 3)."""
+        """Return the position of a loose or fixed body [m]. Shape: (moments, 3)."""
         pose = self._pose(body)
         return self._standing[self.names.bodies[body]].expand(len(self), 3) if pose is None else pose[:, :3]
 
     def body_orientation(self, body: str) -> torch.Tensor:
-        """Return how a loose thing is turned. Shape: (moments, 4).
-
-        Raises:
-            KeyError: If it has no free joint.
-        """
+        """Return the orientation of a loose body; KeyError without a free joint. Shape: (moments, 4)."""
         pose = self._pose(body)
         if pose is None:
             raise KeyError(f"{body} is not loose")
@@ -150,27 +129,20 @@ class Moments(NamedState):
 
 
 class MomentRing:
-    """Keeps the last moments of all env slots, with one write per control step.
-
-    Args:
-        state: The simulation.
-        num_envs: Number of env slots.
-        capacity: Control steps of the longest episode.
-        fields: What of a state is kept: ``qpos``, and more of `MOMENT_FIELDS`.
-    """
+    """Keeps the last ``capacity`` control steps of all env slots, with one write per control step."""
 
     def __init__(
         self, state: NamedState, *, num_envs: int, capacity: int, fields: Sequence[str] = MOMENT_FIELDS
     ) -> None:
         self._state = state
         kept = {name: getattr(state, name) for name in fields}
-        # Views of the simulation's own memory, which it renews with every step.
+        # Views of the simulation's own memory, which each step updates.
         self._parts = [field.view(num_envs, -1) if field.ndim == 3 else field for field in kept.values()]
         self._widths = {name: part.shape[1] for name, part in zip(kept, self._parts, strict=True)}
         width = sum(self._widths.values())
         self._steps = state.qpos.new_empty((capacity, num_envs, width))
-        # Right after the physics each call costs several times what it does elsewhere, so the views are made here, and
-        # where it can NumPy copies, which takes half of torch's time.
+        # A call right after the physics costs several times the usual. So the views are made here, and NumPy copies on
+        # a CPU, in half of torch's time.
         self._each_step = self._steps.unbind(0)
         self._starts = state.qpos.new_empty((num_envs, width))
         self._on_host = self._steps.is_cpu
@@ -201,11 +173,11 @@ class MomentRing:
         self._next += 1
 
     def take_back(self) -> None:
-        """Forget the last control step, because it is made again."""
+        """Forget the last control step, because it is repeated."""
         self._next -= 1
 
     def moments(self, env_ids: Sequence[int]) -> list[Moments]:
-        """Return the moments of the episodes in some env slots, each with its start first, read from a GPU together."""
+        """Return the moments of the env slots' episodes, each with its start first; one read from a GPU for all."""
         there = [self._state.xpos[env_id] for env_id in env_ids]
         if self._on_host:
             starts, steps, read = self._starts.numpy(), self._steps.numpy(), iter(there)
@@ -232,10 +204,8 @@ class MomentRing:
 
 
 def _by_number(parts: Sequence[np.ndarray]) -> torch.Tensor:
-    """Return parts as one, with each number's moments beside one another, as facts are told number by number.
-
-    NumPy copies them in this thread; torch would wake others for it, which takes longer than the copying.
-    """
+    """Join parts (n, width) along the moments, with the moments of each number contiguous in memory."""
+    # Facts read number by number. NumPy copies in this thread; torch would wake others, which takes longer.
     copied = np.empty((parts[0].shape[1], sum(map(len, parts))), parts[0].dtype)
     at = 0
     for part in parts:
@@ -244,7 +214,7 @@ def _by_number(parts: Sequence[np.ndarray]) -> torch.Tensor:
     return torch.from_numpy(copied).T
 
 
-# State the facts of an arm: how far its hand is from where it started, and whether something blocks it.
+# State the facts of an arm: the distance of its hand from the start, and whether an obstacle blocks it.
 
 STRAIN_RAD = 0.1
 AT_LIMIT_RAD = 1e-3
@@ -254,137 +224,90 @@ STANDS_STEPS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ArmFacts:
-    """What an arm does in each moment. Shape of each: (moments,).
+    """The arm's facts in each moment, each (moments,)."""
 
-    Attributes:
-        travel_m: How far the hand is from where it started [m].
-        blocked: Whether the arm is asked for more than it does while the hand stands, bool.
-    """
-
-    travel_m: torch.Tensor
-    blocked: torch.Tensor
+    travel_m: torch.Tensor  # distance of the hand from its start [m]
+    blocked: torch.Tensor  # the arm is commanded to move but the hand stands, bool
 
 
 def arm_facts(moments: NamedState, robot: Robot) -> ArmFacts:
-    """Return what the arm does.
-
-    It is blocked where a joint is more than `STRAIN_RAD` from where it is told to be, or told to be at its limit, while
-    the hand stands: over the last `STANDS_STEPS` control steps it made less than `STANDS_M`.
-    """
-    # NumPy, because a call of torch takes longer than what it does here.
+    """Return the arm's travel, and whether it is blocked: commanded beyond its position or to a limit, but still."""
+    # NumPy, because one call of torch takes longer than all the work here.
     hand = moments.site_position(robot.tcp_site).numpy()
     joints, _ = moments.joint_indices(robot.arm_joints)
     told = moments.ctrl.numpy()[:, moments.actuator_indices(robot.arm_actuators).numpy()]
     strain = np.abs(told - moments.qpos.numpy()[:, joints.numpy()]).max(axis=1)
     stands = np.zeros(len(hand), dtype=bool)
+    # The hand stands if it moved less than `STANDS_M` over the last `STANDS_STEPS` control steps.
     later = hand[1 + STANDS_STEPS :]
     stands[1 + STANDS_STEPS :] = _length(later - hand[1 : 1 + len(later)]) < STANDS_M
     low, high = (np.array(limit, told.dtype) for limit in (robot.joint_low, robot.joint_high))
+    # A command at a joint limit counts as strain, because the target cannot go further.
     at_limit = ((told - low < AT_LIMIT_RAD) | (high - told < AT_LIMIT_RAD)).any(axis=1)
     blocked = ((strain > STRAIN_RAD) | at_limit) & stands
     return ArmFacts(travel_m=torch.from_numpy(_length(hand - hand[:1])), blocked=torch.from_numpy(blocked))
 
 
 def _length(vectors: np.ndarray) -> np.ndarray:
-    """Return the lengths of vectors, as `sim.math.rotation.norm` does to the bit. Shape: (moments, 3) -> (moments,)."""
+    """Return the lengths of vectors, bit-equal to `sim.math.norm`. Shape: (moments, 3) -> (moments,)."""
     x, y, z = vectors.T
     return np.sqrt(x * x + y * y + z * z)
 
 
-# Define what a task says of the moments of an episode, from which its events are read.
+# Define the facts of an episode that a task states, from which its events are read.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One episode of a task in numbers, moment after moment: its start, and then the end of each control step.
+    """Facts of one episode, each (moments,) on the CPU; None for an unknown fact, which gives no event."""
 
-    Every tensor has shape (moments,), on the CPU. What a task does not know is None, and has no event.
-
-    Attributes:
-        stages: What has to be done one after the other, each from 0 to 1. A stage above 0 says that those before it are
-            done.
-        arm: What the arm does.
-        hand_m: How far the hand is from what it has to go to [m].
-        reach_m: Distance at which it has come there [m].
-        taken: Whether the hand holds or moves what it went to, bool.
-        carried: Whether the hand holds something above what it stood on, or has begun to pull a handle, bool; None
-            where nothing is to be held.
-        delivered: Whether the thing lies where it belongs, so that letting go of it is right, bool.
-        strayed_m: How far the thing has gone from where it should be, without the hand holding it [m].
-        wrong_object: Whether another thing is held, or lies where it does not belong, bool.
-        other_m: How far the hand is from a thing that it is not asked to go to [m].
-        wrong_order: Whether a later part was done before an earlier one, bool.
-        off_table: Whether a thing has left the table, bool.
-        lifted: Whether a thing that is to be pushed is lifted, bool.
-        met: Whether the goal is met now, bool.
-        nearly: Whether it is met within twice its tolerances, bool.
-    """
-
+    # Stages in order, each from 0 to 1; a stage above 0 implies that those before it are done. Moments are the start,
+    # and then the end of each control step.
     stages: Sequence[torch.Tensor]
     arm: ArmFacts
-    hand_m: torch.Tensor
-    reach_m: float
-    taken: torch.Tensor
-    met: torch.Tensor
-    nearly: torch.Tensor
+    hand_m: torch.Tensor  # distance of the hand from its next goal [m]
+    reach_m: float  # distance at which the goal is reached [m]
+    taken: torch.Tensor  # the hand holds or moves its goal, bool
+    met: torch.Tensor  # the task's goal is met now, bool
+    nearly: torch.Tensor  # met within twice its tolerances, bool
+    # The hand holds an object above its support, or has begun to pull a handle, bool; None if nothing is to be held.
     carried: torch.Tensor | None = None
-    delivered: torch.Tensor | None = None
-    strayed_m: torch.Tensor | None = None
-    wrong_object: torch.Tensor | None = None
-    other_m: torch.Tensor | None = None
-    wrong_order: torch.Tensor | None = None
-    off_table: torch.Tensor | None = None
-    lifted: torch.Tensor | None = None
+    delivered: torch.Tensor | None = None  # the object is at its destination, so a release is right, bool
+    strayed_m: torch.Tensor | None = None  # how far the object moved from its place while not held [m]
+    wrong_object: torch.Tensor | None = None  # another object is held, or lies in a wrong place, bool
+    other_m: torch.Tensor | None = None  # distance of the hand from an object that is not the goal [m]
+    wrong_order: torch.Tensor | None = None  # a later part was done before an earlier one, bool
+    off_table: torch.Tensor | None = None  # an object has left the table, bool
+    lifted: torch.Tensor | None = None  # an object that is to be pushed is lifted, bool
 
     @property
     def is_pushed(self) -> bool:
-        """Whether a loose thing is to be pushed, and not to be held."""
+        """True if the object is to be pushed, not held."""
         return self.carried is None and self.strayed_m is not None
 
 
 def progress_of(facts: Facts, *, solved: bool) -> np.ndarray:
-    """Return how far a task had come up to each moment, never less than before.
-
-    With n stages, stage k (from 0) brings it from k / (n + 1) to (k + 1) / (n + 1). The rest is left for success.
-
-    Args:
-        facts: The episode.
-        solved: Whether it succeeded; then its last moment has 1, and no other episode has 1 anywhere.
-
-    Returns:
-        0 to 1. Shape: (moments,), float64.
-    """
+    """Return the progress up to each moment, 0 to 1, never falling. Shape: (moments,), float64."""
+    # With n stages, stage k (from 0) moves progress from k / (n + 1) to (k + 1) / (n + 1).
     stages = np.stack([stage.numpy() for stage in facts.stages]).astype(np.float64).clip(0, 1)
     before = np.arange(len(stages))[:, None]
     now = np.where(stages > 0, before + stages, 0.0).max(axis=0) / (len(stages) + 1)
     so_far = np.maximum.accumulate(now)
+    # The rest is for success: only the last moment of a solved episode has 1.
     if solved:
         so_far[-1] = 1.0
     return so_far
 
 
 def approach(distance_m: torch.Tensor, reach_m: float) -> torch.Tensor:
-    """Return the share of the way to a place, of what there was at the start: 1 within reach. Shape: (moments,).
-
-    Args:
-        distance_m: How far the place is [m]. Shape: (moments,).
-        reach_m: Distance that counts as there [m].
-    """
+    """Return the covered share of the initial distance to a place, 1 within ``reach_m``. Shape: (moments,)."""
     left = distance_m.numpy() - reach_m
     return torch.from_numpy((1 - left / left[:1].clip(min=1e-3)).clip(0, 1))
 
 
 def strayed(position: torch.Tensor, held: torch.Tensor, settle_steps: int = 10) -> torch.Tensor:
-    """Return how far a thing has gone over the table since nobody held it, or since it was let go [m].
-
-    Args:
-        position: Where it is [m]. Shape: (moments, 3).
-        held: Whether it is held. Shape: (moments,), bool.
-        settle_steps: Control steps that it has to come to rest after it was let go.
-
-    Returns:
-        0 while it is held and comes to rest. Shape: (moments,).
-    """
+    """Return a thing's distance over the table from its last place in the hand [m], 0 if held. Shape: (moments,)."""
+    # A released thing gets ``settle_steps`` control steps to come to rest before its movement counts.
     moments = torch.arange(len(held))
     last_held = torch.cummax(torch.where(held, moments + settle_steps, 0), dim=0).values
     left_at = position[torch.minimum(last_held, moments)]
@@ -392,7 +315,7 @@ def strayed(position: torch.Tensor, held: torch.Tensor, settle_steps: int = 10) 
     return torch.sqrt((way * way).sum(dim=1))
 
 
-# Define what a task of a robot on a floor says of an episode, and read its events from that.
+# Define the facts of an episode of a robot on a floor, and read its events from them.
 
 BRIEF_S = 0.25
 ROBOT_MOVED_M = 0.1
@@ -402,47 +325,28 @@ _MOST_OF_A_FAILURE = 0.9999
 
 @dataclass(frozen=True, kw_only=True)
 class FloorFacts:
-    """One episode of a robot on a floor in numbers, moment after moment: its start, and then each control step's end.
+    """Facts of one episode of a robot on a floor, each (moments,); None for an unknown fact, which gives no event."""
 
-    Every array has shape (moments,). What a task does not know is None, and has no event.
-
-    Attributes:
-        dt_s: Time between two moments [s].
-        share: How much of what is asked for is done, 0 to 1.
-        lost: Whether success has become impossible, for good, bool.
-        fallen: Whether the robot, or what it balances, has fallen, bool.
-        nearly: Whether the goal is met within twice its tolerances, or success has become impossible in an episode that
-            never went beyond twice of them, bool.
-        strayed: Whether the robot does or did something else than it was told, bool.
-        met: Whether a goal that can be met again is met now, bool.
-        moved: Whether the robot is elsewhere than it started, bool; None where nobody told it to move.
-        off_rail: Whether it is beyond the end of its rail, bool.
-    """
-
-    dt_s: float
-    share: np.ndarray
-    lost: np.ndarray
-    fallen: np.ndarray
+    dt_s: float  # between two moments: the start, and then the end of each control step [s]
+    share: np.ndarray  # fulfilled share of the request, 0 to 1
+    lost: np.ndarray  # success is impossible from now on, bool
+    fallen: np.ndarray  # the robot, or the body that it balances, has fallen, bool
+    # The goal is met within twice its tolerances, or success is lost in an episode that never left twice the
+    # tolerances, bool.
     nearly: np.ndarray
-    strayed: np.ndarray | None = None
-    met: np.ndarray | None = None
-    moved: np.ndarray | None = None
-    off_rail: np.ndarray | None = None
+    strayed: np.ndarray | None = None  # the robot acts or acted against its command, bool
+    met: np.ndarray | None = None  # a goal that can be met again is met now, bool
+    moved: np.ndarray | None = None  # the robot has left its start, bool; None without a command to move
+    off_rail: np.ndarray | None = None  # beyond the end of its rail, bool
 
     @property
     def brief_steps(self) -> int:
-        """In how many control steps something can be seen."""
+        """Control steps of the shortest visible event, `BRIEF_S`."""
         return round(BRIEF_S / self.dt_s)
 
 
 def floor_events_of(facts: FloorFacts, *, solved: bool, max_steps: int) -> EpisodeEvents:
-    """Return what happened in an episode.
-
-    Args:
-        facts: The episode.
-        solved: Whether it succeeded.
-        max_steps: Control steps after which it would have run out of time.
-    """
+    """Return the events of an episode that succeeded or not within ``max_steps`` control steps."""
     progress = floor_progress_of(facts, solved=solved)
     found = _setbacks(facts)
     if not solved:
@@ -453,15 +357,8 @@ def floor_events_of(facts: FloorFacts, *, solved: bool, max_steps: int) -> Episo
 
 
 def floor_progress_of(facts: FloorFacts, *, solved: bool) -> np.ndarray:
-    """Return how far a task had come up to each moment: never less than before, and no farther once it is lost.
-
-    Args:
-        facts: The episode.
-        solved: Whether it succeeded; then its last moment has 1, and no other episode has 1 anywhere.
-
-    Returns:
-        0 to 1. Shape: (moments,), float64.
-    """
+    """Return the progress up to each moment, 0 to 1, never falling. Shape: (moments,), float64."""
+    # Nothing counts once success is lost; only the last moment of a solved episode has 1.
     counts = np.where(facts.lost, 0.0, facts.share.astype(np.float64))
     so_far = np.maximum.accumulate(counts.clip(0, _MOST_OF_A_FAILURE))
     if solved:
@@ -470,19 +367,12 @@ def floor_progress_of(facts: FloorFacts, *, solved: bool) -> np.ndarray:
 
 
 def ever(holds: np.ndarray) -> np.ndarray:
-    """Return whether something holds or has held before. Shape: (moments,), bool."""
+    """Return True from the first moment in which ``holds`` is true. Shape: (moments,), bool."""
     return np.logical_or.accumulate(holds)
 
 
 def streak(holds: np.ndarray) -> np.ndarray:
-    """Return for how many control steps something has held without a break; the start itself counts for nothing.
-
-    Args:
-        holds: Shape: (moments,), bool.
-
-    Returns:
-        Shape: (moments,), int64.
-    """
+    """Return for each moment the control steps since ``holds`` was last false, at most its index. Shape: (moments,)."""
     moments = np.arange(len(holds))
     if not holds.any():
         return np.zeros_like(moments)
@@ -490,21 +380,14 @@ def streak(holds: np.ndarray) -> np.ndarray:
 
 
 def moved_from_start(pose: np.ndarray) -> np.ndarray:
-    """Return whether a body is 10 cm from where it started, over the floor, or turned by 0.2 rad.
-
-    Args:
-        pose: Position [m] and orientation. Shape: (moments, 7).
-
-    Returns:
-        Shape: (moments,), bool.
-    """
+    """True where a body's pose (moments, 7) is 10 cm over the floor or 0.2 rad from its start. Shape: (moments,)."""
     x, y = (pose[:, :2] - pose[:1, :2]).T
     half_turn_cos = abs((pose[:, 3:] * pose[:1, 3:]).sum(axis=1))
     return (x * x + y * y > ROBOT_MOVED_M * ROBOT_MOVED_M) | (half_turn_cos < math.cos(TURNED_RAD / 2))
 
 
 def _setbacks(facts: FloorFacts) -> dict[str, list[Span]]:
-    """Return what threw an episode back."""
+    """Return the spans of each setback."""
     brief = facts.brief_steps
     holds = {"fell_over": facts.fallen, "left_the_rail": facts.off_rail, "strayed": facts.strayed}
     found = {name: spans(each, gap=brief) for name, each in holds.items() if each is not None}
@@ -514,7 +397,7 @@ def _setbacks(facts: FloorFacts) -> dict[str, list[Span]]:
 
 
 def _shortfalls_on_floor(facts: FloorFacts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
-    """Return what says how far an episode came that did not succeed."""
+    """Return the spans of the events that describe a failure's progress."""
     at_end = [(len(progress) - 1, len(progress) - 1)]
     found = {"almost": spans(facts.nearly, gap=facts.brief_steps)}
     if facts.moved is not None and not bool(facts.moved.any()):
@@ -525,11 +408,9 @@ def _shortfalls_on_floor(facts: FloorFacts, progress: np.ndarray, max_steps: int
 
 
 def _decisive_on_floor(facts: FloorFacts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
-    """Return what an onlooker would put a failure down to.
-
-    What can be seen at the end comes first, and then the first setback after which the task came no further; nothing
-    is made good where success had become impossible.
-    """
+    """Return the event that an observer would blame for a failure, None if no event explains it."""
+    # What is visible at the end comes first. Then it is the first setback after which progress stopped; a lost success
+    # is never made up for.
     at_end = {name for name, each in found.items() if each[-1][1] >= len(progress) - facts.brief_steps}
     for name in ("fell_over", "left_the_rail", "never_moved", "almost"):
         if name in at_end:
@@ -546,7 +427,7 @@ def _decisive_on_floor(facts: FloorFacts, found: Mapping[str, list[Span]], progr
     return "out_of_time_while_progressing" if "out_of_time_while_progressing" in at_end else None
 
 
-# Read the events of an episode from its facts, and decide which of them its failure is put down to.
+# Read the events of an episode from its facts, and choose the one that explains its failure.
 
 MOVED_M = 0.02
 STRAYED_M = 0.05
@@ -559,17 +440,11 @@ _FLICKER = 4
 
 
 def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
-    """Return what happened in an episode.
-
-    Args:
-        facts: The episode.
-        solved: Whether it succeeded.
-        max_steps: Control steps after which it would have run out of time.
-    """
+    """Return the events of an episode that succeeded or not within ``max_steps`` control steps."""
     progress = progress_of(facts, solved=solved)
     found = {name: read(facts) for name, read in _SETBACKS.items()}
     if solved:
-        # The goal was met to the end.
+        # A solved episode ends with its goal met, so an end in the last moment is not undone.
         found["success_undone"] = [span for span in found["success_undone"] if span[0] < len(progress) - 1]
     else:
         found |= _shortfalls(facts, progress, max_steps)
@@ -579,20 +454,17 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
 
 
 def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarray) -> str | None:
-    """Return what an onlooker would put a failure down to.
-
-    What can be seen at the end comes first: a thing that lies beside the table, a hand that never came to it, a goal
-    that is nearly met. Then it is the first setback that was not made good, and then what the episode fell short of. A
-    setback is made good by a later growth of progress, by taking the thing again, and if the thing was pushed away or
-    the arm was stuck, by its end.
-    """
+    """Return the event that an observer would blame for a failure, None if no event explains it."""
     last = len(progress) - 1
+    # First, what is visible at the end: an object beside the table, a hand that never arrived, a goal nearly met.
     at_end = {name for name, each in found.items() if each[-1][1] >= last - _FLICKER}
     for name in ("fell_off_table", "lifted", "never_moved", "never_reached", "almost"):
         if name in at_end and not (name == "never_reached" and "wrong_object" in found):
             return name
     if facts.is_pushed and "pushed_away" in at_end:
         return "pushed_away"
+    # Then, the first setback that was not made up for by later progress or by a new grasp. Pushing away and being stuck
+    # are also made up for by their end.
     taken_at = 0 if facts.carried is None else _last(_numpy(facts.carried))
     good_at = max(last_growth(progress), taken_at)
     progressing = "out_of_time_while_progressing" in at_end
@@ -618,7 +490,7 @@ def _last(holds: np.ndarray) -> int:
 
 
 def _shortfalls(facts: Facts, progress: np.ndarray, max_steps: int) -> dict[str, list[Span]]:
-    """Return what says how far an episode came that did not succeed."""
+    """Return the spans of the events that describe a failure's progress."""
     last = len(progress) - 1
     at_end = [(last, last)]
     found: dict[str, list[Span]] = {"almost": spans(_numpy(facts.nearly), gap=_FLICKER)}
@@ -640,7 +512,7 @@ def _while(field: str, shortest: int = 1) -> Callable[[Facts], list[Span]]:
 
 
 def _wrong_object(facts: Facts) -> list[Span]:
-    """Find where the hand held another thing, or went to one and never to that which is asked for."""
+    """Return the spans in which the hand held another object, or visited one and never the right one."""
     found = _while("wrong_object", shortest=3)(facts)
     if found or facts.other_m is None or bool((facts.hand_m <= facts.reach_m).any()):
         return found
@@ -648,13 +520,11 @@ def _wrong_object(facts: Facts) -> list[Span]:
 
 
 def _missed(facts: Facts) -> list[Span]:
-    """Find the visits from which the hand left without having done what it came for, or stayed to the end for nothing.
-
-    What slips from the fingers before it has left the table was not taken; what has to be pushed has to get there. A
-    thing that moves although it is to be pushed was come to, by the knuckles if not by the fingertips.
-    """
+    """Return the visits that the hand left with nothing done, or at which it waited in vain to the end."""
+    # An object that slips before it leaves the table was not taken; a pushed one has to arrive.
     distance, done = _numpy(facts.hand_m), _numpy(facts.met if facts.carried is None else facts.carried)
     if facts.is_pushed:
+        # A pushed object that moves was reached, by the knuckles if not by the fingertips.
         distance = np.where(_numpy(facts.taken), np.minimum(distance, facts.reach_m), distance)
     begun = done if facts.carried is not None else _numpy(facts.taken)
     last = len(distance) - 1
@@ -668,13 +538,11 @@ def _missed(facts: Facts) -> list[Span]:
 
 
 def _dropped(facts: Facts) -> list[Span]:
-    """Find where something that was carried was let go of and does not lie where it belongs.
-
-    However low it was: nobody sees whether it fell 1 cm or was put down in the wrong place.
-    """
+    """Return the moments at which a carried object was released away from its destination."""
     if facts.carried is None:
         return []
     taken = _numpy(facts.taken)
+    # The height does not matter: a fall of 1 cm and a placement in the wrong spot look alike.
     delivered = np.zeros_like(taken) if facts.delivered is None else _numpy(facts.delivered)
     found = []
     for _, last in spans(_numpy(facts.carried), gap=_FLICKER):
@@ -689,12 +557,12 @@ def _pushed_away(facts: Facts) -> list[Span]:
 
 
 def _undone(facts: Facts) -> list[Span]:
-    """Find where the goal had been met for a moment and was not any more."""
+    """Return the moments at which a goal that was met for `SEEN_STEPS` stops being met."""
     return ends(_numpy(facts.met), shortest=SEEN_STEPS, gap=1)
 
 
 def _stuck(facts: Facts) -> list[Span]:
-    """Find where the arm stood against something for half a second, other than where it was to press against it."""
+    """Return the spans of half a second or more in which the arm was blocked away from its goal."""
     return spans(_numpy(facts.arm.blocked) & ~_numpy(facts.met), shortest=STUCK_STEPS, gap=1)
 
 

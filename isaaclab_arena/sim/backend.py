@@ -22,31 +22,20 @@ from isaaclab_arena.sim.scene.scene import Robot
 
 @dataclass(frozen=True, kw_only=True)
 class ModelNames:
-    """Where the model keeps what its names stand for.
+    """The index of each named part of a compiled model."""
 
-    Attributes:
-        joint_qpos: Joint to its entries of ``qpos``.
-        joint_dof: Joint to its entries of ``qvel``.
-        actuators: Actuator to its entry of ``ctrl``.
-        bodies: Body to its index in ``xpos`` and ``xquat``.
-        sites: Site to its index in ``site_xpos``.
-        sensors: Sensor to its entries of ``sensordata``.
-        mocap_bodies: Mocap body to its index in ``mocap_pos``.
-        free_joints: Body to the free joint that it has of its own.
-    """
-
-    joint_qpos: Mapping[str, slice]
-    joint_dof: Mapping[str, slice]
-    actuators: Mapping[str, int]
-    bodies: Mapping[str, int]
-    sites: Mapping[str, int]
-    sensors: Mapping[str, slice]
-    mocap_bodies: Mapping[str, int]
-    free_joints: Mapping[str, str]
+    joint_qpos: Mapping[str, slice]  # joint -> its entries of qpos
+    joint_dof: Mapping[str, slice]  # joint -> its entries of qvel
+    actuators: Mapping[str, int]  # actuator -> its entry of ctrl
+    bodies: Mapping[str, int]  # body -> its index in xpos and xquat
+    sites: Mapping[str, int]  # site -> its index in site_xpos
+    sensors: Mapping[str, slice]  # sensor -> its entries of sensordata
+    mocap_bodies: Mapping[str, int]  # mocap body -> its index in mocap_pos
+    free_joints: Mapping[str, str]  # body -> its own free joint
 
 
 def model_names(model: mujoco.MjModel) -> ModelNames:
-    """Return where a compiled model keeps its named parts."""
+    """Return the indices of a compiled model's named parts."""
     free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
     joint_qpos, joint_dof, free_joints = {}, {}, {}
     for index in range(model.njnt):
@@ -73,7 +62,7 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
 
 
 def model_sha256(model: mujoco.MjModel) -> str:
-    """Return the SHA-256 of a compiled model: equal for equal physics, whatever simulates it."""
+    """Return the SHA-256 of a compiled model: equal for equal physics, in any backend."""
     buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, buffer)
     return hashlib.sha256(buffer.tobytes()).hexdigest()
@@ -87,38 +76,26 @@ def _part(start: int, size: int) -> slice:
 
 
 class NamedState:
-    """The state of worlds of one model, as tensors and by name.
-
-    Attributes:
-        names: Where named things are.
-        device: Where the tensors live.
-        qpos: Shape: (num_envs, nq).
-        qvel: Shape: (num_envs, nv).
-        ctrl: Shape: (num_envs, nu).
-        xpos: Body positions [m]. Shape: (num_envs, nbody, 3).
-        xquat: Body orientations. Shape: (num_envs, nbody, 4).
-        site_xpos: Site positions [m]. Shape: (num_envs, nsite, 3).
-        sensordata: Shape: (num_envs, nsensordata).
-    """
+    """The state of worlds of one model, as tensors and by name."""
 
     names: ModelNames
     device: torch.device
-    qpos: torch.Tensor
-    qvel: torch.Tensor
-    ctrl: torch.Tensor
-    xpos: torch.Tensor
-    xquat: torch.Tensor
-    site_xpos: torch.Tensor
-    sensordata: torch.Tensor
+    qpos: torch.Tensor  # (num_envs, nq)
+    qvel: torch.Tensor  # (num_envs, nv)
+    ctrl: torch.Tensor  # (num_envs, nu)
+    xpos: torch.Tensor  # body positions [m], (num_envs, nbody, 3)
+    xquat: torch.Tensor  # body orientations, (num_envs, nbody, 4)
+    site_xpos: torch.Tensor  # site positions [m], (num_envs, nsite, 3)
+    sensordata: torch.Tensor  # (num_envs, nsensordata)
 
     def joint_indices(self, joints: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the entries of ``qpos`` and of ``qvel`` that belong to joints. Shapes: (sum of sizes,), int64."""
+        """Return the joints' entries of ``qpos`` and of ``qvel``. Shapes: (sum of sizes,), int64."""
         positions = [index for name in joints for index in _entries(self.names.joint_qpos[name])]
         dofs = [index for name in joints for index in _entries(self.names.joint_dof[name])]
         return torch.tensor(positions, device=self.device), torch.tensor(dofs, device=self.device)
 
     def actuator_indices(self, actuators: Sequence[str]) -> torch.Tensor:
-        """Return the entries of ``ctrl`` that belong to actuators. Shape: (len(actuators),), int64."""
+        """Return the actuators' entries of ``ctrl``. Shape: (len(actuators),), int64."""
         return torch.tensor([self.names.actuators[name] for name in actuators], device=self.device)
 
     def joint_position(self, joint: str) -> torch.Tensor:
@@ -146,27 +123,19 @@ class NamedState:
         return self.sensordata[:, self.names.sensors[sensor]]
 
     def touching(self, contact_sensor: str) -> torch.Tensor:
-        """Return whether a contact sensor found a contact. Shape: (num_envs,), bool."""
+        """True where a contact sensor found a contact. Shape: (num_envs,), bool."""
         return self.sensordata[:, self.names.sensors[contact_sensor].start] > 0
 
     def free_velocity(self, joint: str) -> torch.Tensor:
-        """Return the velocity of a free joint's body in the world: linear [m/s], angular [rad/s].
-
-        Shape: (num_envs, 6).
-        """
+        """Return a free body's velocity in the world: linear [m/s], angular [rad/s]. Shape: (num_envs, 6)."""
         velocity = self.joint_velocity(joint)
         angular = rotate(self.joint_position(joint)[:, 3:7], velocity[:, 3:6])
         return torch.cat((velocity[:, :3], angular), dim=-1)
 
 
 def side_by_side(indices: torch.Tensor) -> torch.Tensor | slice:
-    """Return entries as a slice if they follow one another, which is read and written in a third of the time.
-
-    What a slice reads shares memory with what it is read from; what a tensor of entries reads does not.
-
-    Args:
-        indices: The entries. Shape: (n,), int64.
-    """
+    """Return indices (n,), int64, as a slice if they are contiguous: a third of the time to read and write."""
+    # A slice reads a view of the memory; an index tensor reads a copy.
     entries = indices.tolist()
     first = entries[0] if entries else 0
     return slice(first, first + len(entries)) if entries == list(range(first, first + len(entries))) else indices
@@ -178,9 +147,9 @@ def _entries(part: slice) -> range:
 
 # Change values of the model in single worlds, such as an object's mass or a light's direction.
 #
-# A change names a field as `mujoco.MjModel` does, an entry of it and the new value, so any backend that keeps its
-# model in arrays with a leading world dimension can apply it. The functions here are pure: from the compiled model,
-# which nothing changes, to what is different in one world.
+# A change names a field as `mujoco.MjModel` does, an entry of it and the new value, so any backend that keeps its model
+# in arrays with a leading world dimension can apply it. The functions here are pure: they read the compiled model,
+# leave it unchanged, and return the differences of one world.
 
 _CONTACT_PRIORITY = 2
 """Above that of the fingers' pads, which otherwise decide alone how slippery a grasp is."""
@@ -188,46 +157,30 @@ _CONTACT_PRIORITY = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChange:
-    """One entry of one field.
+    """A new value for one entry of one field of the model."""
 
-    Attributes:
-        field: Name of the field, as in `mujoco.MjModel`: ``body_mass``, ``geom_rgba``.
-        entry: Which body, geom, light or camera.
-        value: What stands there instead, in the shape of the entry.
-    """
-
-    field: str
-    entry: int
-    value: tuple[float, ...]
+    field: str  # as in `mujoco.MjModel`: body_mass, geom_rgba
+    entry: int  # index of the body, geom, light or camera
+    value: tuple[float, ...]  # new value, flat, in the entry's order
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedEntry:
-    """What worlds want to have in one entry of one field.
-
-    Attributes:
-        field: Name of the field.
-        entry: Which body, geom, light or camera.
-        worlds: Which ones, counted as they were given. Shape: (n,), int64.
-        values: Shape: (n, numbers of the entry), float64.
-    """
+    """The values that worlds need in one entry of one field."""
 
     field: str
-    entry: int
-    worlds: np.ndarray
-    values: np.ndarray
+    entry: int  # index of the body, geom, light or camera
+    worlds: np.ndarray  # index into the given sequence of worlds, (n,), int64
+    values: np.ndarray  # (n, numbers of the entry), float64
 
 
 def changed_entries(changes: Sequence[Sequence[ModelChange]]) -> Iterator[ChangedEntry]:
-    """Return the changes of many worlds, those of the same entry together.
-
-    Args:
-        changes: One list per world. Of two changes of the same entry in one world the later counts, and stands last.
-    """
+    """Yield the changes of many worlds, grouped by entry; ``changes`` has one list per world."""
     together: dict[tuple[str, int], tuple[list[int], list[tuple[float, ...]]]] = {}
     for world, own in enumerate(changes):
         for change in own:
             worlds, values = together.setdefault((change.field, change.entry), ([], []))
+            # Two changes of one entry in one world both stay: the later one stands last and wins.
             worlds.append(world)
             values.append(change.value)
     for (name, entry), (worlds, values) in together.items():
@@ -235,7 +188,7 @@ def changed_entries(changes: Sequence[Sequence[ModelChange]]) -> Iterator[Change
 
 
 def body_tree(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
-    """Return a body and all that hang on it, by index."""
+    """Return the indices of a body and all its descendants."""
     tree = [model.body(body).id]
     for index in range(tree[0] + 1, model.nbody):
         if int(model.body_parentid[index]) in tree:
@@ -244,38 +197,32 @@ def body_tree(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
 
 
 def body_geoms(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
-    """Return the geoms of a body and of all that hang on it, by index."""
+    """Return the indices of the geoms of a body and its descendants."""
     tree = set(body_tree(model, body))
     return tuple(index for index in range(model.ngeom) if int(model.geom_bodyid[index]) in tree)
 
 
 def touching_geoms(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
-    """Return those geoms of a body that can touch something, by index."""
+    """Return the indices of those geoms of a body that can collide."""
     return tuple(
         index for index in body_geoms(model, body) if model.geom_contype[index] or model.geom_conaffinity[index]
     )
 
 
 def body_mass(model: mujoco.MjModel, body: str) -> float:
-    """Return what a body weighs together with all that hang on it [kg]."""
+    """Return the mass of a body and its descendants together [kg]."""
     return float(sum(model.body_mass[index] for index in body_tree(model, body)))
 
 
 def is_scalable(model: mujoco.MjModel, body: str) -> bool:
-    """Return whether a body consists of simple shapes, whose size is a number of the model; meshes are not."""
+    """True if a body has only primitive geoms, whose size is a number of the model; meshes are not scalable."""
     mesh = int(mujoco.mjtGeom.mjGEOM_MESH)
     return all(int(model.geom_type[index]) != mesh for index in body_geoms(model, body))
 
 
 def resized(model: mujoco.MjModel, body: str, *, mass: float | None, scale: float) -> list[ModelChange]:
-    """Return a body made heavier or lighter and larger or smaller; mass stays spread as it is, and scaling keeps it.
-
-    Args:
-        model: The compiled model.
-        body: A body; all that hang on it are changed alike.
-        mass: What they weigh together [kg], None to leave it.
-        scale: Factor on every length.
-    """
+    """Return the changes that set a body tree's mass [kg] (None: unchanged) and scale its lengths."""
+    # The distribution of the mass among the bodies stays; scaling alone keeps the mass.
     heavier = 1.0 if mass is None else mass / body_mass(model, body)
     tree = body_tree(model, body)
     changes = []
@@ -286,6 +233,7 @@ def resized(model: mujoco.MjModel, body: str, *, mass: float | None, scale: floa
             changes.append(_change("body_inertia", index, model.body_inertia[index] * (heavier * scale * scale)))
     if scale == 1.0:
         return changes
+    # The root body keeps its own position; all below it moves with the scale.
     changes += [_change("body_ipos", index, model.body_ipos[index] * scale) for index in tree]
     changes += [_change("body_pos", index, model.body_pos[index] * scale) for index in tree[1:]]
     for index in body_geoms(model, body):
@@ -298,7 +246,7 @@ def resized(model: mujoco.MjModel, body: str, *, mass: float | None, scale: floa
 
 
 def slippery(model: mujoco.MjModel, body: str, friction: float) -> list[ModelChange]:
-    """Return a body with another coefficient of sliding friction, whatever it touches."""
+    """Return the changes that set a body's sliding friction, against every other surface."""
     changes = []
     for index in touching_geoms(model, body):
         changes.append(_change("geom_friction", index, (friction, *model.geom_friction[index][1:])))
@@ -307,7 +255,7 @@ def slippery(model: mujoco.MjModel, body: str, friction: float) -> list[ModelCha
 
 
 def painted(model: mujoco.MjModel, body: str, rgb: Sequence[float]) -> list[ModelChange]:
-    """Return a body in another colour: every geom that looks like its first one. Shape of ``rgb``: (3,), 0 to 1."""
+    """Return the changes that colour a body: every geom that looks like its first one. ``rgb``: (3,), 0 to 1."""
     geoms = body_geoms(model, body)
     first = geoms[0]
     alike = [
@@ -320,14 +268,14 @@ def painted(model: mujoco.MjModel, body: str, rgb: Sequence[float]) -> list[Mode
 
 
 def colour_of(model: mujoco.MjModel, body: str) -> tuple[float, ...]:
-    """Return the colour of a body's first geom: red, green, blue, opacity, 0 to 1."""
+    """Return the colour of a body's first geom: red, green, blue, opacity, each 0 to 1."""
     first = body_geoms(model, body)[0]
     material = int(model.geom_matid[first])
     return tuple(map(float, model.geom_rgba[first] if material < 0 else model.mat_rgba[material]))
 
 
 def retextured(model: mujoco.MjModel, material: str, texture: str) -> ModelChange:
-    """Return a material with another texture of the model, both by name."""
+    """Return the change that gives a material another texture of the model, both by name."""
     index = model.material(material).id
     textures = np.array(model.mat_texid[index])
     textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = model.texture(texture).id
@@ -341,16 +289,10 @@ def lit(
     intensity: float | None,
     tint: Sequence[float] | None,
 ) -> list[ModelChange]:
-    """Return other light.
-
-    Args:
-        model: The compiled model.
-        direction: Where the first light, the sun, shines to. Shape: (3,).
-        intensity: Factor on every light.
-        tint: Factors on red, green and blue of every light. Shape: (3,).
-    """
+    """Return the changes of the light; None leaves direction (3,), intensity factor or RGB tint factors (3,)."""
     changes = []
     if direction is not None:
+        # The first light is the sun.
         vector = np.asarray(direction, float)
         changes.append(_change("light_dir", 0, vector / np.sqrt((vector * vector).sum())))
     if intensity is not None or tint is not None:
@@ -366,15 +308,9 @@ def lit(
 def moved_camera(
     model: mujoco.MjModel, camera: str, *, shift: Sequence[float], turn: Sequence[float]
 ) -> list[ModelChange]:
-    """Return a camera that is not quite where it should be.
-
-    Args:
-        model: The compiled model.
-        camera: Its name.
-        shift: In the frame of the body that carries it [m]. Shape: (3,).
-        turn: Rotation vector about its own axes: right, up, backwards [rad]. Shape: (3,).
-    """
+    """Return the changes that shift a camera (3,) [m] in its body's frame and turn it by a vector (3,) [rad]."""
     index = model.camera(camera).id
+    # The rotation vector is about the camera's own axes: right, up, backwards.
     vector = np.asarray(turn, float)
     angle = float(np.sqrt((vector * vector).sum()))
     axis = vector / angle if angle > 0 else vector
@@ -386,7 +322,7 @@ def moved_camera(
 
 
 def shifted_body(model: mujoco.MjModel, body: str, shift: Sequence[float]) -> list[ModelChange]:
-    """Return a body that hangs elsewhere on its parent. Shape of ``shift``: (3,) [m]."""
+    """Return the change that shifts a body on its parent by ``shift`` (3,) [m]."""
     index = model.body(body).id
     return [_change("body_pos", index, model.body_pos[index] + np.asarray(shift, float))]
 
@@ -405,19 +341,14 @@ def _change(field: str, entry: int, value: float | Sequence[float] | np.ndarray)
 
 @dataclass(frozen=True, kw_only=True)
 class StartState:
-    """What one world starts from; whatever is not named keeps the model's default.
+    """The start of one world; whatever is not named keeps the model's default."""
 
-    Attributes:
-        joint_positions: Joint to its position: one number [m or rad], or a pose of seven for a free joint.
-        joint_velocities: Joint to its velocity: one number [m/s or rad/s], or the six of a free joint.
-        controls: Actuator to its control.
-        mocap_positions: Mocap body to its position [m].
-    """
-
+    # joint -> one number [m or rad], or a pose of seven for a free joint
     joint_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    # joint -> one number [m/s or rad/s], or six for a free joint
     joint_velocities: Mapping[str, Sequence[float]] = field(default_factory=dict)
     controls: Mapping[str, float] = field(default_factory=dict)
-    mocap_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    mocap_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)  # mocap body -> position [m]
 
 
 class Backend(NamedState, ABC):
@@ -430,8 +361,8 @@ class Backend(NamedState, ABC):
         model: The compiled model that the worlds share.
         num_envs: Number of worlds.
         reproducible: Whether the same calls give the same bits again.
-        renders: Whether `isaaclab_arena.sim.warp.cameras` renders the worlds where they are.
-        capture: What captures the work of torch that follows a step, where that is worth it; see `Replayed`.
+        renders: Whether `isaaclab_arena.sim.warp.cameras` can render the worlds on their own device.
+        capture: Captures the torch work that follows a step as a graph; None if capture does not pay. See `Replayed`.
         physics_dt: Time that one substep advances [s].
         diverged: Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions,
             velocities, accelerations or controls, or a number that is not finite. Shape: (num_envs,), bool.
@@ -447,7 +378,7 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
-        """Put the named worlds into their start states and leave all others untouched.
+        """Reset the given worlds to their start states; all others keep their state.
 
         Args:
             env_ids: Worlds, ascending. Shape: (n,), int64.
@@ -456,32 +387,33 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        """Advance some worlds; the others keep state and derived quantities.
+        """Advance the worlds of a mask; the others keep their state and derived quantities.
 
         Args:
-            moved: Which ones; a mask, because to turn it into indices on a GPU is to wait for the GPU.
-                Shape: (num_envs,), bool, on the backend's device.
+            moved: Mask of the worlds to advance. Shape: (num_envs,), bool, on the backend's device. A mask, because
+                indices would synchronise with the GPU.
             num_substeps: Physics steps of ``physics_dt`` each.
         """
 
     def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
-        """Advance some worlds as `step` does, without waiting to learn whether that was possible; by default it is.
+        """Advance worlds as `step` does, without a synchronisation to learn if that was possible.
 
-        Where it was not, all worlds are as they were, and `step` with the same arguments advances them.
+        By default it always is. If it was not, all worlds keep their state, and `step` with the same arguments advances
+        them.
 
         Args:
             moved: See `step`.
             num_substeps: See `step`.
 
         Returns:
-            Which worlds were advanced: those of ``moved``, or none. Shape: (num_envs,), bool, on the backend's device.
+            The worlds that advanced: those of ``moved``, or none. Shape: (num_envs,), bool, on the backend's device.
         """
         self.step(moved, num_substeps)
         return moved
 
     @abstractmethod
     def jacobian(self, body: str, site: str) -> torch.Tensor:
-        """Return how a site, moving with its body, follows the degrees of freedom.
+        """Return the Jacobian of a site that moves with its body.
 
         Args:
             body: The body that the site belongs to.
@@ -493,15 +425,15 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
-        """Return everything that some worlds' future depends on, copied. Shape: (len(env_ids), state_size), float64."""
+        """Return a copy of all that the worlds' future depends on. Shape: (len(env_ids), state_size), float64."""
 
     def integration_state(self, env_id: int) -> np.ndarray:
-        """Return everything the future of a world depends on, copied. Shape: (state_size,), float64."""
+        """Return a copy of all that a world's future depends on. Shape: (state_size,), float64."""
         return self.integration_states([env_id])[0]
 
     @abstractmethod
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
-        """Continue a world from what `integration_state` returned.
+        """Set a world to a state that `integration_state` returned.
 
         Args:
             env_id: The world.
@@ -510,21 +442,21 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def snapshot(self) -> Mapping[str, torch.Tensor]:
-        """Return everything the future of all worlds depends on and everything that can be read of them, copied.
+        """Return a copy of all that the future of all worlds depends on, and of all that can be read of them.
 
         Shape of each: (num_envs, ...).
         """
 
     @abstractmethod
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
-        """Put all worlds where they were when `snapshot` was taken, of this backend or of one of the same model."""
+        """Restore all worlds from a `snapshot` of this backend, or of another one of the same model."""
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
-        """Give the named worlds values of the model of their own, in place of those of an earlier call.
+        """Set model values of single worlds; values of an earlier call are dropped.
 
-        Whatever is not named is the shared model's again, and what the model derives from changed values (inertia
-        about axes, bounding volumes, constraint scaling) follows. Call it before `reset`. A world's values must not
-        depend on those of other worlds, to the last bit.
+        A field that is not named has the shared model's value again. Values that the model derives (inertia about axes,
+        bounding volumes, constraint scaling) follow. Call it before `reset`. A world's values must not depend on those
+        of other worlds, to the last bit.
 
         Args:
             env_ids: Worlds, ascending. Shape: (n,), int64.
@@ -549,10 +481,10 @@ class Backend(NamedState, ABC):
 
     @abstractmethod
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
-        """Return a world's model and its state with current poses of everything visible; good until the next call."""
+        """Return a world's model and state with current poses of all visible things; valid until the next call."""
 
     def close(self) -> None:
-        """Release what would outlast the worlds on their device."""
+        """Release the device memory that would outlast the worlds."""
 
     @abstractmethod
     def model_digest(self) -> str:
@@ -563,17 +495,12 @@ class Backend(NamedState, ABC):
         """Return name and version of the physics engine."""
 
 
-# Give scripted policies and pictures the simulation's state, which observations do not show.
+# Give scripted policies and renderers the simulation's state, which observations do not contain.
 
 
 @runtime_checkable
 class Simulated(Protocol):
-    """An environment with a simulation and a robot inside.
-
-    Attributes:
-        backend: The simulation.
-        robot: The robot in it.
-    """
+    """An environment that exposes its simulation and robot."""
 
     backend: Backend
     robot: Robot
@@ -585,12 +512,12 @@ class Simulated(Protocol):
 
     @property
     def action_mode_name(self) -> str:
-        """What actions mean: ``joint_position`` or ``ee_delta``."""
+        """The action mode: ``joint_position`` or ``ee_delta``."""
         ...
 
     @property
     def landmarks(self) -> Mapping[str, str]:
-        """Role (``object``, ``bin``, ``target``, ``handle``) to the name of the body or site that plays it."""
+        """Role (``object``, ``bin``, ``target``, ``handle``) to the name of its body or site."""
         ...
 
     @property
@@ -599,40 +526,22 @@ class Simulated(Protocol):
         ...
 
 
-# Turn the start states of many worlds into arrays; worlds that name the same parts are written together.
+# Turn the start states of many worlds into arrays. Worlds that name the same parts are written together.
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartBlock:
-    """What worlds that name the same things of a field want to have there.
+    """The start values of one field, for worlds that name the same parts."""
 
-    Attributes:
-        worlds: Which ones, counted as they were given. Shape: (n,), int64.
-        entries: Which entries of the field. Shape: (k,), int64.
-        values: What they hold. Shape: (n, k times the numbers of an entry), float64.
-    """
-
-    worlds: np.ndarray
-    entries: np.ndarray
-    values: np.ndarray
+    worlds: np.ndarray  # index into the given sequence of worlds, (n,), int64
+    entries: np.ndarray  # entries of the field, (k,), int64
+    values: np.ndarray  # (n, k * numbers of an entry), float64
 
 
 def write_starts(
     starts: Sequence[StartState], names: ModelNames, fields: Mapping[str, np.ndarray], indices: np.ndarray
 ) -> None:
-    """Write what start states name into the fields of their worlds, and nothing else.
-
-    Args:
-        starts: One state per world.
-        names: Where the model keeps what they name.
-        fields: ``qpos``, ``qvel``, ``ctrl`` and ``mocap_pos``. Shape of each: (num_worlds, ...).
-        indices: Each world's index into the fields. Shape: (len(starts),), int64.
-
-    Raises:
-        KeyError: If the model has no such name.
-        ValueError: If something is given another number of values than it has, or there are not as many indices as
-            starts.
-    """
+    """Write start states into ``fields`` (num_worlds, ...) at the worlds' ``indices`` (len(starts),), int64."""
     if len(starts) != len(indices):
         raise ValueError(f"{len(starts)} start states for {len(indices)} worlds")
     wanted = (
@@ -641,6 +550,7 @@ def write_starts(
         ("ctrl", [start.controls for start in starts], names.actuators),
         ("mocap_pos", [start.mocap_positions for start in starts], names.mocap_bodies),
     )
+    # Only named entries are written. An unknown name raises KeyError, a wrong number of values ValueError.
     for name, named, places in wanted:
         field = fields[name]
         for block in start_blocks(named, places, entry_size=prod(field.shape[2:])):
@@ -654,18 +564,8 @@ def start_blocks(
     *,
     entry_size: int = 1,
 ) -> Iterator[StartBlock]:
-    """Return the values of worlds for one field, in as many blocks as there are different sets of names.
-
-    Args:
-        named: For each world, by name: as many numbers as the entries of that name hold; all of them plain numbers
-            where that is one.
-        places: Name to its entries of the field.
-        entry_size: How many numbers an entry holds.
-
-    Raises:
-        KeyError: If a name has no place.
-        ValueError: If a name is given another number of values than its entries hold.
-    """
+    """Yield the worlds' values of one field, one block per distinct set of names; ``named`` has a map per world."""
+    # All values are plain numbers, or all are sequences with as many numbers as the entries of their name hold.
     worlds_by_names: dict[tuple[str, ...], list[int]] = {}
     for world, own in enumerate(named):
         worlds_by_names.setdefault(tuple(own), []).append(world)
@@ -687,7 +587,7 @@ def _entry_array(place: slice | int) -> np.ndarray:
 
 
 def _numbers(values: Sequence[Any], names: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
-    """Return the values of worlds one after the other, each world's in the order of the names."""
+    """Return the worlds' values as one flat array, each world's in the order of the names."""
     if np.ndim(values[0]) == 0:
         return np.fromiter(values, np.float64, len(values))
     given = np.fromiter(map(len, values), np.int64, len(values)).reshape(-1, len(names))

@@ -12,11 +12,11 @@ from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 
-# Show pictures as they are after JPEG: what quantising loses, in exact arithmetic, without writing any file.
+# Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
 #
 # Packing the quantised numbers into bytes loses nothing, so it is left out. Whole numbers below 2**53 are exact as
 # float64 in any order of summation. So the pixels are the same on every machine and device and beside any other
-# pictures, and a step takes as many operations for any number of them.
+# pictures, and the number of operations of a step does not depend on the number of pictures.
 
 NO_COMPRESSION = 100
 """The quality that stands for pictures that are not compressed at all."""
@@ -40,30 +40,20 @@ _CR_TO_RED, _CB_TO_GREEN, _CR_TO_GREEN, _CB_TO_BLUE = 91881, 22554, 46802, 11613
 
 
 def quantisation_tables(quality: int) -> np.ndarray:
-    """Return the steps in which JPEG keeps the frequencies of brightness and of colour.
-
-    Args:
-        quality: 1 to 100, as programs count that use the tables of the standard.
-
-    Returns:
-        Shape: (2, 8, 8), float64 whole numbers.
-    """
+    """Return JPEG's quantisation steps of luminance and chrominance. Shape: (2, 8, 8), float64 whole numbers."""
+    # The quality, 1 to 100, scales the standard's tables as libjpeg does.
     scale = 5000 // quality if quality < 50 else 200 - 2 * quality
     base = np.array([_LUMINANCE, _CHROMINANCE]).reshape(2, _SIDE, _SIDE)
     return np.clip((base * scale + 50) // 100, 1, 255).astype(np.float64)
 
 
 def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
-    """Return pictures as JPEG shows them, with colour at half the resolution, as cameras and datasets have it.
-
-    Args:
-        pictures: Shape: (n, height, width, 3), uint8.
-        tables: Steps of each picture, of `quantisation_tables`. Shape: (n, 2, 8, 8), float64.
-    """
+    """Return pictures (n, height, width, 3), uint8, after JPEG with ``tables`` (n, 2, 8, 8), float64."""
     height, width = pictures.shape[1:3]
+    # Colour has half the resolution, as in cameras and datasets.
     red, green, blue = _padded(pictures).to(torch.int64).unbind(-1)
     brightness = _weighted(red, green, blue, _TO_Y, _HALF)
-    # The least bit less than a half, as libjpeg has it, keeps white from becoming 256.
+    # One bit less than a half, as in libjpeg, keeps white from becoming 256.
     colours = [_weighted(red, green, blue, to, (128 << 16) + _HALF - 1) for to in (_TO_CB, _TO_CR)]
     brightness = _quantised(brightness, tables[:, 0])
     bluish, reddish = (_upsampled(_quantised(_downsampled(each), tables[:, 1])) - 128 for each in colours)
@@ -79,7 +69,7 @@ def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.T
 
 
 def _padded(pictures: torch.Tensor) -> torch.Tensor:
-    """Return pictures with whole blocks of colour: their last line and column are repeated."""
+    """Pad pictures to whole blocks of colour by repeating their last line and column."""
     for side in (1, 2):
         length = pictures.shape[side]
         places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
@@ -94,14 +84,14 @@ def _weighted(
 
 
 def _downsampled(plane: torch.Tensor) -> torch.Tensor:
-    """Return means of two by two; halves go down and up in turn. Shapes: (n, h, w) -> (n, h / 2, w / 2)."""
+    """Return means of 2 x 2 pixels, with halves rounded down and up in turn. Shapes: (n, h, w) -> (n, h / 2, w / 2)."""
     total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
     bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
     return (total + bias) >> 2
 
 
 def _upsampled(plane: torch.Tensor) -> torch.Tensor:
-    """Return a plane of twice the size, three parts of the nearest and one of the next, along both sides."""
+    """Return a plane of twice the size: three parts of the nearest and one of the next pixel, along both sides."""
     before, after = _neighbours(plane, 1)
     lines = torch.stack((3 * plane + before, 3 * plane + after), dim=2).flatten(1, 2)
     before, after = _neighbours(lines, 2)
@@ -109,7 +99,7 @@ def _upsampled(plane: torch.Tensor) -> torch.Tensor:
 
 
 def _neighbours(plane: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what stands before and after each place along a side; at an end it stands for itself."""
+    """Return the previous and the next pixel of each along a side; an edge pixel is its own neighbour."""
     length = plane.shape[side]
     places = torch.arange(length, device=plane.device)
     before, after = (places - 1).clamp(min=0), (places + 1).clamp(max=length - 1)
@@ -117,12 +107,7 @@ def _neighbours(plane: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Return a plane of which each frequency of a block is a whole number of steps.
-
-    Args:
-        plane: Shape: (n, height, width), int64, 0 to 255.
-        steps: Shape: (n, 8, 8), float64.
-    """
+    """Round each frequency of 8 x 8 blocks of a plane (n, height, width), int64, to ``steps`` (n, 8, 8)."""
     num, height, width = plane.shape
     blocks = plane.reshape(num, height // _SIDE, _SIDE, width // _SIDE, _SIDE).transpose(2, 3).to(torch.float64) - 128.0
     cosines = torch.from_numpy(_cosines()).to(plane.device)
@@ -146,19 +131,10 @@ NOISE_STEPS = 64
 
 
 class ActionNoise:
-    """Adds noise to actions, drawn from a stream of the episode's own, so that no other env slot can change it.
-
-    Noise is drawn for some control steps at a time, and a step takes as many operations for any number of env slots. An
-    env slot that rests goes on with its noise; on a GPU, where nobody waits to learn who rests, only with that of its
-    next episode.
-
-    Args:
-        spec: What an action looks like; elements without bounds have a range of 1.
-        num_envs: Number of env slots.
-        device: Where actions are.
-    """
+    """Adds noise to actions, from a stream of each episode, so no other env slot can change it."""
 
     def __init__(self, spec: ArraySpec, num_envs: int, *, device: torch.device) -> None:
+        # Elements without bounds have a range of 1.
         size = spec.shape[0]
         low = np.zeros(size) if spec.low is None else np.asarray(spec.low)
         high = np.ones(size) if spec.high is None else np.asarray(spec.high)
@@ -168,18 +144,15 @@ class ActionNoise:
         self._is_noisy = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self._num_steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._all_slots = torch.arange(num_envs, device=device)
+        # Noise is drawn for `NOISE_STEPS` at a time, so a step costs the same for any num_envs. A resting env slot
+        # keeps its place in the noise. On a GPU that would need a synchronisation, so there the next episode restarts
+        # it.
         self._streams: dict[int, tuple[np.random.Generator, float]] = {}
         self._draws = np.zeros(num_envs, bool)
         self._num_used = np.zeros(num_envs, np.int64)
 
     def begin(self, env_ids: Sequence[int], strengths: Sequence[float], seeds: Sequence[int]) -> None:
-        """Start the noise of env slots.
-
-        Args:
-            env_ids: The env slots.
-            strengths: Standard deviation in each of them, as a share of each element's range.
-            seeds: Seed of each one's stream.
-        """
+        """Start the noise of env slots: standard deviations as shares of each element's range, and stream seeds."""
         are_noisy = [strength > 0 for strength in strengths]
         if self._noise is None:
             if not any(are_noisy):
@@ -195,12 +168,7 @@ class ActionNoise:
         self._draw(self._noise, [env_id for env_id, is_noisy in zip(env_ids, are_noisy, strict=True) if is_noisy])
 
     def added(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        """Return the actions with noise on those of running env slots.
-
-        Args:
-            action: Shape: (num_envs, action_dim).
-            running: Shape: (num_envs,), bool.
-        """
+        """Return ``action`` (num_envs, action_dim) with noise on the env slots of ``running`` (num_envs,), bool."""
         if self._noise is None:
             return action
         noise = self._noise[self._all_slots, self._num_steps % NOISE_STEPS].to(action)
@@ -212,7 +180,7 @@ class ActionNoise:
         return torch.where((running & self._is_noisy)[:, None], action + noise, action)
 
     def _draw(self, noise: torch.Tensor, env_ids: Sequence[int]) -> None:
-        """Draw what the next control steps of env slots need."""
+        """Draw the noise of the env slots' next `NOISE_STEPS` control steps."""
         if not env_ids:
             return
         drawn = np.empty((len(env_ids), *self._shape[1:]))
@@ -224,17 +192,11 @@ class ActionNoise:
 
 
 class ObservationDelay:
-    """Hands out what was observed some control steps ago; before that, the first observation of the episode.
-
-    Every env slot counts its own observations, so that neither the resets nor the steps of its neighbours count for it.
-    Nothing is remembered before an episode has a delay.
-
-    Args:
-        num_envs: Number of env slots.
-        device: Where observations are.
-    """
+    """Returns the observation of some control steps ago, or the episode's first one before that."""
 
     def __init__(self, num_envs: int, device: torch.device) -> None:
+        # Each env slot counts its own observations, so resets and steps of others do not count for it. Nothing is
+        # stored until an episode has a delay.
         self._delay = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._latest = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
         self._all_slots = torch.arange(num_envs, device=device)
@@ -243,16 +205,11 @@ class ObservationDelay:
 
     @property
     def is_none(self) -> bool:
-        """Whether policies see every env slot as it is now."""
+        """True if no env slot has had a delay."""
         return self._depth == 1
 
     def begin(self, env_ids: torch.Tensor, delays: Sequence[int]) -> None:
-        """Start env slots with delays [control steps]; their next observation is their first.
-
-        Args:
-            env_ids: The env slots. Shape: (n,), int64.
-            delays: The delay in each of them.
-        """
+        """Start env slots (n,), int64, with delays [control steps]; their next observation is their first."""
         depth = 1 + max(delays, default=0)
         if depth > self._depth:
             self._deepen(depth)
@@ -261,13 +218,7 @@ class ObservationDelay:
         self._latest[env_ids] = -1
 
     def delayed(self, observation: Observation, moved: torch.Tensor) -> Observation:
-        """Return what policies see now.
-
-        Args:
-            observation: What is observed now, in all env slots.
-            moved: Env slots that began or made a step; the others are given what they were given last.
-                Shape: (num_envs,), bool.
-        """
+        """Return the delayed observation; env slots outside ``moved`` (num_envs,), bool, repeat their last one."""
         if self.is_none:
             return observation
         moved = moved.to(self._delay.device)
@@ -289,7 +240,7 @@ class ObservationDelay:
         }
 
     def _deepen(self, depth: int) -> None:
-        """Remember more observations of every env slot, and keep those that are remembered."""
+        """Extend the history to ``depth`` observations of every env slot, and keep the stored ones."""
         kept = self._latest - torch.arange(self._depth, device=self._latest.device)[:, None]
         for term, past in self._past.items():
             deeper = past.new_zeros(depth, *past.shape[1:])
@@ -298,10 +249,10 @@ class ObservationDelay:
         self._depth = depth
 
 
-# Disturb what policies observe: noise on numbers, and exposure, blur, noise and compression of pictures.
+# Disturb the policies' observations: noise on numbers, and exposure, blur, noise and compression of pictures.
 #
-# Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in
-# turn. So it is the same whoever else looks, and a step takes as many operations for any number of env slots.
+# Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in turn.
+# So other readers do not change it, and the number of operations of a step does not depend on num_envs.
 
 _STATE = "policy"
 _RGB = "_rgb"
@@ -313,40 +264,25 @@ _SQRT_3 = math.sqrt(3.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """What happens to the observations of one episode; by default nothing.
+    """The disturbance of one episode's observations; by default none."""
 
-    Attributes:
-        seed: What its noise follows from, 0 to 2**63 - 1.
-        state_noise: Standard deviation of the noise on each observed number, in the number's unit.
-        picture_noise: Standard deviation of the noise on each colour, of 255.
-        blur: Standard deviation of the blur [pixels].
-        exposure: Stops by which pictures are brighter, or darker where it is below 0.
-        quality: JPEG quality of pictures, 1 to 99; 100 for pictures that are not compressed.
-    """
-
-    seed: int = 0
-    state_noise: float = 0.0
-    picture_noise: float = 0.0
-    blur: float = 0.0
-    exposure: float = 0.0
-    quality: int = NO_COMPRESSION
+    seed: int = 0  # of its noise, 0 to 2**63 - 1
+    state_noise: float = 0.0  # standard deviation on each observed number, in its unit
+    picture_noise: float = 0.0  # standard deviation on each colour, of 255
+    blur: float = 0.0  # standard deviation [pixels]
+    exposure: float = 0.0  # stops; below 0 is darker
+    quality: int = NO_COMPRESSION  # of JPEG, 1 to 99; 100 for no compression
 
 
 _NOTHING = Disturbance()
 
 
 class Disturbances:
-    """Disturbs the observations of each env slot as its episode wants it; an env slot without any keeps its bits.
-
-    Args:
-        num_envs: Number of env slots.
-        device: Where observations live.
-        most_blur: The strongest blur of any episode [pixels].
-    """
+    """Disturbs the observations of each env slot; an undisturbed env slot keeps its bits."""
 
     def __init__(self, num_envs: int, device: torch.device, *, most_blur: float) -> None:
         self._slots = [Disturbance()] * num_envs
-        self._radius = math.ceil(3.0 * most_blur)
+        self._radius = math.ceil(3.0 * most_blur)  # [pixels]
         self._steps = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
         self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._strengths = {
@@ -360,12 +296,7 @@ class Disturbances:
         self._are_on = dict.fromkeys((*self._strengths, "exposure", "quality"), False)
 
     def begin(self, env_ids: torch.Tensor, disturbances: Sequence[Disturbance]) -> None:
-        """Start env slots; their next observation is their first.
-
-        Args:
-            env_ids: The env slots. Shape: (n,), int64.
-            disturbances: What happens in each of them.
-        """
+        """Start env slots (n,), int64, with their disturbances; their next observation is their first."""
         env_ids = env_ids.to(self._steps.device)
         self._steps[env_ids] = -1
         kept = [*self._strengths.values(), self._is_compressed, self._seeds]
@@ -383,12 +314,7 @@ class Disturbances:
             self._are_on[name] = is_on or any(getattr(each, name) != getattr(_NOTHING, name) for each in disturbances)
 
     def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
-        """Return what policies see of an observation.
-
-        Args:
-            observation: What is observed now.
-            moved: Env slots that began or made a step. Shape: (num_envs,), bool.
-        """
+        """Return the disturbed observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
         self._steps += moved.to(self._steps.device)
         if not any(self._are_on.values()):
             return observation
@@ -404,7 +330,7 @@ class Disturbances:
         return seen
 
     def _noisy(self, terms: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return numbers with their noise, which is computed for all terms at once: on a GPU each operation costs."""
+        """Return numbers with noise, computed for all terms at once: on a GPU each operation costs."""
         device = self._steps.device
         sizes = [now[0].numel() for now in terms.values()]
         if self._columns is None:
@@ -415,7 +341,7 @@ class Disturbances:
         keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
         noise = _spread(mixed(keys + places * _ODD)) * self._strengths["state_noise"][:, None]
         own = noise.split(sizes, dim=1)
-        # An env slot without noise keeps its bits: to add 0 is to change -0.
+        # An env slot without noise keeps its bits: adding 0 would change -0.
         is_noisy = self._strengths["state_noise"] > 0
         return {
             name: torch.where(is_noisy.reshape(-1, *(1,) * (now.dim() - 1)), now + each.reshape(now.shape).to(now), now)
@@ -425,7 +351,7 @@ class Disturbances:
     def _picture(self, number: int, name: str, shown: torch.Tensor | SomePictures) -> torch.Tensor | SomePictures:
         if not any(self._are_on[change] for change in ("picture_noise", "blur", "exposure", "quality")):
             return shown
-        # No picture has the number of a term of the state.
+        # Negative numbers: no picture shares the number of a term of the state.
         keys = self._keys(-1 - number)
         if isinstance(shown, SomePictures):
             env_ids = shown.env_ids
@@ -436,7 +362,7 @@ class Disturbances:
         return self._drawn(shown, torch.arange(len(self._steps), device=self._steps.device), keys)
 
     def _drawn(self, pictures: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Return pictures as they are seen. Shapes: (n, height, width, 3), (n,), (num_envs,)."""
+        """Return disturbed pictures. Shapes: (n, height, width, 3), (n,), (num_envs,)."""
         if self._are_on["exposure"]:
             pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
         if self._are_on["blur"]:
@@ -452,25 +378,17 @@ class Disturbances:
         return pictures
 
     def _keys(self, number: int) -> torch.Tensor:
-        """Return what the noise of a term follows from in each env slot now. Shape: (num_envs,), int64."""
+        """Return the noise keys of a term in each env slot at this step. Shape: (num_envs,), int64."""
         return mixed(mixed(self._seeds ^ number) + self._steps * _ODD)
 
 
 def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:
-    """Return numbers of mean 0 and standard deviation 1, nearly normal: sums of four uniform ones.
-
-    Args:
-        keys: What they follow from. Shape: (n,), int64.
-        count: How many for each key.
-
-    Returns:
-        Shape: (n, count), float32, the same bits on every device.
-    """
+    """Return ``count`` nearly normal numbers per key (n,), int64. Shape: (n, count), float32, equal on all devices."""
     return _spread(mixed(keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _ODD))
 
 
 def _spread(bits: torch.Tensor) -> torch.Tensor:
-    """Return nearly normal numbers made of the four parts of whole ones. Any shape, int64 to float32."""
+    """Return sums of the four 16-bit parts, scaled to mean 0 and standard deviation 1. Any shape, int64 to float32."""
     parts = torch.zeros_like(bits)
     for part in range(4):
         parts += _shifted(bits, 16 * part) & 0xFFFF
@@ -478,14 +396,14 @@ def _spread(bits: torch.Tensor) -> torch.Tensor:
 
 
 def mixed(numbers: torch.Tensor) -> torch.Tensor:
-    """Return whole numbers that tell nothing of those they come from, by the end of SplitMix64. Any shape, int64."""
+    """Return hashed numbers: the finaliser of SplitMix64. Any shape, int64."""
     numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
     numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND
     return numbers ^ _shifted(numbers, 31)
 
 
 def exposure_table(stops: float) -> np.ndarray:
-    """Return what becomes of each of 256 brightnesses in 2**stops times the light. Shape: (256,), uint8."""
+    """Return the brightness of each of 256 values under 2**stops times the light. Shape: (256,), uint8."""
     if stops == 0.0:
         return np.arange(256, dtype=np.uint8)
     light = (np.arange(256) / 255.0) ** _GAMMA * 2.0**stops
@@ -493,33 +411,21 @@ def exposure_table(stops: float) -> np.ndarray:
 
 
 def blur_weights(deviation: float, radius: int) -> np.ndarray:
-    """Return the weights of a Gaussian blur, which sum to 1.
-
-    Args:
-        deviation: Its standard deviation [pixels]; 0 for none.
-        radius: How far it reaches [pixels].
-
-    Returns:
-        Shape: (2 * radius + 1,).
-    """
+    """Return the weights of a Gaussian blur [pixels], which sum to 1. Shape: (2 * radius + 1,)."""
     away = np.arange(-radius, radius + 1)
     weights = np.exp(-0.5 * (away / deviation) ** 2) if deviation > 0.0 else (away == 0).astype(float)
     return weights / weights.sum()
 
 
 def blurred_pictures(pictures: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return pictures blurred along both sides; at an edge its own pixels go on.
-
-    Args:
-        pictures: Shape: (n, height, width, channels), uint8.
-        weights: Of each picture. Shape: (n, 2 * radius + 1).
-    """
+    """Blur pictures (n, height, width, channels), uint8, along both sides by weights (n, 2 * radius + 1)."""
     blurred = pictures.to(torch.float32)
     for side in (1, 2):
         length, reach = blurred.shape[side], weights.shape[1] // 2
-        # Sums in this order have the same bits for any number of pictures, which those of a convolution may not have.
+        # A fixed order of sums gives the same bits for any number of pictures; a convolution might not.
         total = torch.zeros_like(blurred)
         for away in range(-reach, reach + 1):
+            # Edge pixels repeat beyond the edge.
             places = torch.arange(length, device=blurred.device).add(away).clamp(0, length - 1)
             total = total + weights[:, away + reach].reshape(-1, 1, 1, 1) * blurred.index_select(side, places)
         blurred = total
@@ -535,5 +441,5 @@ def _of_slots(strengths: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
-    """Return whole numbers shifted right, with zeros from the left, as numbers without a sign are."""
+    """Return a logical right shift of int64: zeros come in from the left."""
     return (numbers >> places) & ((1 << (64 - places)) - 1) if places else numbers

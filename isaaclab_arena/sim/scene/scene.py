@@ -24,8 +24,8 @@ ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]
 _known_keys: dict[Path, ContentKey] = {}
 """What MJCF files were made of when they were read last, links among them beside what they lead to."""
 
-# Looked for anywhere in the text and not in parsed elements: MuJoCo's parser takes XML that others refuse, and what
-# this finds beyond what MuJoCo reads does no harm.
+# Matched anywhere in the text and not in parsed elements: MuJoCo's parser accepts XML that others refuse. Matches that
+# MuJoCo does not read do no harm.
 _NAME = re.compile(r"file\w*|meshdir|texturedir|assetdir")
 _VALUE = re.compile(r"""\s*=\s*(["'])(.*?)\1""", re.DOTALL)
 _MAX_BYTES = 1 << 29
@@ -35,22 +35,13 @@ _MAX_PLACES = 200_000
 
 
 def file_outside(mjcf: Path, root: Path) -> Path | None:
-    """Return a file that MuJoCo might open for an MJCF file though it does not lie below a directory, None if all do.
-
-    Included files, attached models, meshes, textures and height fields are followed, links are resolved, and both
-    kinds of slash separate directories, as they do for MuJoCo.
-
-    Args:
-        mjcf: The MJCF file.
-        root: The directory below which everything has to lie.
-
-    Raises:
-        OSError: If a file cannot be read or is no plain file, or there are too many.
-    """
+    """Return a file outside ``root`` that MuJoCo might open for an MJCF file, None if there is none."""
+    # Includes, attached models, meshes, textures and height fields are followed, and links are resolved. OSError: a
+    # file cannot be read or is not a plain file, or there are too many.
     root, mjcf = root.resolve(), mjcf.resolve()
     seen: dict[Path, None] = {mjcf: None}
     known = 0
-    # A directory that is named in the last file holds for the names in the first one too, so all are read again.
+    # A directory named in the last file also applies to names in the first one, so all files are read again.
     while known != len(seen):
         known = len(seen)
         for found in [path.resolve() for path in _named_files(list(seen))]:
@@ -61,16 +52,12 @@ def file_outside(mjcf: Path, root: Path) -> Path | None:
 
 
 def files_of(mjcf: Path) -> list[Path]:
-    """Return an MJCF file and every regular file that MuJoCo might open for it, sorted.
-
-    Raises:
-        OSError: If a file cannot be read.
-    """
+    """Return an MJCF file and every regular file that MuJoCo might open for it, sorted. Can raise OSError."""
     return sorted(set(_ways_to_files(mjcf).values()))
 
 
 def _ways_to_files(mjcf: Path) -> dict[Path, Path]:
-    """Return the same by each of the paths under which MuJoCo finds them, which may be links."""
+    """Map each path under which MuJoCo finds a file, which may be a link, to the resolved file."""
     found = {mjcf.absolute(): mjcf.resolve()}
     known = 0
     while known != len(found):
@@ -81,22 +68,17 @@ def _ways_to_files(mjcf: Path) -> dict[Path, Path]:
 
 
 def content_key(mjcf: Path) -> ContentKey:
-    """Return what changes whenever one of the files of an MJCF file does; unchanged files are not read again.
-
-    MuJoCo then reads them again too: it knows a mesh by its path and the second in which it was changed.
-
-    Raises:
-        OSError: If a file cannot be read.
-    """
+    """Return a key that changes with any file of an MJCF file; unchanged files are not read again."""
     key = _known_keys.get(mjcf)
     if key is None or key != stamps(path for path, _ in key):
         key = _known_keys[mjcf] = stamps(sorted(_ways_to_files(mjcf)))
+        # MuJoCo caches meshes by path and modification time in whole seconds, so a quick edit would be missed.
         mujoco.mj_clearCache(mujoco.mj_getCache())
     return key
 
 
 def stamps(files: Iterable[Path]) -> ContentKey:
-    """Return each file with what every write to it changes: inode, size and times; no numbers where it is gone."""
+    """Return each file with inode, size and times, which every write changes; no numbers for a missing file."""
     found = []
     for path in files:
         try:
@@ -109,7 +91,7 @@ def stamps(files: Iterable[Path]) -> ContentKey:
 
 
 def _named_files(files: list[Path]) -> Iterator[Path]:
-    """Yield the paths of files under the names in files, from every directory that a name might start from."""
+    """Yield the existing paths for all names in files, from every directory where a name might start."""
     names: set[str] = set()
     directories = {""}
     room = _MAX_BYTES
@@ -133,12 +115,12 @@ def _named_files(files: list[Path]) -> Iterator[Path]:
                     path.resolve()
                     yield path
             except (OSError, ValueError, RuntimeError):
-                # Too long, with a NUL in it, or links in a circle: nobody can open it.
+                # The path is too long, holds a NUL, or its links form a cycle: it cannot be opened.
                 continue
 
 
 def _text(file: Path, room: int) -> tuple[str, int]:
-    """Return a file as text, empty where it can name nothing, and how many bytes it has."""
+    """Return a file's text (empty if it can name no file) and its number of bytes; at most ``room`` bytes."""
     wrong = not_a_plain_file(file)
     if wrong is not None:
         raise OSError(errno.EINVAL, wrong, str(file))
@@ -153,7 +135,7 @@ def _text(file: Path, room: int) -> tuple[str, int]:
 def _spellings(name: str) -> Iterator[str]:
     for text in (name, html.unescape(name)):
         slashed = text.replace("\\", "/")
-        # MuJoCo drops the directories of a name where the compiler's strippath says so.
+        # MuJoCo drops the directories of a name if the compiler's strippath is set.
         yield from (text, slashed, slashed.rpartition("/")[2])
 
 
@@ -174,121 +156,70 @@ _OF_VISUAL = ("global_", "quality", "headlight", "map", "scale", "rgba")
 
 @dataclass(frozen=True, kw_only=True)
 class PartFrame:
-    """Something fixed to a body of a part, which its file does not hold.
+    """A frame or camera fixed to a body of a part, in addition to its file."""
 
-    Attributes:
-        name: Name of the body that is added, with a site of the same name at its origin; or of the camera.
-        body: The body that carries it, as the file calls it.
-        position: Where it is in that body [m].
-        quaternion: How it is turned.
-        camera_fovy_deg: Vertical field of view of a camera, None for a frame.
-    """
-
-    name: str
-    body: str
-    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    name: str  # of the added body and of the site at its origin; or of the camera
+    body: str  # the parent body, by its name in the file
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)  # in the parent's frame [m]
     quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    camera_fovy_deg: float | None = None
+    camera_fovy_deg: float | None = None  # vertical field of view of a camera; None for a frame
 
 
 @dataclass(frozen=True, kw_only=True)
 class CameraPose:
-    """Where a camera of the scene stands instead of where the scene's file puts it.
-
-    Attributes:
-        name: The camera.
-        position: Where it is [m].
-        target: The point that it looks at, not straight above or below it [m].
-        fovy_deg: Its vertical field of view.
-        follows: The body, at rest at the origin and not turned, that it moves along with, looking the same way.
-    """
+    """The pose of a scene camera, in place of that in the scene's file."""
 
     name: str
-    position: tuple[float, float, float]
-    target: tuple[float, float, float]
-    fovy_deg: float
+    position: tuple[float, float, float]  # [m]
+    target: tuple[float, float, float]  # point that it looks at [m], not straight above or below it
+    fovy_deg: float  # vertical
+    # Body whose motion it tracks with a fixed orientation; the body rests at the origin, not turned.
     follows: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScenePart:
-    """One MJCF file in a scene. Everything in it is called ``<prefix>/<its name in the file>``.
+    """One MJCF file in a scene; everything in it is called ``<prefix>/<its name in the file>``."""
 
-    Attributes:
-        prefix: The part's role, for example ``robot`` or ``object``.
-        asset: Path of the file, relative to the package's assets or absolute.
-        position: Where the part's origin is put [m].
-        quaternion: How it is turned.
-        frames: What is fixed to its bodies besides what the file holds.
-        gravity_compensation: Whether none of its bodies feels its weight.
-    """
-
-    prefix: str
-    asset: str
-    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    prefix: str  # the part's role: robot, object
+    asset: str  # path, relative to the package's assets or absolute
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of the part's origin [m]
     quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    frames: tuple[PartFrame, ...] = ()
-    gravity_compensation: bool = False
+    frames: tuple[PartFrame, ...] = ()  # added to its bodies
+    gravity_compensation: bool = False  # True: gravity acts on none of its bodies
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SceneTexture:
-    """A texture that no file holds; a material of a single world may have it in place of its own.
-
-    Attributes:
-        name: Its name in the model.
-        pixels: Shape: (height, width, 3), uint8.
-    """
+    """A texture that no file holds; a material of a single world may use it."""
 
     name: str
-    pixels: np.ndarray
+    pixels: np.ndarray  # (height, width, 3), uint8
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContactSensor:
-    """Whether anything of one body touches anything of another, as a named sensor.
-
-    Attributes:
-        name: Name of the sensor.
-        body: First body, with everything that hangs on it.
-        other: Second body, likewise; or a geom, if ``other_is_geom``.
-        other_is_geom: Whether ``other`` names a single geom.
-    """
+    """A named sensor of contact between two bodies with all their descendants."""
 
     name: str
     body: str
-    other: str
+    other: str  # second body, or a geom if other_is_geom
     other_is_geom: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartNames:
-    """The names in an MJCF file that is a part of scenes.
-
-    Attributes:
-        bodies: Its bodies.
-        mocap_bodies: Those of them that are moved by hand.
-        joints: Its joints.
-        free_joints: Each free joint, and the body on it.
-        actuators: Its actuators.
-    """
+    """The names in an MJCF file that is a part of scenes."""
 
     bodies: tuple[str, ...]
-    mocap_bodies: tuple[str, ...]
+    mocap_bodies: tuple[str, ...]  # a subset of bodies
     joints: tuple[str, ...]
-    free_joints: Mapping[str, str]
+    free_joints: Mapping[str, str]  # free joint -> its body
     actuators: tuple[str, ...]
 
 
 def part_names(asset: str) -> PartNames:
-    """Return the names in an MJCF file; it is read again only where it has changed.
-
-    Args:
-        asset: Path of the file, relative to the package's assets or absolute.
-
-    Raises:
-        ConfigError: If it cannot be read, with the file.
-    """
+    """Return the names in an MJCF file (cached until it changes); ConfigError if it cannot be read."""
     path = ASSETS / asset
     wrong = not_a_plain_file(path)
     if wrong is None:
@@ -320,18 +251,12 @@ def compose_scene(
     cameras: Sequence[CameraPose] = (),
     textures: Iterable[SceneTexture] = (),
 ) -> mujoco.MjModel:
-    """Compile a scene with its parts attached.
-
-    Args:
-        scene: Path of the scene's MJCF file, relative to the package's assets or absolute; its options hold.
-        parts: What is put into it.
-        contact_sensors: Contacts that tasks want to know of.
-        cameras: Cameras of the scene that stand elsewhere.
-        textures: Textures that it has besides those of its files.
-    """
+    """Compile a scene with its parts attached, its cameras placed, and sensors and textures added."""
+    # The scene's own options apply to all parts. Paths are relative to the package's assets, or absolute.
     spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
     for part in parts:
         frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
+        # Settings that differ would make MuJoCo print warnings, so the part takes over those of the scene.
         part_spec = _part_spec(part)
         ineffective = _take_settings(part_spec, spec)
         if ineffective:
@@ -353,12 +278,7 @@ def compose_scene(
 
 
 def texture_of(scene: str, material: str) -> np.ndarray:
-    """Return the picture that a scene's file puts on a material. Shape: (height, width, 3), uint8.
-
-    Args:
-        scene: Path of the scene's MJCF file, relative to the package's assets or absolute.
-        material: Name of a material that has a texture.
-    """
+    """Return the picture that a scene's file puts on a textured material. Shape: (height, width, 3), uint8."""
     model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
     texture = int(model.mat_texid[model.material(material).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
     return _pixels_of(model, texture).copy()
@@ -371,24 +291,22 @@ def _compiled_with(spec: mujoco.MjSpec, textures: Sequence[SceneTexture]) -> muj
         spec.add_texture(name=texture.name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
     model = spec.compile()
     for texture in textures:
-        # MjSpec would take pixels one number at a time.
+        # MjSpec accepts pixels only one number at a time, so they are written into the compiled model.
         _pixels_of(model, model.texture(texture.name).id)[:] = texture.pixels
     return model
 
 
 def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:
-    """Return a view of a texture of three colours. Shape: (height, width, 3), uint8."""
+    """Return a view of an RGB texture. Shape: (height, width, 3), uint8."""
     height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
     first = int(model.tex_adr[texture])
     return model.tex_data[first : first + 3 * height * width].reshape(height, width, 3)
 
 
 def _take_settings(part: mujoco.MjSpec, scene: mujoco.MjSpec) -> tuple[str, ...]:
-    """Give a part the settings of its scene, which hold, and return the names of its own that differ.
-
-    MuJoCo would tell these at each attaching and compiling, on stderr, as Python's warnings, and in a file that it
-    makes in the working directory.
-    """
+    """Overwrite a part's settings with its scene's, and return the names of its own that differ."""
+    # MuJoCo would otherwise report each difference at every attach and compile: on stderr, as a Python warning, and in
+    # a file in the working directory.
     plain = mujoco.MjSpec()
     visual = [tuple(getattr(spec.visual, name) for spec in (part, scene, plain)) for name in _OF_VISUAL]
     options = (part.option, scene.option, plain.option)
@@ -406,15 +324,15 @@ def _take_settings(part: mujoco.MjSpec, scene: mujoco.MjSpec) -> tuple[str, ...]
 
 @cache
 def _tell_ineffective(asset: str, names: tuple[str, ...]) -> None:
-    """Say once which settings of a file have no effect."""
+    """Log once which settings of a file have no effect."""
     _LOG.info("%s: the scene's settings hold; those of this file have no effect: %s", asset, ", ".join(names))
 
 
 def _part_spec(part: ScenePart) -> mujoco.MjSpec:
-    # The key of an edited file also clears the meshes that MuJoCo keeps of it.
+    # The key of an edited file also clears MuJoCo's cache of its meshes.
     content_key(ASSETS / part.asset)
     spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
-    # A keyframe holds the positions of one model and would not fit those of the scene.
+    # A keyframe holds the positions of one model and would not fit the scene's.
     for key in list(spec.keys):
         spec.delete(key)
     if part.gravity_compensation:
@@ -434,6 +352,7 @@ def _place_camera(spec: mujoco.MjSpec, pose: CameraPose) -> None:
     camera = spec.camera(pose.name)
     if camera is None:
         return
+    # The camera looks along its -z axis, with its x axis horizontal.
     backward = np.subtract(pose.position, pose.target)
     right = np.cross((0.0, 0.0, 1.0), backward)
     axes = np.stack([right, np.cross(backward, right), backward], axis=1)
@@ -441,6 +360,7 @@ def _place_camera(spec: mujoco.MjSpec, pose: CameraPose) -> None:
     mujoco.mju_mat2Quat(quaternion, (axes / np.linalg.norm(axes, axis=0)).ravel())
     camera.pos, camera.quat, camera.fovy = pose.position, quaternion, pose.fovy_deg
     camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+    # A tracking camera has to be a child of its body, so it is replaced by one there.
     if pose.follows is not None:
         spec.delete(camera)
         body = spec.body(pose.follows)
@@ -460,70 +380,40 @@ _NUM_FINGERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Robot:
-    """An arm, with a two-finger gripper or without, as it stands in the scene.
-
-    Attributes:
-        name: Registered name, for example ``panda``.
-        arm_joints: Joints of the arm, base to wrist.
-        arm_actuators: Actuators that hold them at a position, in the same order.
-        joint_low: Lowest joint positions [rad].
-        joint_high: Highest joint positions [rad].
-        joint_velocity_limit: Highest joint speeds [rad/s].
-        joint_torque_limit: Highest joint torques [Nm].
-        home: Joint positions at the start of an episode, before noise [rad].
-        finger_joints: Joints of the fingers that move: sliding [m] or turning [rad], see ``finger_unit``.
-        finger_open: Their positions when the gripper is open.
-        gripper_actuator: Actuator that sets the distance between the fingers, None for a robot without a gripper.
-        gripper_closed: Its control when the fingers meet.
-        gripper_open: Its control when the gripper is open; widths in between are interpolated.
-        gripper_width: Distance between the fingertips when open [m]; 0 without a gripper.
-        hand_body: Body that carries the tool centre point; its z axis points out of the hand, and the fingers close
-            along its y axis.
-        palm_body: Body that carries the fingers; what touches it or them touches the hand.
-        finger_bodies: Bodies of the left and the right finger, the left one on the side of +y; empty without a gripper.
-        tcp_site: The tool centre point, between the tips of the open fingers; its axes are those of the hand.
-        base_body: The body that stands in the scene.
-        finger_unit: Unit of ``finger_joints``.
-        hand_down: How the hand is held when it points down and may choose its yaw.
-        rotation_weight: What a turn of 1 rad counts in inverse kinematics, against 1 m of translation. An arm of fewer
-            than six joints cannot do both and needs a small weight, so that its position is right.
-        ik_damping: Damping of the inverse kinematics.
-        right_finger_fixed: Whether the left finger alone moves, so that the middle between the fingertips comes nearer
-            to the right finger as the gripper closes.
-    """
+    """An arm, with or without a two-finger gripper, as placed in the scene."""
 
     name: str
-    arm_joints: tuple[str, ...]
-    arm_actuators: tuple[str, ...]
-    joint_low: tuple[float, ...]
-    joint_high: tuple[float, ...]
-    joint_velocity_limit: tuple[float, ...]
-    joint_torque_limit: tuple[float, ...]
-    home: tuple[float, ...]
-    finger_joints: tuple[str, ...]
-    finger_open: tuple[float, ...]
-    gripper_actuator: str | None
-    gripper_closed: float
-    gripper_open: float
-    gripper_width: float
+    arm_joints: tuple[str, ...]  # base to wrist
+    arm_actuators: tuple[str, ...]  # position actuators, in the order of arm_joints
+    joint_low: tuple[float, ...]  # [rad]
+    joint_high: tuple[float, ...]  # [rad]
+    joint_velocity_limit: tuple[float, ...]  # [rad/s]
+    joint_torque_limit: tuple[float, ...]  # [Nm]
+    home: tuple[float, ...]  # joint positions at the start of an episode, before noise [rad]
+    finger_joints: tuple[str, ...]  # moving joints, sliding [m] or turning [rad], see finger_unit
+    finger_open: tuple[float, ...]  # their positions with the gripper open
+    gripper_actuator: str | None  # sets the distance between the fingers; None without a gripper
+    gripper_closed: float  # its control when the fingers meet
+    gripper_open: float  # its control when open; widths in between are interpolated
+    gripper_width: float  # between the open fingertips [m]; 0 without a gripper
+    # Carries the tool centre point. Its z axis points out of the hand; the fingers close along its y axis.
     hand_body: str
-    palm_body: str
-    finger_bodies: tuple[str, ...]
-    tcp_site: str
-    base_body: str
-    finger_unit: str = "m"
+    palm_body: str  # Carries the fingers. A contact with it or them is a contact with the hand.
+    finger_bodies: tuple[str, ...]  # left (+y side) and right; empty without a gripper
+    tcp_site: str  # tool centre point between the open fingertips, with the hand's axes
+    base_body: str  # the body at the robot's mount
+    finger_unit: str = "m"  # unit of finger_joints
+    # orientation of the hand that points down, for any yaw
     hand_down: tuple[float, float, float, float] = (0.0, 1.0, 0.0, 0.0)
+    # Weight of 1 rad against 1 m in inverse kinematics. An arm with fewer than six joints needs a small weight, so that
+    # its position is exact.
     rotation_weight: float = 1.0
     ik_damping: float = 0.03
-    right_finger_fixed: bool = False
+    right_finger_fixed: bool = False  # True: only the left finger moves, so the middle shifts right while closing
 
     @property
     def fingers(self) -> tuple[str, str]:
-        """Bodies of the left and the right finger, for tasks that cannot do without.
-
-        Raises:
-            ConfigError: If the robot has no gripper.
-        """
+        """Bodies of the left and the right finger; ConfigError if the robot has no gripper."""
         if len(self.finger_bodies) != _NUM_FINGERS:
             raise ConfigError(Problem(f"'{self.name}' has no gripper, and the task needs one", key="embodiment"))
         left, right = self.finger_bodies
@@ -531,7 +421,7 @@ class Robot:
 
     @property
     def control_per_metre(self) -> float:
-        """How far the gripper's control moves per metre between the fingers; 0 without a gripper."""
+        """Change of the gripper's control per metre between the fingers; 0 without a gripper."""
         return (self.gripper_open - self.gripper_closed) / self.gripper_width if self.gripper_width else 0.0
 
 
@@ -540,44 +430,25 @@ class Robot:
 
 @dataclass(frozen=True, kw_only=True)
 class FloorRobot:
-    """A cart, a quadruped, a humanoid, as it stands in the scene.
+    """A robot on a floor; an action sets each control to ``default_control + action_scale * action``."""
 
-    An action has one number per actuator. The actuator's control is ``default_control + action_scale * action``: with
-    position actuators a joint target about the default posture, Isaac Lab's ``JointPositionAction``; with motors a
-    share of the greatest force.
-
-    Attributes:
-        name: Registered name, for example ``go1``.
-        asset: Its MJCF file, relative to the package's assets or absolute.
-        root_body: The body that everything else hangs on.
-        free_joint: The root's free joint, None for a robot that is fixed to the floor.
-        joints: Its other joints, in the order of observations.
-        default_joint_position: Their positions in the default posture [rad or m].
-        actuators: Its actuators, in the order of actions.
-        default_control: Control of each that a zero action asks for.
-        action_scale: What an action of 1 adds to each [rad, N or Nm].
-        action_bound: Largest absolute value of an action; what is beyond counts as it.
-        viewport: From where a person watches it.
-        holds_targets: Whether a control is a position that is held, and not a force.
-
-    Raises:
-        ConfigError: If its file cannot be read or lacks a part that is named, or if numbers and parts do not pair up.
-    """
-
+    # An action on position actuators is a joint target about the default posture, as in Isaac Lab's
+    # ``JointPositionAction``. On motors it is a share of the greatest force.
     name: str
-    asset: str
-    root_body: str
-    free_joint: str | None
-    joints: tuple[str, ...]
-    default_joint_position: tuple[float, ...]
-    actuators: tuple[str, ...]
-    default_control: tuple[float, ...]
-    action_scale: tuple[float, ...]
-    action_bound: float
+    asset: str  # MJCF path, relative to the package's assets or absolute
+    root_body: str  # ancestor of all its other bodies
+    free_joint: str | None  # of the root; None for a robot fixed to the floor
+    joints: tuple[str, ...]  # all others, in the order of observations
+    default_joint_position: tuple[float, ...]  # [rad or m]
+    actuators: tuple[str, ...]  # in the order of actions
+    default_control: tuple[float, ...]  # controls of a zero action
+    action_scale: tuple[float, ...]  # added per unit of action [rad, N or Nm]
+    action_bound: float  # actions are clipped to +-action_bound
     viewport: CameraPose
-    holds_targets: bool = True
+    holds_targets: bool = True  # True for position targets, False for forces
 
     def __post_init__(self) -> None:
+        # Check the names against the file, then the lengths, and report all problems in one ConfigError.
         names, file = part_names(self.asset), str(ASSETS / self.asset)
         free = () if self.free_joint is None else (self.free_joint,)
         named = (
@@ -610,17 +481,7 @@ class FloorRobot:
 
 
 class FloorRobotPoses:
-    """Forward kinematics of a robot with a free root.
-
-    Legend: n poses, k joints, q positions and v degrees of freedom of the model.
-
-    Args:
-        robot: The robot; it must have a free joint.
-
-    Attributes:
-        root_dofs: The root's degrees of freedom. Shape: (6,).
-        joint_dofs: The joints' degrees of freedom, in the robot's order. Shape: (k,).
-    """
+    """Forward kinematics of a robot with a free root: n poses, k joints, q positions, v degrees of freedom."""
 
     def __init__(self, robot: FloorRobot) -> None:
         self._model = compose_scene("scenes/floor.xml", (ScenePart(prefix="robot", asset=robot.asset),))
@@ -629,8 +490,8 @@ class FloorRobotPoses:
         self._joints = [self._model.joint(name) for name in robot.joints]
         self._root_qpos = int(root.qposadr[0]) + np.arange(7)
         self._joint_qpos = np.array([int(joint.qposadr[0]) for joint in self._joints])
-        self.root_dofs = int(root.dofadr[0]) + np.arange(6)
-        self.joint_dofs = np.array([int(joint.dofadr[0]) for joint in self._joints])
+        self.root_dofs = int(root.dofadr[0]) + np.arange(6)  # (6,)
+        self.joint_dofs = np.array([int(joint.dofadr[0]) for joint in self._joints])  # (k,), in the robot's order
 
     def joint_limits(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the lowest and the highest joint positions [rad]. Shapes: (k,), (k,)."""
@@ -638,18 +499,13 @@ class FloorRobotPoses:
         return ranges[:, 0], ranges[:, 1]
 
     def positions(self, root: np.ndarray, joints: np.ndarray) -> np.ndarray:
-        """Return the model's positions in a pose. Shapes: (7,), (k,) -> (q,)."""
+        """Return the model's qpos of a pose. Shapes: (7,), (k,) -> (q,)."""
         positions = self._model.qpos0.copy()
         positions[self._root_qpos], positions[self._joint_qpos] = root, joints
         return positions
 
     def velocities(self, positions: np.ndarray, frame_dt: float) -> np.ndarray:
-        """Return the velocities with which poses follow each other, from their neighbours. Shapes: (n, q) -> (n, v).
-
-        Args:
-            positions: Poses at equal times.
-            frame_dt: Time between them [s].
-        """
+        """Return velocities by central differences of poses ``frame_dt`` [s] apart. Shapes: (n, q) -> (n, v)."""
         last = len(positions) - 1
         velocities = np.zeros((len(positions), self._model.nv))
         for index, velocity in enumerate(velocities):
@@ -660,7 +516,7 @@ class FloorRobotPoses:
         return velocities
 
     def site_positions(self, positions: np.ndarray, sites: Sequence[str]) -> np.ndarray:
-        """Return where sites are in poses [m]. Shapes: (n, q) -> (n, len(sites), 3)."""
+        """Return the sites' positions in each pose [m]. Shapes: (n, q) -> (n, len(sites), 3)."""
         indices = [self._model.site(name).id for name in sites]
         places = []
         for pose in positions:

@@ -31,7 +31,7 @@ from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.replayed import Capture, Replayed
 from isaaclab_arena.sim.warp.kernels import Launcher
 
-# MuJoCo-Warp's model with values that differ from world to world.
+# MuJoCo-Warp's model, with values that differ between worlds.
 
 _FOLLOWING = (
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
@@ -46,30 +46,21 @@ _SHARED = frozenset({"geom_priority"})
 
 
 class VariedModel:
-    """Which fields of a model differ from world to world, and what they are there.
-
-    Args:
-        model: The compiled model.
-        put: The same model on Warp's device.
-        num_envs: Number of worlds.
-
-    Attributes:
-        fields: Names of the fields that have been changed in some world, and of those that follow from them.
-    """
+    """The fields of a model on Warp's device that differ between worlds, and their values."""
 
     def __init__(self, model: mujoco.MjModel, put: mujoco_warp.Model, num_envs: int) -> None:
         self._model = model
         self._put = put
         self._num_envs = num_envs
         self._changed: set[str] = set()
-        self.fields: tuple[str, ...] = ()
+        self.fields: tuple[str, ...] = ()  # changed in some world, or derived from such a field
 
     def shared_among(self, names: set[str]) -> set[str]:
-        """Return those fields of which no world has had a value of its own yet."""
+        """Return the fields of which no world has had its own value yet."""
         return names - self._changed
 
     def widen(self, names: set[str]) -> None:
-        """Give each world values of its own of these fields, and of those that follow from any; the arrays are new."""
+        """Give each world its own values of these fields and of all derived ones; the arrays are new."""
         self._changed |= names
         following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
         self.fields = tuple(sorted(self._changed | following))
@@ -81,15 +72,8 @@ class VariedModel:
             setattr(self._put, name, warp.array(per_world, dtype=array.dtype, device=array.device))
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
-        """Give worlds values of their own, those of an earlier call forgotten; what follows from them is not renewed.
-
-        Args:
-            env_ids: Worlds. Shape: (n,), int64.
-            changes: One list per world, in the same order, of fields that were widened.
-
-        Raises:
-            EnvironmentBuildError: If worlds disagree about a field of which MuJoCo-Warp has one for all.
-        """
+        """Set the worlds' own values of widened fields, one list per world; derived fields are not updated."""
+        # Values of an earlier call are dropped: each field starts from the compiled model's.
         wanted = {
             name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0)
             for name in self._changed
@@ -97,7 +81,7 @@ class VariedModel:
         for changed in changed_entries(changes):
             per_world = wanted[changed.field]
             per_world[changed.worlds, changed.entry] = changed.values.reshape(-1, *per_world.shape[2:])
-        # A world in which nothing at all varies asks for nothing.
+        # A world without any variation has no say in a shared field.
         asking = np.array([bool(own) for own in changes])
         for name in wanted.keys() & _SHARED:
             self._set_for_all(name, warp.to_torch(getattr(self._put, name)), wanted.pop(name)[asking])
@@ -110,7 +94,7 @@ class VariedModel:
             values[env_ids] = there
 
     def field(self, name: str) -> np.ndarray:
-        """Return a field in every world, copied. Shape: (num_envs, ...)."""
+        """Return a copy of a field in every world. Shape: (num_envs, ...)."""
         shared = np.asarray(getattr(self._model, name))
         if name in self.fields:
             own = getattr(self._put, name).numpy()
@@ -129,26 +113,22 @@ class VariedModel:
         values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
 
 
-# Start states on their way to a device: put together on the host in one array, and sent there at once.
+# Send start states to a device: assembled on the host in one array, and copied at once.
 
 
 class StartSender:
-    """Makes the states of worlds of their start states.
-
-    Args:
-        names: Where the model keeps what start states name.
-        at_rest: What a world is where a start state does not say. Shape of each: (1, ...), float32, all on one device.
-    """
+    """Makes the start state of worlds on their device."""
 
     def __init__(self, names: ModelNames, at_rest: Mapping[str, torch.Tensor]) -> None:
+        # ``at_rest`` has the value of each field that a start state does not name: (1, ...), float32, on one device.
         self._names = names
         self._shapes = {name: tuple(values.shape[1:]) for name, values in at_rest.items()}
         self._rest = torch.cat([values.reshape(1, -1) for values in at_rest.values()], dim=1).cpu()
         self._device = next(iter(at_rest.values())).device
 
     def send(self, starts: Sequence[StartState]) -> Mapping[str, torch.Tensor]:
-        """Return the state of worlds at their start, on the device. Shape of each: (len(starts), ...), float32."""
-        # Memory that the system cannot move is copied without the process waiting for it.
+        """Return the start state of worlds, on the device. Shape of each: (len(starts), ...), float32."""
+        # Pinned memory is copied without a wait of the process.
         packed = torch.empty((len(starts), self._rest.shape[1]), pin_memory=self._device.type == "cuda")
         packed.copy_(self._rest.expand_as(packed))
         host = {name: values.numpy() for name, values in self._fields(packed).items()}
@@ -156,19 +136,19 @@ class StartSender:
         return self._fields(packed.to(self._device, non_blocking=True))
 
     def _fields(self, packed: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return views of the fields that lie side by side for each world."""
+        """Return views of the fields, which are columns of one packed array."""
         parts = packed.split([prod(shape) for shape in self._shapes.values()], dim=1)
-        # Not reshaped, which might copy: what is written into these goes into the packed tensor.
+        # Not reshaped, which might copy: writes to these views have to reach the packed tensor.
         return {
             name: part.unflatten(1, shape) if len(shape) > 1 else part.view(len(packed), *shape)
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
 
 
-# Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they are too small.
+# Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they overflow.
 #
-# MuJoCo-Warp has arrays of fixed sizes, and leaves out what does not fit. So a backend starts with what a few worlds
-# on the CPU needed, notes with every control step whether something did not fit, and makes it again with more room.
+# MuJoCo-Warp has arrays of fixed sizes, and drops what does not fit. So a backend starts with the sizes that a
+# simulation on the CPU needed, checks every control step for an overflow, and repeats that step with more room.
 
 _PROBE_STEPS = 400
 _PROBE_EVERY = 20
@@ -194,39 +174,23 @@ iterations is not among them: MuJoCo does so too."""
 
 @dataclass(frozen=True, kw_only=True)
 class BufferSizes:
-    """Room for a batch of worlds.
+    """Buffer sizes of a batch of worlds."""
 
-    Attributes:
-        contacts: Contacts of a world, on average; all worlds share one array.
-        constraints: Constraints of any one world.
-    """
-
-    contacts: int
-    constraints: int
+    contacts: int  # of a world, on average; all worlds share one array
+    constraints: int  # of any one world
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoomUsed:
-    """What a batch of worlds needed room for, whether it was there or not.
+    """Room that a batch of worlds needed, available or not."""
 
-    Attributes:
-        missed: All bits of ``Data.overflow`` that any world has.
-        contacts: Contacts of all worlds together.
-        constraints: Constraints of the world that has most.
-    """
-
-    missed: int
-    contacts: int
-    constraints: int
+    missed: int  # union of Data.overflow over all worlds
+    contacts: int  # of all worlds together
+    constraints: int  # of the world that has most
 
 
 def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
-    """Return the room that a model needs, by simulating it on the CPU with random controls, and some on top.
-
-    Args:
-        model: The compiled model.
-        seed: Of the controls.
-    """
+    """Measure a model's buffer sizes on the CPU under random controls, and add headroom."""
     data = mujoco.MjData(model)
     generator = np.random.default_rng(seed)
     limited = model.actuator_ctrllimited.astype(bool)
@@ -246,25 +210,17 @@ def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Where worlds with so much room say what they needed, live.
+    """Live counters of the room that worlds needed, and its limits."""
 
-    Attributes:
-        contacts: Contacts, and pairs of geoms that may touch, of all worlds together. Shapes: (1,), (1,).
-        constraints: Constraints of each world. Shape: (num_envs,).
-        overflow: ``Data.overflow``. Shape: (num_envs,).
-        most_contacts: How many contacts, and as many pairs, there is room for.
-        most_constraints: How many constraints of each world there is room for.
-    """
-
-    contacts: tuple[torch.Tensor, torch.Tensor]
-    constraints: torch.Tensor
-    overflow: torch.Tensor
-    most_contacts: int
-    most_constraints: int
+    contacts: tuple[torch.Tensor, torch.Tensor]  # contacts, and candidate pairs of geoms, of all worlds: (1,), (1,)
+    constraints: torch.Tensor  # (num_envs,)
+    overflow: torch.Tensor  # Data.overflow, (num_envs,)
+    most_contacts: int  # capacity for contacts, and for candidate pairs
+    most_constraints: int  # capacity of each world
 
     @classmethod
     def of(cls, data: mujoco_warp.Data) -> Self:
-        """Return the room of worlds."""
+        """Return the counters and limits of ``data``."""
         return cls(
             contacts=(warp.to_torch(data.nacon), warp.to_torch(data.ncollision)),
             constraints=warp.to_torch(data.nefc),
@@ -274,19 +230,17 @@ class Room:
         )
 
     def used(self) -> RoomUsed:
-        """Return what worlds needed since ``overflow`` was cleared."""
+        """Return the room that worlds needed since ``overflow`` was cleared."""
         contacts = torch.cat(self.contacts).max()
-        # Together, because each time that it is read back what a GPU has computed takes as long as a small network.
+        # One read for all three: each read from a GPU takes as long as a small network.
         numbers = torch.stack((_any_bits(self.overflow), contacts, self.constraints.max())).tolist()
         missed, contacts, constraints = map(int, numbers)
         return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
 
     def was_enough(self) -> torch.Tensor:
-        """Return whether everything fitted since ``overflow`` was cleared, on the device. Shape: (), bool.
-
-        Only integration sets the bits of contacts and constraints, so a forward pass shows in the counts alone, and an
-        earlier one of several steps in the bits alone.
-        """
+        """Return a tensor that is True if everything fitted since ``overflow`` was cleared. Shape: (), bool."""
+        # Only integration sets the bits of contacts and constraints: a forward pass shows in the counts alone. An
+        # overflow early in several steps shows in the bits alone.
         missed = self.overflow & (_TOO_SMALL | _LEFT_OUT)
         too_many = (torch.cat(self.contacts) > self.most_contacts).any()
         too_many = too_many | (self.constraints > self.most_constraints).any()
@@ -294,11 +248,7 @@ class Room:
 
 
 def refuse_what_cannot_fit(used: RoomUsed) -> None:
-    """Refuse worlds in which something was left out for which no room can be made.
-
-    Raises:
-        EnvironmentBuildError: If there was such a thing.
-    """
+    """Raise EnvironmentBuildError if something was dropped for which no buffer can grow."""
     if used.missed & _LEFT_OUT:
         names = mujoco_warp.OverflowType(used.missed & _LEFT_OUT)
         raise EnvironmentBuildError(
@@ -307,13 +257,7 @@ def refuse_what_cannot_fit(used: RoomUsed) -> None:
 
 
 def sizes_for(used: RoomUsed, before: BufferSizes, *, num_envs: int) -> BufferSizes:
-    """Return room for what did not fit.
-
-    Args:
-        used: What room was needed for.
-        before: The room so far.
-        num_envs: Number of worlds.
-    """
+    """Return larger buffer sizes that hold what was needed by ``num_envs`` worlds."""
     return BufferSizes(
         contacts=round(_GROWTH * max(before.contacts, used.contacts / num_envs)),
         constraints=round(_GROWTH * max(before.constraints, used.constraints)),
@@ -321,30 +265,28 @@ def sizes_for(used: RoomUsed, before: BufferSizes, *, num_envs: int) -> BufferSi
 
 
 def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mujoco_warp.Data:
-    """Return worlds with so much room, on Warp's current device."""
+    """Return worlds with buffers of these sizes, on Warp's current device."""
     return mujoco_warp.make_data(model, nworld=num_envs, nconmax=sizes.contacts, njmax=sizes.constraints)
 
 
 def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferSizes) -> mujoco_warp.Data:
-    """Return the same worlds with more room: every array whose size does not change is the very same one.
-
-    So whoever holds a view of positions or sensors goes on with it.
-    """
+    """Return the same worlds with larger buffers; an array whose size does not change is the same object."""
     larger = make_data(model, data.nworld, sizes)
     for field in dataclasses.fields(larger):
         old, new = getattr(data, field.name), getattr(larger, field.name)
+        # Shared arrays keep the views of positions and sensors valid.
         if isinstance(old, warp.array) and old.shape == new.shape and old.dtype == new.dtype:
             setattr(larger, field.name, old)
     return larger
 
 
 def _any_bits(masks: torch.Tensor) -> torch.Tensor:
-    """Return all bits that any number has; torch has no such reduction."""
+    """Return the bitwise OR of all numbers; torch has no such reduction."""
     bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
     return (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
 
 
-# What worlds were before a step, to put back those that did not make it or broke down in it.
+# Keep the states before a step, to restore worlds that did not make it or broke down in it.
 
 SENSORS = "sensordata"
 WARM_START = "qacc_warmstart"
@@ -356,28 +298,19 @@ _MAY_BREAK = ("qpos", "qvel", WARM_START, "act")
 
 
 class Undoing:
-    """Keeps the states of all worlds for the length of a step.
-
-    Everything is where it was from one step to the next, so that a GPU is told most of this as graphs.
-
-    Args:
-        state: What a world's future depends on, live. Shape of each: (num_envs, ...).
-        sensordata: What sensors say, live. Shape: (num_envs, nsensordata).
-        room: What says whether everything had room in a step.
-        capture: Captures work of torch; see `Replayed`.
-
-    Attributes:
-        at_rest: The model's default state. Shape of each: (1, ...).
-        diverged: Worlds that have broken down since their reset. Shape: (num_envs,), bool.
-    """
+    """Keeps the states of all worlds for the length of a step."""
 
     def __init__(
         self, state: Mapping[str, torch.Tensor], sensordata: torch.Tensor, room: Room, capture: Capture | None
     ) -> None:
+        # ``state`` (each (num_envs, ...)) and ``sensordata`` (num_envs, nsensordata) are live. All memory stays in
+        # place between steps, so a GPU can run most of this as graphs.
         self._live = {**state, SENSORS: sensordata}
         self._before = {name: torch.empty_like(tensor) for name, tensor in self._live.items()}
         self._room = room
+        # The model's default state, each (1, ...).
         self.at_rest = {name: tensor[:1].clone() for name, tensor in state.items()}
+        # Worlds that have broken down since their reset.
         self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
         self._chosen = torch.zeros_like(self.diverged)
 
@@ -388,41 +321,30 @@ class Undoing:
         self._release = Replayed(self._put_back_sensors, capture, name="putting sensors back")
 
     def keep(self) -> None:
-        """Keep what all worlds are now, before a step or before some of them are renewed."""
+        """Keep the current state of all worlds, before a step or a partial update."""
         self._keep()
 
     def had_room(self) -> bool:
-        """Return whether everything had room, which is to wait for a GPU."""
+        """True if everything fitted; this waits for the GPU."""
         return bool(self._had_room())
 
     def put_back(self, names: Iterable[str] | None = None) -> None:
-        """Put all worlds back where they were.
-
-        Args:
-            names: The parts of their state that are put back, by default all and their sensors.
-        """
+        """Restore the named parts of all worlds' states, by default all parts and the sensors."""
         for name in self._before if names is None else names:
             self._live[name].copy_(self._before[name])
 
     def settle(self, moved: torch.Tensor) -> None:
-        """Put back what was not to make the step, and to rest what broke down in it. Shape: (num_envs,), bool."""
+        """Restore worlds outside ``moved`` (num_envs,), bool, and put those that broke down to rest."""
         self._chosen.copy_(moved)
         self._settle()
 
     def settle_if_room(self, moved: torch.Tensor) -> torch.Tensor:
-        """Do the same, or put all worlds back if something had no room in the step.
-
-        Args:
-            moved: Worlds that were to make the step. Shape: (num_envs,), bool.
-
-        Returns:
-            Those that made it: all of these or none. Shape: (num_envs,), bool.
-        """
+        """Settle, or restore all worlds if the step overflowed; return those that made it: ``moved`` or none."""
         self._chosen.copy_(moved)
         return self._settle_if_room().clone()
 
     def release(self, env_ids: torch.Tensor) -> None:
-        """Put back the sensors of worlds that were not renewed, and the warm starts of all. Shape: (n,), int64."""
+        """Restore the sensors of worlds not in ``env_ids`` (n,), int64, and the warm starts of all."""
         self._chosen.zero_()
         self._chosen[env_ids] = True
         self._release()
@@ -432,12 +354,12 @@ class Undoing:
         self._to_rest(torch.ones_like(self.diverged))
 
     def move_into(self, room: Room) -> None:
-        """Ask another room from now on, because the worlds have more of it."""
+        """Read another room from now on, because the buffers have grown."""
         self._room = room
         self.forget()
 
     def forget(self) -> None:
-        """Give back what was captured."""
+        """Release the captured graphs."""
         for each in (self._keep, self._had_room, self._settle, self._settle_if_room, self._release):
             each.forget()
 
@@ -481,7 +403,7 @@ def _like(worlds: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return worlds.reshape(-1, *(1 for _ in values.shape[1:]))
 
 
-# GPU physics: MuJoCo-Warp, with all worlds resident on one device; on the CPU it serves to be compared with MuJoCo.
+# GPU physics: MuJoCo-Warp, with all worlds resident on one device. On the CPU it serves for comparison with MuJoCo.
 
 _LOG = logging.getLogger(__name__)
 
@@ -493,23 +415,7 @@ _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
 class WarpBackend(Backend):
-    """Worlds of a model on one device, in single precision.
-
-    They agree with `MujocoBackend` to what single precision and another order of operations leave; see the tests of
-    parity. A world that breaks down is put back to the model's default state, so that it cannot trouble others.
-
-    Args:
-        model: The compiled model.
-        num_envs: Number of worlds.
-        device: ``cuda:<index>``, or ``cpu``.
-        deterministic: Whether MuJoCo-Warp's own determinism is on, which fixes the order of sums but not, in
-            MuJoCo-Warp 4, that of contacts and constraints on a GPU.
-        sizes: Room for contacts and constraints to begin with; measured by default.
-        launcher: Launches what is to be done; by default one of its own on the device.
-
-    Raises:
-        EnvironmentBuildError: If MuJoCo-Warp cannot simulate the model.
-    """
+    """Worlds of a model on one device, in single precision."""
 
     renders = True
 
@@ -523,10 +429,14 @@ class WarpBackend(Backend):
         sizes: BufferSizes | None = None,
         launcher: Launcher | None = None,
     ) -> None:
+        # Agreement with `MujocoBackend` is limited by single precision and the order of operations; see the parity
+        # tests. A world that breaks down goes back to the model's default state, so that it cannot affect others.
+        # ``deterministic`` turns MuJoCo-Warp's own determinism on: it fixes the order of sums, but in MuJoCo-Warp 4 not
+        # that of contacts and constraints on a GPU.
         self.model = model
         self.num_envs = num_envs
         self.device = device
-        # On a GPU the order of contacts is a race in MuJoCo-Warp 4, whatever it is asked for.
+        # On a GPU the order of contacts is a race in MuJoCo-Warp 4, with any option.
         self.reproducible = device.type == "cpu"
         self.physics_dt = float(model.opt.timestep)
         self.names = model_names(model)
@@ -547,7 +457,7 @@ class WarpBackend(Backend):
         self._starts = StartSender(self.names, self._undoing.at_rest)
         self._jacobians: dict[tuple[str, str], _Jacobian] = {}
         self.diverged = self._undoing.diverged
-        # The first call compiles what it needs.
+        # The first call compiles the kernels.
         self._substeps(1)
         self._undoing.rest()
         self._forward()
@@ -555,7 +465,7 @@ class WarpBackend(Backend):
         self._shown_model: mujoco.MjModel | None = None
 
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
-        """Put the named worlds into their start states; see `Backend.reset`."""
+        """Reset the given worlds to their start states; see `Backend.reset`."""
         env_ids = env_ids.to(self.device)
         for name, values in self._starts.send(starts).items():
             self._state[name][env_ids] = values
@@ -563,14 +473,14 @@ class WarpBackend(Backend):
         self._renew(env_ids)
 
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        """Advance some worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
+        """Advance worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
         self._undoing.keep()
         self._run_with_room(partial(self._substeps, num_substeps))
         self._undoing.settle(moved)
         self._derive()
 
     def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
-        """Advance some worlds, or none where contacts do not fit; see `Backend.try_step`."""
+        """Advance worlds, or none if contacts do not fit; see `Backend.try_step`."""
         self._undoing.keep()
         self._room.overflow.zero_()
         self._substeps(num_substeps)
@@ -579,7 +489,8 @@ class WarpBackend(Backend):
         return made
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
-        """Give the named worlds values of the model of their own; see `Backend.vary`."""
+        """Set model values of single worlds; see `Backend.vary`."""
+        # Widened fields are new arrays, which captured graphs do not know.
         new = self._varied.shared_among({change.field for own in changes for change in own})
         if new:
             self.launcher.forget_graphs()
@@ -591,7 +502,7 @@ class WarpBackend(Backend):
             self._place_static_geoms()
 
     def model_field(self, name: str) -> np.ndarray:
-        """Return a field of the model in every world, copied. Shape: (num_envs, ...)."""
+        """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
         return self._varied.field(name)
 
     def jacobian(self, body: str, site: str) -> torch.Tensor:
@@ -606,14 +517,14 @@ class WarpBackend(Backend):
         return torch.cat((asked.found[0], asked.found[1]), dim=1)
 
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
-        """Return the mjSTATE_INTEGRATION of some worlds, copied. Shape: (len(env_ids), state_size), float64."""
+        """Return copies of the worlds' mjSTATE_INTEGRATION. Shape: (len(env_ids), state_size), float64."""
         states = np.empty((len(env_ids), mujoco.mj_stateSize(self.model, _INTEGRATION)))
         for state, data in zip(states, self._on_host(env_ids), strict=True):
             mujoco.mj_getState(self.model, data, state, _INTEGRATION)
         return states
 
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
-        """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""
+        """Set a world to an mjSTATE_INTEGRATION. Shape: (state_size,)."""
         mujoco.mj_setState(self.model, self._scratch, state, _INTEGRATION)
         for name, tensor in self._state.items():
             value = np.asarray(getattr(self._scratch, name), dtype=np.float32)
@@ -621,13 +532,13 @@ class WarpBackend(Backend):
         self._renew(torch.tensor([env_id], device=self.device))
 
     def snapshot(self) -> Mapping[str, torch.Tensor]:
-        """Return all worlds' states and all that can be read of them; see `Backend.snapshot`."""
+        """Return a copy of all worlds' states and all that can be read of them; see `Backend.snapshot`."""
         kept = {name: tensor.clone() for name, tensor in self._state.items()}
         derived = {name: getattr(self, name).clone() for name in _DERIVED}
         return {**kept, **derived, "diverged": self.diverged.clone()}
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
-        """Put all worlds where they were; see `Backend.restore_snapshot`."""
+        """Restore all worlds; see `Backend.restore_snapshot`."""
         for name, tensor in self._state.items():
             tensor.copy_(snapshot[name])
         self.diverged.copy_(snapshot["diverged"])
@@ -644,7 +555,7 @@ class WarpBackend(Backend):
         return f"mujoco_warp {mujoco_warp.__version__} on {self.device}"
 
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
-        """Return a world's model and its state with current poses of everything visible; good until the next call."""
+        """Return a world's model and state with current poses of all visible things; valid until the next call."""
         model = self.model
         if self._varied.fields:
             self._shown_model = model = self._shown_model or copy.copy(self.model)
@@ -657,22 +568,17 @@ class WarpBackend(Backend):
         return model, data
 
     def close(self) -> None:
-        """Give back the memory of graphs; see `Backend.close`."""
+        """Release the memory of graphs; see `Backend.close`."""
         self.launcher.forget_graphs()
         self._undoing.forget()
 
     @property
     def warp_worlds(self) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
-        """The worlds as MuJoCo-Warp has them, good until the next call of `step` or `vary`."""
+        """The worlds as MuJoCo-Warp objects, valid until the next call of `step` or `vary`."""
         return self._model, self._data
 
     def _run_with_room(self, run: Callable[[], None], undone: Sequence[str] | None = None) -> None:
-        """Do something with all worlds, and again with more room where something did not fit.
-
-        Args:
-            run: What is done.
-            undone: What of the states that were kept is put back before it is done again; by default all.
-        """
+        """Run work on all worlds, and repeat it with larger buffers until everything fits."""
         for _ in range(_MOST_GROWTHS):
             self._room.overflow.zero_()
             run()
@@ -681,6 +587,7 @@ class WarpBackend(Backend):
             used = self._room.used()
             refuse_what_cannot_fit(used)
             self._grow(used)
+            # The parts in ``undone`` (None: all) are restored before the repetition.
             self._undoing.put_back(undone)
         raise EnvironmentBuildError(
             f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
@@ -703,7 +610,7 @@ class WarpBackend(Backend):
         self._undoing.move_into(self._room)
 
     def _substeps(self, number: int) -> None:
-        """Make physics steps in all worlds."""
+        """Make ``number`` physics steps in all worlds."""
 
         def launch() -> None:
             for _ in range(number):
@@ -716,12 +623,12 @@ class WarpBackend(Backend):
         self.launcher.replay("forward", lambda: mujoco_warp.forward(self._model, self._data))
 
     def _derive_constants(self) -> None:
-        """Compute what the model derives from fields that vary."""
+        """Update the model's derived values after a variation."""
         mujoco_warp.set_const(self._model, self._data)
         mujoco_warp.kinematics(self._model, self._data)
 
     def _derive(self) -> None:
-        """Bring poses up to date with the state; contact sensors keep what they said after the last physics step."""
+        """Update poses to the state; contact sensors keep the values of the last physics step."""
 
         def launch() -> None:
             mujoco_warp.fwd_kinematics(self._model, self._data)
@@ -733,13 +640,13 @@ class WarpBackend(Backend):
         self.launcher.replay("derive", launch)
 
     def _renew(self, env_ids: torch.Tensor) -> None:
-        """Compute all that follows from the state of some worlds, and leave the others' sensors and warm starts."""
+        """Compute all that follows from the state of some worlds; the others keep their sensors and warm starts."""
         self._undoing.keep()
         self._run_with_room(self._forward, (WARM_START,))
         self._undoing.release(env_ids)
 
     def _place_static_geoms(self) -> None:
-        """Put geoms of bodies that never move where a variation wants them: MuJoCo-Warp does so once, at the start."""
+        """Move the geoms of bodies that never move to their varied poses; MuJoCo-Warp sets these only at creation."""
         static = torch.from_numpy(np.flatnonzero(self.model.body_weldid[self.model.geom_bodyid] == 0)).to(self.device)
         bodies = torch.from_numpy(self.model.geom_bodyid).to(self.device)[static].long()
         positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
@@ -749,7 +656,7 @@ class WarpBackend(Backend):
         return warp.to_torch(getattr(self._data, name))
 
     def _on_host(self, env_ids: Sequence[int]) -> Iterator[mujoco.MjData]:
-        """Yield the state of some worlds, read in one copy; each is good until the next."""
+        """Yield the state of each world, read in one copy; valid until the next is yielded."""
         worlds = torch.tensor(list(env_ids), dtype=torch.int64).to(self.device, non_blocking=True)
         states = on_cpu([tensor[worlds] for tensor in self._state.values()])
         data = self._scratch
@@ -765,21 +672,15 @@ class WarpBackend(Backend):
 
 @dataclass(frozen=True, kw_only=True)
 class _Jacobian:
-    """The Jacobians of points on a body in every world, at the same places in memory each time.
+    """Buffers for the Jacobians of points on a body in every world, at fixed addresses for graphs."""
 
-    Attributes:
-        found: Of translation and of rotation. Shape: (2, num_envs, 3, nv), float32.
-        points: Where the points are in the world. Shape: (num_envs, 3), float32.
-        bodies: Index of the body. Shape: (num_envs,), int32.
-    """
-
-    found: torch.Tensor
-    points: torch.Tensor
-    bodies: torch.Tensor
+    found: torch.Tensor  # translation and rotation, (2, num_envs, 3, nv), float32
+    points: torch.Tensor  # in the world frame [m], (num_envs, 3), float32
+    bodies: torch.Tensor  # index of the body, (num_envs,), int32
 
     @classmethod
     def of(cls, num_envs: int, num_dofs: int, body: int, device: torch.device) -> "_Jacobian":
-        """Return room for them."""
+        """Return zeroed buffers for a body."""
         return cls(
             found=torch.zeros((2, num_envs, 3, num_dofs), dtype=torch.float32, device=device),
             points=torch.zeros((num_envs, 3), dtype=torch.float32, device=device),
@@ -787,7 +688,7 @@ class _Jacobian:
         )
 
     def launch(self, model: mujoco_warp.Model, data: mujoco_warp.Data) -> None:
-        """Compute them."""
+        """Launch the kernel that fills ``found``."""
         translation, rotation = warp.from_torch(self.found[0]), warp.from_torch(self.found[1])
         points = warp.from_torch(self.points, dtype=warp.vec3)
         mujoco_warp.jac(model, data, translation, rotation, points, warp.from_torch(self.bodies))
@@ -798,7 +699,7 @@ def _put_model(model: mujoco.MjModel, *, deterministic: bool) -> mujoco_warp.Mod
         put = mujoco_warp.put_model(model)
     except NotImplementedError as error:
         raise EnvironmentBuildError(f"MuJoCo-Warp cannot simulate this scene: {error}; use backend 'mujoco'") from error
-    # What does not fit is looked after here, and not printed by a kernel.
+    # This backend handles overflows, so the kernels do not print them.
     put.opt.warn_overflow = 0
     if deterministic:
         put.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
