@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-# Copies what a picture of a world depends on, so that it can be drawn later while the world moves on.
+# Copy all that a picture of a world depends on, so that it can be drawn later while the world moves on.
 
 VISIBLE_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 """Fields of a state that a picture shows."""
@@ -26,31 +26,21 @@ VISIBLE_FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleWorld:
-    """A world as cameras see it, in one moment.
+    """The visible state of a world at one moment."""
 
-    Attributes:
-        poses: `VISIBLE_POSES` to their values, of the shapes that MuJoCo gives them.
-        fields: `VISIBLE_FIELDS` to theirs.
-    """
-
-    poses: Mapping[str, np.ndarray]
-    fields: Mapping[str, np.ndarray]
+    poses: Mapping[str, np.ndarray]  # `VISIBLE_POSES` -> values in MuJoCo's shapes
+    fields: Mapping[str, np.ndarray]  # `VISIBLE_FIELDS` -> values
 
     @classmethod
     def of(cls, model: mujoco.MjModel, data: mujoco.MjData) -> "VisibleWorld":
-        """Copy it.
-
-        Args:
-            model: The world's model.
-            data: Its state, with current poses of geoms, cameras and lights.
-        """
+        """Copy a world's visible state; ``data`` needs current poses of geoms, cameras and lights."""
         return cls(
             poses={name: getattr(data, name).copy() for name in VISIBLE_POSES},
             fields={name: getattr(model, name).copy() for name in VISIBLE_FIELDS},
         )
 
 
-# Finds the pixels of a fixed camera that things that move can change, by being seen there or by their shadows.
+# Find the pixels of a fixed camera that moving geoms can change, directly or by their shadows.
 
 _MARGIN_M = 1e-3
 """How much larger things are taken to be than they are, more than what is lost in rounding."""
@@ -82,35 +72,22 @@ _RIMS = np.array(
 
 @dataclass(frozen=True, kw_only=True)
 class Hulls:
-    """Convex hulls that hold things: each is that of some balls.
+    """Convex hulls that enclose geoms; each hull is spanned by some balls."""
 
-    Attributes:
-        centres: Of all balls, hull by hull, in the world [m]. Shape: (n, 3).
-        radii: Of all balls [m]. Shape: (n,).
-        starts: Number of the first ball of each hull. Shape: (number of hulls,).
-    """
-
-    centres: np.ndarray
-    radii: np.ndarray
-    starts: np.ndarray
+    centres: np.ndarray  # of all balls, hull by hull, in the world [m], (n, 3)
+    radii: np.ndarray  # of all balls [m], (n,)
+    starts: np.ndarray  # index of each hull's first ball, (num_hulls,)
 
 
 class MovingGeoms:
-    """The geoms of a model that move.
-
-    Args:
-        model: The model.
-
-    Attributes:
-        ids: Which geoms move.
-        are_bounded: Whether hulls can hold all of them.
-    """
+    """The geoms of a model that move."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         is_fixed = (model.body_weldid == 0)[model.geom_bodyid] & (model.body_mocapid < 0)[model.geom_bodyid]
+        # Geoms fixed to the world do not move; geoms on mocap bodies do.
         self.ids = np.flatnonzero(~is_fixed)
         types = [mujoco.mjtGeom(int(kind)) for kind in model.geom_type[self.ids]]
-        self.are_bounded = all(kind in _SHAPES for kind in types)
+        self.are_bounded = all(kind in _SHAPES for kind in types)  # False: some geom has no hull
         shapes = [_SHAPES.get(kind, _SHAPES[mujoco.mjtGeom.mjGEOM_SPHERE]) for kind in types]
         numbers = np.array([len(shape.points) for shape in shapes], int)
         self._starts = numbers.cumsum() - numbers
@@ -118,13 +95,13 @@ class MovingGeoms:
         self._points = np.concatenate([np.zeros((0, 3)), *(shape.points for shape in shapes)])
         self._sizes = np.array([shape.sizes for shape in shapes], int).reshape(-1, 3).repeat(numbers, axis=0)
         self._is_round = np.array([shape.is_round for shape in shapes], bool).repeat(numbers)
-        # A mesh is held by its box, which does not lie around its centre and has no size that a world could change.
+        # A mesh is enclosed by its box, which is not around its centre and has no size that varies between worlds.
         self._is_mesh = np.array([kind == mujoco.mjtGeom.mjGEOM_MESH for kind in types], bool).repeat(numbers)
         boxes = model.geom_aabb.reshape(-1, 6)[self._geoms]
         self._corners = (boxes[:, :3] + self._points * boxes[:, 3:])[self._is_mesh]
 
     def hulls(self, world: VisibleWorld) -> Hulls:
-        """Return hulls that hold all moving geoms of a world, one for each."""
+        """Return a hull around each moving geom of a world."""
         sizes = world.fields["geom_size"].reshape(-1, 3)[self._geoms]
         points = self._points * np.take_along_axis(sizes, self._sizes, axis=1)
         points[self._is_mesh] = self._corners
@@ -138,7 +115,7 @@ class MovingGeoms:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """Balls that hold geoms of one type: where their centres are, in units of which of the geom's three sizes."""
+    """Balls that enclose geoms of one type: centres in units of the geom's sizes, by size index per axis."""
 
     points: np.ndarray
     sizes: tuple[int, int, int]
@@ -157,17 +134,7 @@ _SHAPES = {
 
 
 class ChangingPixels:
-    """Which pixels of a camera moving things can change, while camera, lights and all else stay as they are.
-
-    Args:
-        world: A world with that camera and these lights.
-        camera: Index of the camera.
-        rays: Direction of each pixel's ray in the camera's frame, of length 1. Shape: (height, width, 3).
-        depth: Distance of what does not move along the camera's axis [m], 0 where there is nothing.
-            Shape: (height, width).
-        light_directions: Where each light that casts shadows shines, of length 1. Shape: (n, 3).
-        around: What moves, about which the map of shadows is laid.
-    """
+    """The pixels of a fixed camera that moving geoms can change, with fixed lights and a fixed background."""
 
     def __init__(
         self,
@@ -178,8 +145,11 @@ class ChangingPixels:
         light_directions: np.ndarray,
         around: Hulls,
     ) -> None:
+        # ``rays`` (height, width, 3) are unit vectors in the camera's frame. ``depth`` (height, width) is that of the
+        # background along the camera's axis [m], 0 for nothing. ``light_directions`` (n, 3) are those of lights with
+        # shadows; ``around`` sets the centre of the shadow maps.
         self._place = world.poses["cam_xpos"].reshape(-1, 3)[camera]
-        # Axes to the right, down and ahead.
+        # Axes: right, down, ahead.
         self._axes = world.poses["cam_xmat"].reshape(-1, 3, 3)[camera] * (1, -1, -1)
         rays = rays.astype(np.float64) * (1, -1, -1)
         flat = rays / rays[:, :, 2:]
@@ -189,13 +159,11 @@ class ChangingPixels:
         self._maps = [_ShadowMap(direction, points, hit, around) for direction in light_directions]
 
     def of(self, hulls: Hulls) -> np.ndarray | None:
-        """Return a mask of the pixels that things within hulls may change, None where it may be any of them.
-
-        Shape: (height, width), bool.
-        """
+        """Return a mask (height, width), bool, of pixels that geoms in hulls can change; None if it may be any."""
         centres = (hulls.centres - self._place) @ self._axes
         nearest = hulls.radii + _MARGIN_M
         is_ahead = np.logical_and.reduceat(centres[:, 2] > nearest, hulls.starts)
+        # A hull that is partly ahead and partly behind the camera has no bounded outline.
         if not (is_ahead | np.logical_and.reduceat(centres[:, 2] < -nearest, hulls.starts)).all():
             return None
         mask = np.zeros((len(self._lines), len(self._columns)), bool)
@@ -210,11 +178,11 @@ class ChangingPixels:
 
     @staticmethod
     def _outlines(centres: np.ndarray, hulls: Hulls, is_ahead: np.ndarray) -> "_Outlines":
-        """Return where rays to the hulls ahead meet a plane at distance 1."""
+        """Return the outlines of the hulls ahead, projected onto a plane at distance 1."""
         radii = hulls.radii
         ahead = np.maximum(centres[:, 2], radii + _MARGIN_M)
         across = (_DIRECTIONS / _LENGTHS[:, None]) @ centres[:, :2].T
-        # Distance to where a ray touches a ball, in the plane that holds the camera, the direction and the way ahead.
+        # Length of a tangent to a ball, in the plane of the camera, the direction and the way ahead.
         touching = np.sqrt(across**2 + ahead**2 - radii**2)
         first = (across * touching - ahead * radii) / (ahead * touching + across * radii)
         last = (across * touching + ahead * radii) / (ahead * touching - across * radii)
@@ -225,32 +193,20 @@ class ChangingPixels:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outlines:
-    """Convex outlines in a plane, each held by the lines that touch it from both sides, across each of `_DIRECTIONS`.
+    """Convex outlines in a plane, bounded on both sides across each of `_DIRECTIONS`."""
 
-    Attributes:
-        first: Smallest value of a direction times a point of an outline. Shape: (8, n).
-        last: The largest one.
-    """
-
-    first: np.ndarray
-    last: np.ndarray
+    first: np.ndarray  # least value of direction times point, (8, n)
+    last: np.ndarray  # greatest value, (8, n)
 
     @classmethod
     def around(cls, first: np.ndarray, last: np.ndarray, starts: np.ndarray) -> "_Outlines":
-        """Return those of hulls, from where their balls begin and end in directions of length 1."""
+        """Return the outlines of hulls, from the ends of their balls along directions of length 1."""
         first, last = np.minimum.reduceat(first, starts, axis=1), np.maximum.reduceat(last, starts, axis=1)
         return cls(first=first * _LENGTHS[:, None], last=last * _LENGTHS[:, None])
 
     def spans(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find all outlines that meet strips across the plane.
-
-        Args:
-            lower: Where each strip begins on the second axis. Shape: (number of strips,).
-            upper: Where it ends.
-
-        Returns:
-            The strip, and where in it the outline begins and ends at most. Shape of each: (n,).
-        """
+        """Return each strip that meets an outline, with the outline's greatest extent there. Shape of each: (n,)."""
+        # ``lower`` and ``upper`` bound each strip on the second axis: (num_strips,).
         outline, strip = np.nonzero((self.first[-1, :, None] <= upper) & (self.last[-1, :, None] >= lower))
         sides = np.multiply.outer(_SLOPES, lower), np.multiply.outer(_SLOPES, upper)
         first = self.first[:-1].take(outline, axis=1) - np.maximum(*sides).take(strip, axis=1)
@@ -259,16 +215,10 @@ class _Outlines:
 
 
 class _ShadowMap:
-    """Where a light throws shadows: a map across its direction, and the cell of every point that is seen.
-
-    Args:
-        direction: Where the light shines, of length 1. Shape: (3,).
-        points: What is seen, in the world [m]. Shape: (n, 3).
-        pixels: The pixels in which they are seen. Shape: (n,).
-        around: The middle of the map.
-    """
+    """A light's shadow map: a grid across its direction, and the cell of every visible point."""
 
     def __init__(self, direction: np.ndarray, points: np.ndarray, pixels: np.ndarray, around: Hulls) -> None:
+        # ``direction`` (3,) is a unit vector. ``points`` (n, 3) are visible in ``pixels`` (n,), in the world [m].
         first = np.cross(direction, np.eye(3)[np.abs(direction).argmin()])
         first /= np.linalg.norm(first)
         self._axes = np.stack([first, np.cross(direction, first)], axis=1)
@@ -277,12 +227,12 @@ class _ShadowMap:
         cells = places[:, 1] * _CELLS + places[:, 0]
         order = cells.argsort(kind="stable")
         self._cells, self._pixels = cells[order], pixels[order]
-        # The cells at the edge stand for all that is beyond.
+        # The cells at the edge also cover everything beyond.
         inner = np.arange(1, _CELLS) * _CELL_M
         self._lower, self._upper = np.append(-_FAR_M, inner), np.append(inner, _FAR_M)
 
     def shadowed(self, hulls: Hulls) -> np.ndarray:
-        """Return the pixels of points that things within hulls may take the light from. Shape: (n,)."""
+        """Return the pixels of points that geoms in hulls can shadow. Shape: (n,)."""
         places = (hulls.centres @ self._axes - self._corner) @ (_DIRECTIONS / _LENGTHS[:, None]).T
         outlines = _Outlines.around((places.T - hulls.radii), (places.T + hulls.radii), hulls.starts)
         line, left, right = outlines.spans(self._lower, self._upper)
@@ -292,23 +242,17 @@ class _ShadowMap:
 
 
 def _cell(places: np.ndarray) -> np.ndarray:
-    """Return the index of the cell that holds each place [m], counted from the map's corner."""
+    """Return the index of each place's cell [m], from the map's corner."""
     return np.clip(places // _CELL_M, 0, _CELLS - 1).astype(np.int64)
 
 
 def _covered(line: np.ndarray, first: np.ndarray, last: np.ndarray, width: int) -> tuple[int, np.ndarray]:
-    """Return the first of the lines that have spans, and which cells are covered from there to the last of them.
-
-    Args:
-        line: Line of each span. Shape: (n,).
-        first: Its first cell.
-        last: Its last cell, at or behind the first one.
-        width: Number of cells of a line.
-    """
+    """Return the first line with spans, and the mask of covered cells from it to the last one."""
     if not len(line):
         return 0, np.zeros((0, width), bool)
     top, height = int(line.min()), int(np.ptp(line)) + 1
-    # Within a span one more has begun than has ended. A line has one entry more than cells: no span goes beyond.
+    # Inside a span, one more has begun than ended. A line has one entry more than cells, so no span crosses into the
+    # next.
     size, starts = height * (width + 1), (line - top) * (width + 1)
     begun = np.bincount(starts + first, minlength=size) - np.bincount(starts + last + 1, minlength=size)
     return top, (begun.cumsum() > 0).reshape(height, width + 1)[:, :-1]

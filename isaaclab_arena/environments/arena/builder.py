@@ -120,7 +120,7 @@ class TableTask:
         refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
 
     def robot_name(self, config: Any) -> str:
-        """Return the ``name`` of a robot that is described in a file, the name that the job gives of any other."""
+        """Return the name of a robot that a file describes, else the job's own name of the robot."""
         return (
             str(config.embodiment)
             if config.embodiment in EMBODIMENTS
@@ -140,7 +140,7 @@ class TableTask:
         return ContentSources(files=files)
 
     def summary(self) -> EnvironmentSummary:
-        """Return what the environment is about, with its default options, and what it can be built with."""
+        """Return the environment's summary with its default options, and the robots and objects that it accepts."""
         default = self.config_class()
         task = self.make_task(default, find_embodiment(default.embodiment))
         objects = OBJECTS.names() if hasattr(default, "object") else ()
@@ -162,7 +162,7 @@ class TableTask:
         num_threads: int,
         variations: tuple[Variation, ...] = (),
     ) -> str:
-        """Return which backend is the faster one here; see `SimulatedBuilder`.
+        """Return the name of the faster backend on this machine; see `SimulatedBuilder`.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.
@@ -178,7 +178,7 @@ class TableTask:
         return True
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
-        """Return what may vary in the environment; see `VariableEnvironmentBuilder`.
+        """Return the possible variations of the environment; see `VariableEnvironmentBuilder`.
 
         Raises:
             ConfigError: If the options cannot work.
@@ -253,7 +253,7 @@ class TableTask:
 
 
 class _TableScene(NamedTuple):
-    """What stands on the table and beside it."""
+    """The robot, the task's things, the distractors and the varied surfaces of a table scene."""
 
     embodiment: Embodiment
     task: Task
@@ -261,11 +261,7 @@ class _TableScene(NamedTuple):
     surfaces: tuple[str, ...]
 
     def compiled(self) -> mujoco.MjModel:
-        """Return the scene as a model.
-
-        Raises:
-            EnvironmentBuildError: If it does not compile.
-        """
+        """Return the scene as a model; EnvironmentBuildError if it does not compile."""
         spec = self.task.spec
         parts = (self.embodiment.part(), *spec.parts, *self.distractors.parts())
         try:
@@ -287,7 +283,7 @@ class _TableScene(NamedTuple):
     def varied(
         self, backend: Backend, action_spec: ArraySpec, variations: tuple[Variation, ...], device: torch.device
     ) -> VariedWorld:
-        """Return what varies from episode to episode in worlds of this scene, observed on a device."""
+        """Return the variations of worlds of this scene, observed on ``device``."""
         return VariedWorld(
             backend=backend,
             base_body=self.embodiment.robot.base_body,
@@ -317,7 +313,7 @@ def _unknown(key: str, name: object, registry: Registry) -> list[Problem]:
     return [Problem(f"no {registry.kind} called '{name}'{did_you_mean(str(name), registry.names())}", key=key)]
 
 
-TableEnvironmentBuilder = TableTask  # the name that documents had before
+TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
 
 
 # Build a registered environment of a robot on a floor.
@@ -362,7 +358,7 @@ class FloorEnvironmentBuilder:
         return ContentSources(files=files)
 
     def summary(self) -> EnvironmentSummary:
-        """Return what the environment is about, with its default options."""
+        """Return the environment's summary with its default options."""
         task = self.make_task(self.config_class())
         return EnvironmentSummary(
             instruction=task.spec.instruction,
@@ -405,7 +401,7 @@ class FloorEnvironmentBuilder:
         num_threads: int,
         variations: Sequence[Variation] = (),
     ) -> str:
-        """Return which backend is the faster one here; see `SimulatedBuilder`. Nothing varies on the floor.
+        """Return the name of the faster backend on this machine; see `SimulatedBuilder`. A floor has no variations.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.

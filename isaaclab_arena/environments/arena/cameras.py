@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from isaaclab_arena.sim.warp.cameras import Backdrops, BatchCameras, Picture, RayTracer
 
 
-# Make the simulation that an environment's options ask for.
+# Define the options of the simulation, and select its backend.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +45,15 @@ def on_the_cpu(config: Any) -> Any:
 
 
 def backend_choice(config: object) -> BackendChoice:
-    """Return what is to simulate an environment: MuJoCo for options of another kind, where nobody can say it."""
+    """Return the backend of an environment's options; MuJoCo for options without one."""
     return config.backend if isinstance(config, SimulationOptions) else "mujoco"
 
 
-# Films worlds on the CPU: what is to be seen is copied at once, and drawn later on any thread.
+# Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
 
 
 class FilmStudio:
-    """The cameras of worlds that nobody but a film looks through.
-
-    Args:
-        backend: The worlds.
-        cameras: What each camera's pictures are called, to the camera's name in the model.
-        size: Width and height of a picture in pixels.
-        shadows: Whether lights cast shadows.
-    """
+    """The cameras of worlds that are used for films only."""
 
     def __init__(self, backend: Backend, cameras: Mapping[str, str], *, size: tuple[int, int], shadows: bool) -> None:
         self._backend = backend
@@ -73,21 +66,17 @@ class FilmStudio:
         self._making = Lock()
 
     def film_later(self, env_id: int) -> Callable[[], Mapping[str, np.ndarray]]:
-        """Copy what is to be seen of an env slot; of one whose physics broke down, what was copied last.
-
-        Returns:
-            What draws the pictures, by what they are called, to the same bits on any thread. Shape of each:
-            (height, width, 3), uint8.
-        """
+        """Copy an env slot's visible state; return a call that draws it: (height, width, 3), uint8, each."""
         model, data = self._backend.visible_world(env_id)
         if np.isfinite(data.qpos).all():
+            # An env slot whose physics broke down keeps its last copy. Drawing gives the same bits on any thread.
             self._sound[env_id] = VisibleWorld.of(model, data)
         return partial(self._draw, self._sound.get(env_id))
 
     def _draw(self, world: VisibleWorld | None) -> Mapping[str, np.ndarray]:
         if world is None:
             return {name: np.zeros((self._height, self._width, 3), np.uint8) for name in self._cameras}
-        # Taken from a list and put back in one step each, which threads may do at once.
+        # pop and append are atomic, so threads can share the list.
         tracer = self._idle.pop() if self._idle else self._new_tracer()
         try:
             if self._backdrops is not None:
@@ -115,7 +104,7 @@ class FilmStudio:
         return tracer
 
 
-# Renders the pictures of a batch of worlds, and keeps the last ones of every env slot.
+# Render the pictures of a batch of worlds, and keep the last ones of every env slot.
 
 ROBOT_PREFIX = "robot/"
 _FILMED_AT_ONCE = 16
@@ -125,12 +114,7 @@ _FEWEST_AT_ONCE = 8
 
 
 class Studio(ABC):
-    """One renderer, and the last picture of every env slot.
-
-    Attributes:
-        pictures: Observation to the last pictures. Shape of each: (num_envs, height, width, channels).
-        render_s: Time spent on rendering so far [s].
-    """
+    """One renderer, and the last picture of every env slot."""
 
     def __init__(
         self,
@@ -150,9 +134,9 @@ class Studio(ABC):
             Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
         ]
         shape = (backend.num_envs, height, width)
-        self.pictures: dict[str, torch.Tensor] = {}
+        self.pictures: dict[str, torch.Tensor] = {}  # by term, each (num_envs, height, width, channels)
         for name in names:
-            # NumPy's zeros take no memory until they are written, and of many env slots a few may be filmed.
+            # NumPy's zeros use no memory until written, and a film may show few of many env slots.
             colours = torch.from_numpy(np.zeros((*shape, 3), np.uint8))
             self.pictures[rgb_term(name)] = colours.to(device)
             if depth:
@@ -163,14 +147,14 @@ class Studio(ABC):
         self.render_s = 0.0
 
     def render(self, env_ids: Sequence[int]) -> None:
-        """Take new pictures of the named env slots; an env slot whose physics broke down keeps its last ones."""
+        """Render new pictures of env slots; one whose physics broke down keeps its last pictures."""
         begin = time.perf_counter()
         self._render(env_ids)
         self.render_s += time.perf_counter() - begin
 
     @abstractmethod
     def _render(self, env_ids: Sequence[int]) -> None:
-        """Take new pictures of env slots."""
+        """Render new pictures of env slots."""
 
 
 class ThreadStudio(Studio):
@@ -206,7 +190,7 @@ class ThreadStudio(Studio):
 
 
 class BatchStudio(Studio):
-    """Renders many worlds at once, where they live; for films a few at once, whose pictures are kept on the CPU."""
+    """Renders many worlds at once on their device; for films a few at once, with pictures kept on the CPU."""
 
     def __init__(
         self, backend: Backend, names: Sequence[str], *, only_films: bool, shadows: bool, **wanted: Any
@@ -238,11 +222,11 @@ class BatchStudio(Studio):
         for camera, picture in zip(drawn, pictures, strict=True):
             name, _, kind = camera.partition(":")
             kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
-            # Only the GPU knows which worlds broke down, and it is not waited for.
+            # The mask of broken worlds stays on the GPU, without a synchronisation.
             kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
 
     def _renderer(self, num_worlds: int) -> "BatchCameras":
-        """Return what renders so many worlds in the least time: all at once, or a few at a time."""
+        """Return the renderer with the least work for ``num_worlds``: all at once, or a few at a time."""
         rendered = -(-num_worlds // self._at_once) * self._at_once
         if self._all is not None and rendered >= self._backend.num_envs:
             return self._all
@@ -251,16 +235,16 @@ class BatchStudio(Studio):
 
 
 def term(camera: str, kind: str) -> str:
-    """Return ``wrist_cam_depth`` for camera ``robot/wrist_cam``."""
+    """Return a term's name, such as ``wrist_cam_depth`` for camera ``robot/wrist_cam``."""
     return f"{camera.removeprefix(ROBOT_PREFIX)}_{kind}"
 
 
 def rgb_term(camera: str) -> str:
-    """Return the observation of a camera's colours; the viewport is no observation and keeps its name."""
+    """Return the term of a camera's colours; the viewport is not an observation and keeps its name."""
     return camera if camera == VIEWPORT else term(camera, "rgb")
 
 
-# The cameras of an environment: what they are called, how large their pictures are, and who gets to see them.
+# Define the cameras of an environment: their names, the size of their pictures, and their readers.
 
 HEAD_CAMERA = "robot_head_cam"
 """The camera of the scene that policies see; they see every camera on the robot too."""
@@ -310,11 +294,7 @@ class CameraOptions(ViewportOptions):
 
 
 def check_camera_options(options: CameraOptions) -> None:
-    """Refuse pictures that are too small to show anything or too large to be meant.
-
-    Raises:
-        ConfigError: With ``key`` set to the option at fault.
-    """
+    """Raise ConfigError, with the option as key, for pictures outside the size limits."""
     problems = [
         Problem(f"must be {_MIN_SIZE} to {_MAX_SIZE} pixels, got {size}", key=key)
         for key in ("camera_width", "camera_height", "camera_size", "viewport_width", "viewport_height")
@@ -328,19 +308,7 @@ def check_camera_options(options: CameraOptions) -> None:
 
 
 class EnvironmentCameras:
-    """What the cameras of a batch of worlds see: for policies, where they are enabled, and for films.
-
-    Nothing is loaded or rendered before it is asked for.
-
-    Args:
-        backend: The worlds.
-        options: What is asked for.
-        device: Where observations live.
-        num_threads: Threads that render.
-
-    Attributes:
-        num_drawn: Pictures for policies that were drawn, one for each env slot and each term of ``camera_obs``.
-    """
+    """The cameras of a batch of worlds: for policies, if enabled, and for films."""
 
     def __init__(self, backend: Backend, options: CameraOptions, device: torch.device, *, num_threads: int = 1) -> None:
         self._backend = backend
@@ -354,9 +322,9 @@ class EnvironmentCameras:
         self._film_studios: dict[str, FilmStudio] = {}
         self._film_s = 0.0
         self._announced: Sequence[int] | None = None
-        # Which env slots have moved since policies could see them last.
+        # Env slots that have moved since their last pictures for policies.
         self._outdated = np.ones(backend.num_envs, bool)
-        self.num_drawn = 0
+        self.num_drawn = 0  # per env slot and term of ``camera_obs``
         self._before_observed = self._announced, self.num_drawn
 
     @property
@@ -366,19 +334,19 @@ class EnvironmentCameras:
 
     @property
     def filmable(self) -> tuple[str, ...]:
-        """Names that `film` takes: one per picture that policies would see, and the viewport."""
+        """Names that `film` accepts: one per policy picture, and the viewport."""
         return (*(rgb_term(name) for name in self._observed), *self._viewport)
 
     @property
     def render_s(self) -> float:
-        """Seconds spent on rendering so far."""
+        """Time spent on rendering so far [s]."""
         if not self._studios:
-            # Asked several times in each control step, mostly where nothing is rendered.
+            # Read several times in each control step, usually with nothing rendered.
             return self._film_s
         return self._film_s + sum(studio.render_s for studio in self._studios.values())
 
     def spec(self) -> dict[str, ArraySpec]:
-        """Return what the observation group ``camera_obs`` looks like."""
+        """Return the specification of the observation group ``camera_obs``."""
         width, height = self._options.resolution
         spec = {}
         for name in self._observed:
@@ -390,24 +358,20 @@ class EnvironmentCameras:
         return spec
 
     def load(self) -> None:
-        """Load what draws pictures for policies, where they see any. The first pictures compile kernels."""
+        """Load the policies' renderer, if enabled. The first pictures compile kernels."""
         if self.enabled:
             self._studio(HEAD_CAMERA).render(range(self._backend.num_envs))
 
     def outdate(self, env_ids: Sequence[int] | None) -> None:
-        """Say which env slots may look otherwise from now on, None for all."""
+        """Mark the pictures of env slots outdated, None for all."""
         self._outdated[slice(None) if env_ids is None else list(env_ids)] = True
 
     def announce(self, env_ids: Sequence[int] | None) -> None:
-        """Say which env slots are looked at when `observe` is called next, None for all."""
+        """Set the env slots that the next `observe` draws, None for all."""
         self._announced = env_ids
 
     def observe(self) -> dict[str, torch.Tensor | SomePictures]:
-        """Render the env slots that were announced, unless their pictures are of the present; return what is shown now.
-
-        Returns:
-            The pictures of all env slots, shape (num_envs, height, width, channels), or those that are of the present.
-        """
+        """Render outdated pictures of announced env slots; return all, or only the current ones as `SomePictures`."""
         self._before_observed = self._announced, self.num_drawn
         announced, self._announced = self._announced, None
         self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
@@ -427,19 +391,11 @@ class EnvironmentCameras:
         return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
 
     def observe_again(self) -> None:
-        """Be as before `observe` was called last: its pictures are announced, and those that it drew do not count."""
+        """Undo the last `observe`: its announcement is back, and its pictures do not count."""
         self._announced, self.num_drawn = self._before_observed
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return what cameras see of the named env slots as they are now, whether or not policies see it.
-
-        Args:
-            env_ids: The env slots.
-            cameras: Names out of ``filmable``.
-
-        Returns:
-            By name. Shape of each: (len(env_ids), height, width, 3), uint8.
-        """
+        """Return current pictures of env slots by camera name, each (len(env_ids), height, width, 3), uint8."""
         drawing = self.film_later(env_ids, cameras)
         began_s = time.perf_counter()
         drawn = [draw() for draw in drawing]
@@ -449,7 +405,7 @@ class EnvironmentCameras:
     def film_later(
         self, env_ids: Sequence[int], cameras: Sequence[str]
     ) -> list[Callable[[], Mapping[str, np.ndarray]]]:
-        """Return what draws, for each env slot, what cameras see of it now; see `film` and `FilmableLater`."""
+        """Return a call per env slot that draws its current pictures; see `film` and `FilmableLater`."""
         unknown = sorted(set(cameras) - set(self.filmable))
         if unknown:
             raise ConfigError(f"no camera called '{unknown[0]}'; there are {', '.join(self.filmable) or 'none'}")
@@ -458,9 +414,9 @@ class EnvironmentCameras:
         return [partial(_together, drawing, tuple(cameras)) for drawing in zip(*places, strict=True)]
 
     def _film_later(self, place: str, env_ids: Sequence[int]) -> list[Callable[[], Mapping[str, np.ndarray]]]:
-        """Return what draws, for each env slot, what the cameras of a studio see of it now."""
+        """Return a call per env slot that draws the current pictures of one studio's cameras."""
         is_seen = place == HEAD_CAMERA and self.enabled
-        # What policies see was rendered for them, and need not be drawn again.
+        # The policies' current pictures exist already.
         drawn = [env_id for env_id in env_ids if is_seen and not self._outdated[env_id]]
         if not self._backend.renders and len(drawn) < len(env_ids):
             film_studio = self._film_studio(place)
@@ -490,7 +446,7 @@ class EnvironmentCameras:
         return self._film_studios[place]
 
     def _bring_up_to_date(self, env_ids: Sequence[int]) -> None:
-        """Render, of these env slots, those whose pictures for policies are not of the present."""
+        """Render the outdated pictures of these env slots for policies."""
         outdated = [env_id for env_id in env_ids if self._outdated[env_id]]
         if outdated:
             self._studio(HEAD_CAMERA).render(outdated)
@@ -530,31 +486,31 @@ class EnvironmentCameras:
 
 
 class ShowsPictures:
-    """An environment with cameras, as whoever wants its pictures sees it."""
+    """A mixin: the cameras of an environment, for readers of its pictures."""
 
     _cameras: EnvironmentCameras
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Say which env slots are looked at next; see `PicturesOnDemand`."""
+        """Announce the env slots that are read next; see `PicturesOnDemand`."""
         self._cameras.announce(env_ids)
 
     def load_renderer(self) -> None:
-        """Load what draws pictures for policies; see `LoadsRenderer`."""
+        """Load the policies' renderer; see `LoadsRenderer`."""
         self._cameras.load()
 
     @property
     def pictures_drawn(self) -> int:
-        """Pictures for policies that were drawn so far."""
+        """Number of pictures drawn for policies so far."""
         return self._cameras.num_drawn
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what cameras see of some env slots now; see `Filmable`."""
+        """Return the cameras' current pictures of env slots; see `Filmable`."""
         return self._cameras.film(env_ids, cameras)
 
     def film_later(
         self, env_ids: Sequence[int], cameras: Sequence[str]
     ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
-        """Keep what cameras see of some env slots now, to be drawn later; see `FilmableLater`."""
+        """Copy the current view of env slots, to be drawn later; see `FilmableLater`."""
         return self._cameras.film_later(env_ids, cameras)
 
     @property
@@ -566,11 +522,11 @@ class ShowsPictures:
 def _together(
     drawing: Sequence[Callable[[], Mapping[str, np.ndarray]]], cameras: Sequence[str]
 ) -> Mapping[str, np.ndarray]:
-    """Draw what several studios see of an env slot."""
+    """Draw an env slot's pictures of several studios."""
     pictures = {name: picture for draw in drawing for name, picture in draw().items()}
     return {name: pictures[name] for name in cameras}
 
 
 def _shown(pictures: Mapping[str, np.ndarray], number: int) -> Mapping[str, np.ndarray]:
-    """Return what was drawn of one of several env slots."""
+    """Return one env slot's pictures."""
     return {name: each[number] for name, each in pictures.items()}

@@ -25,40 +25,27 @@ from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.replayed import Capture, Replayed
 from isaaclab_arena.sim.scene.scene import Robot
 
-# The simulator's state in Isaac Lab's layout, for recordings.
+# Read the simulator's state in Isaac Lab's layout, for recordings.
 
 _Read: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 class StateReader:
-    """Reads positions and velocities of robots and loose things.
-
-    ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
-    ``rigid_object/<name>/{root_pose,root_velocity}``. Shapes: (n, ...), in the backend's precision.
-
-    Args:
-        backend: The simulation.
-        articulations: Name in recordings to each thing with joints, the robot among them.
-        rigid_objects: Name in recordings to the free joint of each loose object.
-
-    Attributes:
-        parts: What the state is made of: `Backend`'s own tensors and views of them. Shape of each: (num_envs, n).
-    """
+    """Reads positions and velocities of robots and loose things, each (n, ...), in the backend's precision."""
 
     def __init__(
         self, backend: Backend, articulations: Mapping[str, ArticulatedAsset], rigid_objects: Mapping[str, str]
     ) -> None:
+        # The tree has ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
+        # ``rigid_object/<name>/{root_pose,root_velocity}``.
+        # ``parts`` are the backend's own tensors and views of them, each (num_envs, n).
         self.parts: list[torch.Tensor] = [backend.qpos, backend.qvel]
         self._num_positions, self._width = backend.qpos.shape[1], backend.qpos.shape[1] + backend.qvel.shape[1]
         self._articulations = {name: self._articulation(backend, thing) for name, thing in articulations.items()}
         self._rigid_objects = {name: self._free(backend, joint) for name, joint in rigid_objects.items()}
 
     def tree(self, parts: np.ndarray) -> StateTree:
-        """Return the state in Isaac Lab's layout; it shares memory with what it is made of.
-
-        Args:
-            parts: ``self.parts`` side by side, of any moments. Shape: (n, width).
-        """
+        """Return the state in Isaac Lab's layout, as views of ``parts`` (n, width): ``self.parts`` side by side."""
         return {
             "articulation": {name: read(parts) for name, read in self._articulations.items()},
             "rigid_object": {name: read(parts) for name, read in self._rigid_objects.items()},
@@ -94,7 +81,7 @@ class StateReader:
 
         def read(parts: np.ndarray) -> dict[str, np.ndarray]:
             pose, velocity = parts[:, position], parts[:, first : first + 6]
-            # A free joint's angular velocity is in the frame of its body.
+            # A free joint's angular velocity is in its body's frame.
             angular = _rotated(pose[:, 3:], velocity[:, 3:])
             return {"root_pose": pose, "root_velocity": np.concatenate((velocity[:, :3], angular), axis=1)}
 
@@ -105,7 +92,7 @@ _YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
 
 
 def _rotated(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Turn vectors by unit quaternions, to the bit as `sim.rotation.rotate` does. Shapes: (n, 4), (n, 3) -> (n, 3)."""
+    """Rotate vectors by unit quaternions, bit-equal to `sim.math.rotate`. Shapes: (n, 4), (n, 3) -> (n, 3)."""
     yzx, zxy = quaternion.take(1 + _YZX, axis=1), quaternion.take(1 + _ZXY, axis=1)
 
     def cross(other: np.ndarray) -> np.ndarray:
@@ -115,19 +102,11 @@ def _rotated(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return vector + quaternion[:, :1] * twice + cross(twice)
 
 
-# Judging and observing a batch after each step: on a GPU as graphs, where a task does both with tensors alone.
+# Judge and observe a batch after each step: on a GPU as graphs, if the task does both with tensors alone.
 
 
 class Judging:
-    """What a task says of all env slots and what policies see of them.
-
-    Args:
-        task: Whose.
-        backend: The simulation.
-        terms: What policies see, by name.
-        device: Where they see it.
-        capture: Captures the work of a task that is `Task.capturable`; see `Replayed`.
-    """
+    """Runs a task's judge and the policies' observation terms for all env slots."""
 
     def __init__(
         self,
@@ -138,6 +117,7 @@ class Judging:
         capture: Capture | None,
     ) -> None:
         self._task, self._backend, self._terms, self._device = task, backend, terms, device
+        # Only work of a `Task.capturable` task on the backend's own device is replayed as graphs.
         self._is_replayed = capture is not None and task.can_be_captured() and device == backend.device
         self._moved = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
         name = task.spec.name
@@ -145,29 +125,21 @@ class Judging:
         self._read = Replayed(self._read_terms, capture, name=f"what is seen of '{name}'")
 
     def judge(self, moved: torch.Tensor) -> Verdict:
-        """Return what the task thinks of the state, good until the next time.
-
-        Args:
-            moved: Env slots that made the step, and did not break down. Shape: (num_envs,), bool.
-        """
+        """Return the verdict for the sound env slots ``moved`` (num_envs,), bool; valid until the next call."""
         if not self._is_replayed:
             return self._task.judge(self._backend, moved)
         self._moved.copy_(moved)
         return self._judge()
 
     def observe(self, origin: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """Return what policies see.
-
-        Args:
-            origin: Where from, None for the world's origin [m]. Shape: (num_envs, 3).
-        """
+        """Return the policies' terms; ``origin`` (num_envs, 3) [m] shifts points, None for the world's origin."""
         if not self._is_replayed or origin is not None:
             return read_terms(self._terms, self._backend, self._device, origin)
         seen = self._read()
         return seen.clone() if isinstance(seen, SideBySide) else {name: term.clone() for name, term in seen.items()}
 
     def forget(self) -> None:
-        """Give back what was captured."""
+        """Release the captured graphs."""
         self._judge.forget()
         self._read.forget()
 
@@ -178,7 +150,7 @@ class Judging:
         return read_terms(self._terms, self._backend, self._device)
 
 
-# An environment made of a backend and a task; what moves in it is a subclass's business.
+# An environment made of a backend and a task; subclasses define the robot's motion.
 
 _INTEGRATION_STATE = "integration_state"
 
@@ -187,12 +159,12 @@ _Result = TypeVar("_Result")
 
 
 def _remembering(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return a method that changes what an environment remembers, in torch's ordinary mode and without gradients."""
+    """Run a method that changes an environment's tensors outside inference mode and without gradients."""
     in_ordinary_mode = torch.inference_mode(mode=False)(torch.no_grad()(method))
 
     @wraps(method)
     def call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        # To change modes takes longer than a small task's verdict, and the loop has mostly done it.
+        # A mode change takes longer than a small task's verdict, and the loop has usually done it already.
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             return in_ordinary_mode(*arguments, **named)
         return method(*arguments, **named)
@@ -201,27 +173,7 @@ def _remembering(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
 
 
 class ArenaEnvironment(ShowsPictures, Environment):
-    """A batch of one task. A subclass says what actions do, `_controls`, and may add to how episodes start.
-
-    It remembers its env slots in ordinary tensors without gradients, in whatever mode it is called: tensors made in
-    torch's inference mode cannot be changed outside of it.
-
-    Args:
-        backend: The simulation; its model holds the task's parts and what moves.
-        task: What is to be done.
-        action_spec: What an action looks like.
-        terms: What policies observe, by name.
-        state: Reads the state for recordings.
-        cameras: What is rendered.
-        control_dt: Time between two control steps [s].
-        device: Where observations live and actions are expected, whatever device the physics runs on.
-
-    Attributes:
-        task_name: Registered name of the task.
-        landmarks: Role to the name of the body or site that plays it.
-        sizes: Lengths of the task's things [m].
-        judging: Judges and observes after each step.
-    """
+    """A batch of one task; a subclass maps actions to controls in `_controls`, and may extend the start."""
 
     returns_own_tensors = True
 
@@ -237,6 +189,9 @@ class ArenaEnvironment(ShowsPictures, Environment):
         control_dt: float,
         device: torch.device,
     ) -> None:
+        # Env slots are stored in ordinary tensors without gradients, in any calling mode: tensors made in inference
+        # mode cannot change outside of it.
+        # ``device`` holds observations and actions; the physics may run on another.
         self.backend = backend
         self.task = task
         self.num_envs = backend.num_envs
@@ -265,28 +220,28 @@ class ArenaEnvironment(ShowsPictures, Environment):
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def announce_pictures(self, options: CameraOptions) -> None:
-        """Say of pictures that options ask for what they look like, and never show any; see `SampleBuilder`."""
+        """Declare the pictures that options ask for, and never render any; see `SampleBuilder`."""
         if options.enable_cameras:
             pictures = EnvironmentCameras(self.backend, options, self.device).spec()
             self.observation_spec = {**self.observation_spec, CAMERAS: pictures}
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw where the task's things start."""
+        """Draw the start of the task's things."""
         return self.task.draw_conditions(generator)
 
     def instruction(self, conditions: Conditions) -> str:
-        """Return what the task asks for in an episode that starts from ``conditions``."""
+        """Return the instruction of an episode that starts from ``conditions``."""
         return self.task.instruction_for(conditions)
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
+        """Start new episodes in the env slots ``env_ids`` (n,)."""
         return self.restore(env_ids, conditions, [{}] * len(conditions))
 
     @_remembering
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
-        """Start recorded episodes again, from their whole integration state where it is given; see `Restorable`."""
+        """Restart recorded episodes, from their full integration state if given; see `Restorable`."""
         slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
         self._begin(env_ids, slots, conditions)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
@@ -318,7 +273,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
 
     @_remembering
     def step_again(self) -> Step:
-        """Advance every running env slot, as `try_step` could not; see `TriesSteps`."""
+        """Advance every running env slot after a failed `try_step`; see `TriesSteps`."""
         self._cameras.observe_again()
         if self._moments is not None:
             self._moments.take_back()
@@ -326,31 +281,31 @@ class ArenaEnvironment(ShowsPictures, Environment):
         return self._outcome(self._running, may_be_unmade=True)
 
     def state(self) -> StateTree:
-        """Return the state of all that moves; see `StateReader`."""
+        """Return the state of everything that moves; see `StateReader`."""
         parts = torch.cat(tuple(self._state.parts), dim=1)
         tree = self._state.tree(parts.cpu().numpy())
         return with_leaves(tree, lambda part: torch.from_numpy(part).to(parts.device))
 
     def state_parts(self) -> Sequence[torch.Tensor]:
-        """Return what `state` is made of; see `PartwiseRecordable`."""
+        """Return the tensors of which `state` is made; see `PartwiseRecordable`."""
         return self._state.parts
 
     def state_of(self, parts: np.ndarray) -> StateTree:
-        """Return the state in earlier moments. Shape of ``parts``: (n, width)."""
+        """Return the state of earlier moments. Shape of ``parts``: (n, width)."""
         return self._state.tree(parts)
 
     def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
-        """Return each env slot's whole integration state, from which `Backend.set_integration_state` continues."""
+        """Return each env slot's integration state, for `Backend.set_integration_state`."""
         return [{_INTEGRATION_STATE: state} for state in self.backend.integration_states(env_ids)]
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
-        """Return in which env slots the goal is met where they were just reset to; see `JudgesStarts`."""
+        """Return True for env slots whose goal is met right after their reset; see `JudgesStarts`."""
         met = self.task.goal_met(self.backend, self._all_slots)
         return [False] * len(env_ids) if met is None else met[list(env_ids)].tolist()
 
     @_remembering
     def begin_events(self, env_ids: Sequence[int]) -> None:
-        """Begin to keep what happens in env slots that were just reset; see `TellsEvents`."""
+        """Begin to store the moments of env slots that were just reset; see `TellsEvents`."""
         if not self.task.tells_events:
             return
         if self._moments is None:
@@ -364,7 +319,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
 
     @_remembering
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
-        """Return what happened in episodes that have just ended; see `TellsEvents`."""
+        """Return the events of episodes that just ended; see `TellsEvents`."""
         read, max_steps = self.kept_moments(env_ids), self.max_episode_length
         if not read:
             return [None] * len(env_ids)
@@ -374,11 +329,11 @@ class ArenaEnvironment(ShowsPictures, Environment):
         ]
 
     def kept_moments(self, env_ids: Sequence[int]) -> Sequence[Moments]:
-        """Return what the episodes in env slots went through since `begin_events`; nothing where none is kept."""
+        """Return the moments of the env slots' episodes since `begin_events`; empty if none are stored."""
         return [] if self._moments is None else self._moments.moments(env_ids)
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return what the future of all env slots depends on; None with cameras, whose last pictures are not kept."""
+        """Return all that the env slots' future depends on; None with cameras, whose last pictures are not copied."""
         if self._cameras.enabled:
             return None
         kept = {name: tensor.clone() for name, tensor in self._memory().items()}
@@ -386,7 +341,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
 
     @_remembering
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
-        """Put every env slot where it was; see `Snapshottable`."""
+        """Restore every env slot; see `Snapshottable`."""
         prefix = "backend."
         self.backend.restore_snapshot(
             {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}
@@ -397,7 +352,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         return self._observation(torch.ones_like(self._running))
 
     def close(self) -> None:
-        """Release what the simulation holds on its device."""
+        """Release the simulation's device memory."""
         self.judging.forget()
         self.backend.close()
 
@@ -407,46 +362,27 @@ class ArenaEnvironment(ShowsPictures, Environment):
 
     @abstractmethod
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        """Return what actions ask of the actuators.
-
-        Args:
-            action: Shape: (num_envs, action_dim).
-            running: Env slots that make the step; nothing may change for the others. Shape: (num_envs,), bool.
-
-        Returns:
-            Shape: (num_envs, nu).
-        """
+        """Map actions (num_envs, action_dim) to controls (num_envs, nu); only ``running`` env slots may change."""
 
     def _begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
-        """Get env slots ready for new episodes before the backend resets them.
-
-        Args:
-            env_ids: The env slots, where the worlds are. Shape: (n,), int64.
-            slots: Their numbers.
-            conditions: Those of each episode.
-        """
+        """Prepare env slots (n,), int64, for new episodes before the backend resets them."""
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        """Return what one env slot starts from; by default what the task says."""
+        """Return the start of one env slot, by default the task's."""
         return self.task.start_state(conditions)
 
     def _command(self, action: torch.Tensor) -> None:
-        """Give the actuators of running env slots what actions ask for. Shape: (num_envs, action_dim)."""
+        """Set the controls of running env slots from ``action`` (num_envs, action_dim)."""
         controls = self._controls(action.to(self.backend.device), self._running)
         torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
 
     def _outcome(self, moved: torch.Tensor, *, may_be_unmade: bool = False) -> Step:
-        """Return what a step gave to the env slots that made it; nothing changes for others.
-
-        Args:
-            moved: The env slots that made it. Shape: (num_envs,), bool.
-            may_be_unmade: Whether the step says that these have made it.
-        """
+        """Judge a step and return it; nothing changes for env slots outside ``moved`` (num_envs,), bool."""
         if self._moments is not None:
             self._moments.keep()
         self._length += moved
-        # Right after the physics each call costs several times what it does elsewhere: what is a part of something else
-        # is taken out of it with one.
+        # A call right after the physics costs several times the usual, so each mask is a single operation: XOR removes
+        # a subset.
         diverged = moved & self.backend.diverged
         sound = moved ^ diverged
         judgement = self.judging.judge(sound)
@@ -455,7 +391,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         truncated = (sound ^ terminated) & (self._length >= self.max_episode_length)
         self._running = self._running ^ (diverged | terminated | truncated)
         if self._cameras.enabled:
-            # To read from a GPU which of them moved would be to wait for it.
+            # A read of ``moved`` from a GPU would wait for it.
             self._cameras.outdate(moved.nonzero()[:, 0].tolist() if moved.is_cpu else None)
         return Step(
             observation=self._observation(moved),
@@ -471,11 +407,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         )
 
     def _observation(self, moved: torch.Tensor) -> Observation:
-        """Return what policies observe.
-
-        Args:
-            moved: Env slots that began or made a step. Shape: (num_envs,), bool.
-        """
+        """Return the policies' observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
         del moved
         observation: Observation = {"policy": self.judging.observe(self._origin())}
         if self._cameras.enabled:
@@ -483,7 +415,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         return observation
 
     def _origin(self) -> torch.Tensor | None:
-        """Return where policies see points from, None for the world's origin [m]. Shape: (num_envs, 3)."""
+        """Return the origin of observed points, None for the world's [m]. Shape: (num_envs, 3)."""
         return None
 
     def _memory(self) -> Mapping[str, torch.Tensor]:
@@ -500,17 +432,7 @@ START_NOISE_RAD = 0.02
 
 
 class TableEnvironment(ArenaEnvironment):
-    """A batch of env slots of one task on the table.
-
-    Args:
-        backend: The simulation; its model holds the task's parts and the robot.
-        robot: The robot in it.
-        task: What is to be done.
-        action_mode: What actions mean.
-        cameras: What is rendered.
-        varied: What varies from episode to episode, None where nothing does.
-        device: Where observations live and actions are expected, whatever device the physics runs on.
-    """
+    """A batch of env slots of one task of a robot arm on the table; ``varied`` changes from episode to episode."""
 
     def __init__(
         self,
@@ -544,23 +466,23 @@ class TableEnvironment(ArenaEnvironment):
         )
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw the robot's joint positions, near its home, and where the task's things start."""
+        """Draw the robot's joint positions, near its home, and the start of the task's things."""
         noise = (START_NOISE_RAD,) * len(self.robot.home)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
         return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Add what varies in the episode; see `Environment.vary_conditions`."""
+        """Add the episode's variations; see `Environment.vary_conditions`."""
         return conditions if self._varied is None else self._varied.vary(conditions, episode)
 
     def instruction(self, conditions: Conditions) -> str:
-        """Return what an episode asks for, in the task's own words or in those that it varies to."""
+        """Return an episode's instruction, in the task's own words or in the episode's paraphrase."""
         told = round(number(conditions.get(PARAPHRASE, 0)))
         return super().instruction(conditions) if told == 0 else self.task.paraphrases_for(conditions)[told - 1]
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return what the future of all env slots depends on; None where worlds vary, as their models are not kept."""
+        """Return all that the env slots' future depends on; None if worlds vary, as their models are not copied."""
         return super().snapshot() if self._varied is None else None
 
     def provenance(self) -> Mapping[str, str]:
@@ -569,7 +491,7 @@ class TableEnvironment(ArenaEnvironment):
 
     @property
     def action_mode_name(self) -> str:
-        """What actions mean."""
+        """Name of the action mode."""
         return self.action_mode.name
 
     def _begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
@@ -583,7 +505,7 @@ class TableEnvironment(ArenaEnvironment):
 
     def _observation(self, moved: torch.Tensor) -> Observation:
         if self._varied is not None and self._varied.delays_observations:
-            # What is looked at later is drawn now, and nobody has announced that yet.
+            # A delayed picture is drawn now, before its reader can announce it.
             self.draw_pictures_of(None)
         observation = super()._observation(moved)
         return observation if self._varied is None else self._varied.seen(observation, moved)
@@ -614,14 +536,7 @@ class TableEnvironment(ArenaEnvironment):
 
 
 class FloorEnvironment(ArenaEnvironment):
-    """A batch of env slots of one task of a robot, in its default posture at the start unless the task says otherwise.
-
-    Args:
-        backend: The simulation; its model holds the robot.
-        task: What is to be done, by which robot.
-        cameras: What is rendered.
-        device: Where observations live and actions are expected, whatever device the physics runs on.
-    """
+    """A batch of one task of a floor robot, which starts in its default posture unless the task differs."""
 
     def __init__(self, *, backend: Backend, task: FloorTask, cameras: EnvironmentCameras, device: torch.device) -> None:
         robot = task.robot

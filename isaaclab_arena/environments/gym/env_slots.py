@@ -32,108 +32,75 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSource:
-    """How a single environment is made.
+    """The recipe for a single environment."""
 
-    Attributes:
-        kind: Key of `worker.sources.SOURCES`.
-        name: Its name there.
-        make_kwargs: Keyword arguments for its maker.
-        max_episode_length: Steps until it is truncated, None for its own limit.
-        info_keys: Entries of ``info`` that are wanted.
-        instruction_key: What holds the instruction of an episode; see `EnvSlot`.
-        checks_ranges: Whether numbers beyond the bounds of their space are errors.
-        code: What is loaded for it, where its environments leave nothing else in a process: workers then serve the next
-            source of the same code too. None where they may leave anything.
-    """
-
-    kind: str
-    name: str
-    make_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    max_episode_length: int | None = None
-    info_keys: tuple[str, ...] = ()
-    instruction_key: str | None = None
-    checks_ranges: bool = True
+    kind: str  # key of `worker.sources.SOURCES`
+    name: str  # its name in that source
+    make_kwargs: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments for its maker
+    max_episode_length: int | None = None  # steps until truncation; None for its own limit
+    info_keys: tuple[str, ...] = ()  # wanted entries of info
+    instruction_key: str | None = None  # holder of an episode's instruction; see `EnvSlot`
+    checks_ranges: bool = True  # numbers beyond their space's bounds are errors
+    # Identifies the loaded code if its environments leave no other traces in a process. Workers then also serve the
+    # next source with the same code. None if they may leave traces.
     code: str | None = None
 
     def request(self) -> dict[str, Any]:
-        """Return what a worker is told of it, plain JSON values."""
+        """Return the recipe for a worker, as plain JSON values."""
         told = asdict(self)
         del told["code"]
         return {"source": told.pop("kind"), **told}
 
     def served_by(self, options: WorkerOptions) -> Hashable:
-        """Return what workers must have in common to stand for each other."""
+        """Return a key: workers with equal keys can replace each other."""
         return self.kind, self.code, options.interpreter, tuple(sorted(options.environment_variables.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotReset:
-    """What a single environment starts an episode from.
-
-    Attributes:
-        seed: Its seed.
-        options: Its ``options``, plain JSON values; None for an environment that is not told the episode.
-    """
+    """The start of a single environment's episode."""
 
     seed: int
+    # plain JSON values; None for an environment that does not receive the episode
     options: Mapping[str, Any] | None = None
 
 
 class SlotWords(NamedTuple):
-    """What a reset said beside what it showed: the instruction, None where no key for it was given, and numbers.
+    """The result of a reset besides the observation."""
 
-    ``info`` holds the entries that are asked for in steps, as far as they are there already. ``error`` says what in the
-    observation is not as its space declares, None where nothing is.
-    """
-
-    instruction: str | None
-    info: Mapping[str, float]
-    error: str | None = None
+    instruction: str | None  # None without an instruction_key
+    info: Mapping[str, float]  # the wanted numbers that are already there
+    error: str | None = None  # mismatch of the observation with its space, None if it fits
 
 
 def reset_request(slots: Sequence[int], starting: Sequence[tuple[SlotReset, bool]]) -> dict[str, Any]:
-    """Return what a worker is told of episodes that are to start, plain JSON values.
-
-    Args:
-        slots: The numbers by which it knows their env slots.
-        starting: What each starts from, and whether its pictures are wanted.
-    """
+    """Return a worker's reset message, plain JSON; each start is a reset and a flag that pictures are wanted."""
     starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting]
     return {"request": "reset", "slots": slots, "starts": starts, "pictures": [is_seen for _, is_seen in starting]}
 
 
 @dataclass(kw_only=True)
 class PlayedEpisode:
-    """What an env slot has played of its episode, kept where its worker may die of another env slot's fault.
-
-    Attributes:
-        reset: What the episode started from.
-        actions: What the env slots of its worker were given in each step since. Shape of each: (num_slots, action_dim).
-    """
+    """The history of an env slot's episode, for replay if its worker dies because of another env slot."""
 
     reset: SlotReset
+    # of each step since the reset, for all env slots of the worker, each (num_slots, action_dim)
     actions: list[np.ndarray] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotMoves:
-    """A step of some env slots.
+    """A step of some env slots."""
 
-    Attributes:
-        actions: Of all env slots. Shape: (num_envs, action_dim), float32.
-        moving: Those that make the step, in ascending order.
-        seen: Those whose pictures are wanted.
-        planned: Actions that follow in some env slots, whatever these show. Shape of each: (n, action_dim), float32.
-    """
-
-    actions: np.ndarray
-    moving: Sequence[int]
-    seen: Container[int] = ()
+    actions: np.ndarray  # of all env slots, (num_envs, action_dim), float32
+    moving: Sequence[int]  # env slots that make the step, ascending
+    seen: Container[int] = ()  # env slots whose pictures are wanted
+    # env slot -> its next actions, fixed in advance, each (n, action_dim), float32
     planned: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def asked(self) -> np.ndarray:
-        """What each env slot is to do, as in `SharedArrays.asked`. Shape: (num_envs,), uint8."""
+        """Request to each env slot, as in `SharedArrays.asked`. Shape: (num_envs,), uint8."""
         asked = np.full(len(self.actions), REST, np.uint8)
         asked[self.moving] = [MOVE_AND_LOOK if index in self.seen else MOVE for index in self.moving]
         return asked
@@ -141,19 +108,13 @@ class SlotMoves:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSteps:
-    """What one step of some env slots gave. What is said of those that did not move, or failed, has no meaning.
+    """The results of one step; entries of env slots that did not move, or failed, have no meaning."""
 
-    Attributes:
-        results: Numbers as in `SharedArrays.results`. Shape: (num_envs, num_results), float64.
-        info_keys: What the entries of ``info`` are called, in order.
-        info_names: Env slot to all names in its ``info``, where one of the keys is not there.
-        failures: Env slots that could not make their step, to what happened, in one line.
-    """
-
-    results: np.ndarray
-    info_keys: Sequence[str]
+    results: np.ndarray  # as in `SharedArrays.results`, (num_envs, num_results), float64
+    info_keys: Sequence[str]  # names of the entries of info, in order
+    # env slot -> all names in its info, if a key is missing
     info_names: dict[int, Sequence[str]] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)  # env slot -> its error, in one line
 
     @property
     def rewards(self) -> np.ndarray:
@@ -171,30 +132,22 @@ class SlotSteps:
         return self.results[:, TRUNCATED] != 0.0
 
     def entry(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return where ``info`` has an entry, and its value. Shapes: (num_envs,), bool and float64."""
+        """Return the mask of env slots whose ``info`` has an entry, and its values. Shapes: (num_envs,)."""
         column = FIRST_ENTRY + 2 * self.info_keys.index(key)
         return self.results[:, column] != 0.0, self.results[:, column + 1]
 
 
 class Failures:
-    """Logs how the single environments of one source fail: each traceback once, then how often it came.
-
-    Args:
-        name: The source's name.
-    """
+    """Logs failures of the single environments of one source: each traceback once, then its count."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._times: Counter[str] = Counter()
 
     def tell(self, where: str, details: str) -> None:
-        """Log a failure; one like an earlier one in one line, at each tenfold as a warning.
-
-        Args:
-            where: The env slots.
-            details: The traceback. Numbers in its last line, the message, make no difference.
-        """
+        """Log a failure at ``where``; a repeated one takes one line, as a warning at each power of ten."""
         before, newline, message = details.rstrip().rpartition("\n")
+        # Messages that differ in numbers only count as equal.
         like = before + newline + re.sub(r"\d+", "#", message)
         self._times[like] += 1
         times = self._times[like]
@@ -206,30 +159,16 @@ class Failures:
 
 
 class EnvSlots(ABC):
-    """Single environments, each in an env slot of the batch.
+    """Single environments, each in an env slot of the batch; a failed one is made anew at its next reset."""
 
-    An env slot that failed is made anew when it is next reset.
-
-    Args:
-        description: What each of them looks like; see `EnvSlot.description`, and ``versions`` of what it runs on.
-        num_envs: How many there are.
-
-    Attributes:
-        description: The same.
-        num_envs: The same.
-        steps_elsewhere: Whether other processes make the steps.
-        makes_steps_ahead: Whether they make those that are planned, too, before these are asked for.
-        steps_while_starting: Steps that other env slots make before a reset is waited for.
-        numbers: What env slots observed last, but for pictures, by term. They change with the next reset or step.
-            Shape of each: (num_envs, *shape of the term), float32.
-    """
-
-    steps_elsewhere = False
-    makes_steps_ahead = False
-    steps_while_starting = 0
+    steps_elsewhere = False  # other processes make the steps
+    makes_steps_ahead = False  # they also make planned steps before the request
+    steps_while_starting = 0  # steps of other env slots before a reset is waited for
 
     def __init__(self, description: Mapping[str, Any], num_envs: int) -> None:
         self.description, self.num_envs = description, num_envs
+        # Last observations without pictures, by term, each (num_envs, *shape), float32. Resets and steps overwrite
+        # them.
         self.numbers = {
             name: np.zeros((num_envs, *term["shape"]), np.float32)
             for name, term in description["observation"].items()
@@ -238,7 +177,7 @@ class EnvSlots(ABC):
         self._pictures = [name for name, term in description["observation"].items() if term["image"]]
 
     def no_steps(self) -> SlotSteps:
-        """Return what is said of a step before any env slot has made it."""
+        """Return empty results, for a step that no env slot has made yet."""
         results = np.zeros((self.num_envs, num_results(self.description)))
         return SlotSteps(results=results, info_keys=self.description["info_keys"])
 
@@ -249,20 +188,11 @@ class EnvSlots(ABC):
 
     @abstractmethod
     def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Begin to start episodes. Where `steps_while_starting` is above 0, other env slots may move before they begin.
-
-        Args:
-            resets: Env slot to what its episode starts from.
-            seen: Env slots whose pictures are wanted.
-        """
+        """Begin to start episodes; ``seen`` are the env slots whose pictures are wanted."""
 
     @abstractmethod
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
-        """Wait for episodes that were to start, and return what their resets said.
-
-        Args:
-            indices: Their env slots.
-        """
+        """Wait for the episodes of env slots to start, and return the results of their resets."""
 
     def step(self, moves: SlotMoves) -> SlotSteps:
         """Make one step in some env slots."""
@@ -270,56 +200,42 @@ class EnvSlots(ABC):
         return self.finish_step(moves)
 
     def begin_step(self, moves: SlotMoves) -> None:
-        """Begin a step, where other processes make it."""
+        """Begin a step, if other processes make it."""
         del moves
 
     def unplanned(self, moving: Iterable[int]) -> Sequence[int]:
-        """Return of some env slots those whose next step is not made ahead, so that what they plan is of use."""
+        """Return the env slots whose next step is not made ahead, so that a plan for them is of use."""
         del moving
         return ()
 
     @property
     def unanswered(self) -> Sequence[int]:
-        """Descriptors of which each can be read once another process has made its part of the step."""
+        """File descriptors; each becomes readable when a process has made its part of the step."""
         return ()
 
     @abstractmethod
     def finish_step(self, moves: SlotMoves) -> SlotSteps:
-        """Return what the step gave that was begun."""
+        """Return the results of the step that was begun."""
 
     @abstractmethod
     def pictures(self, index: int) -> dict[str, np.ndarray]:
-        """Return the pictures that an env slot observed last, by term. They change when it moves again."""
+        """Return the last observed pictures of an env slot, by term. They change with its next move."""
 
     @abstractmethod
     def render(self, index: int) -> np.ndarray:
-        """Return what an env slot renders of itself, where the description says that it does.
-
-        Returns:
-            Shape: (height, width, 3), uint8.
-        """
+        """Return an env slot's own picture, if the description has ``renders``. Shape: (height, width, 3), uint8."""
 
     @abstractmethod
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return what Meta-World's expert does, asked where the environments are; see `meta_world.expert_actions`.
-
-        Raises:
-            ImportError: If Meta-World is not installed there.
-            LookupError: If it has no such expert.
-        """
+        """Return the Meta-World expert's actions; ImportError without Meta-World, LookupError for no such expert."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close all of them. May be called more than once."""
+        """Close all environments. Can be called more than once."""
 
 
 class LocalSlots(EnvSlots):
-    """Environments in this process, one after the other.
-
-    Args:
-        source: How they are made.
-        num_envs: How many.
-    """
+    """Environments in this process, one after the other."""
 
     def __init__(self, source: SlotSource, num_envs: int) -> None:
         self._source = source
@@ -334,12 +250,12 @@ class LocalSlots(EnvSlots):
         self._shown = SharedArrays(-1, self.description, num_envs)
 
     def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Keep what episodes start from; see `EnvSlots.begin_reset`."""
+        """Store the starts of the episodes; see `EnvSlots.begin_reset`."""
         self._starting.update({index: (reset, index in seen) for index, reset in resets.items()})
 
     @others_kept()
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
-        """Start episodes; what an environment raises fails the job. See `EnvSlots.finish_reset`."""
+        """Start episodes; an error in an environment fails the job. See `EnvSlots.finish_reset`."""
         words = {}
         for index in indices:
             reset, pictures = self._starting.pop(index)
@@ -354,14 +270,14 @@ class LocalSlots(EnvSlots):
 
     @others_kept()
     def finish_step(self, moves: SlotMoves) -> SlotSteps:
-        """Make one step; see `EnvSlots.step`."""
+        """Make one step in each moving env slot; an error fails only its env slot."""
         steps = self.no_steps()
         for index in moves.moving:
             try:
                 step = self._slots[index].step(moves.actions[index], pictures=index in moves.seen)
             except (Exception, SystemExit) as error:  # noqa: BLE001  the other env slots go on
                 self._failures.tell(f"env slot {index}", traceback.format_exc())
-                # Its state is unknown, so it is not closed either: that is its code too.
+                # Its state is unknown, so it is not closed either: close would run its code too.
                 del self._slots[index]
                 steps.failures[index] = f"{type(error).__name__}: {error}"
                 continue

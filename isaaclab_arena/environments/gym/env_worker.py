@@ -34,7 +34,7 @@ from isaaclab_arena.workers.worker_process import (
     taken_worker,
 )
 
-# A worker process that holds env slots: asked, watched, and started again where it dies.
+# Talk to a worker process that holds env slots, and restart it if it dies.
 
 ANSWERS = Path(__file__).with_name("worker")
 """The directory with what workers answer by."""
@@ -43,20 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class EnvWorker:
-    """A worker process and the env slots that it holds. It is started when one of them is made.
-
-    If it dies in a step, only the env slot that it was moving has failed; a new one takes the others on from there.
-
-    Args:
-        source: How environments are made.
-        options: How the process is run.
-        failures: Logs how environments fail, the same for all workers of the source.
-        indices: The env slots.
-        begun: A process that was started already, None to start one.
-
-    Attributes:
-        starting: Env slots whose resets were begun, to what they start from, and whether pictures are wanted.
-    """
+    """A worker process and its env slots; it starts when the first of them is made."""
 
     def __init__(
         self,
@@ -66,6 +53,8 @@ class EnvWorker:
         indices: range,
         begun: WorkerProcess | None = None,
     ) -> None:
+        # If the process dies in a step, only the env slot that was moving has failed; a new process continues the
+        # others from there. ``begun`` is a process that already runs.
         self.indices, self._failures = indices, failures
         self._source, self._options = source, options
         self._process = None if begun is None else self._started(begun)
@@ -74,7 +63,7 @@ class EnvWorker:
         self._making: list[int] = []
         self._held: set[int] = set()
         self._played: dict[int, PlayedEpisode] = {}
-        self.starting: dict[int, tuple[SlotReset, bool]] = {}
+        self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
         self._unsent: WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
         self._ahead: StepsAhead | None = None
@@ -83,16 +72,16 @@ class EnvWorker:
         self._is_sound = True
 
     def holds(self, index: int) -> bool:
-        """Return whether an env slot has an environment."""
+        """True if an env slot has an environment."""
         return index in self._held
 
     def show_in(self, numbers: Mapping[str, np.ndarray]) -> None:
-        """Show what the env slots observe, but for pictures, in arrays of all env slots."""
+        """Write observations, without pictures, into ``numbers``, the arrays of all env slots."""
         self._numbers = {name: values[self._places] for name, values in numbers.items()}
         self._share_numbers()
 
     def begin_making(self, indices: Iterable[int]) -> None:
-        """Ask for environments in these env slots, if there are any."""
+        """Request environments in these env slots, if there are any."""
         self._making = list(indices)
         if not self._making:
             return
@@ -105,11 +94,7 @@ class EnvWorker:
         self._send_frame(frames.encode({"request": "make", **told, **self._source.request()}, {}))
 
     def finish_making(self) -> dict[str, Any]:
-        """Return what the environments that were asked for look like; see `EnvSlots.description`.
-
-        Raises:
-            EnvironmentBuildError: If one cannot be made.
-        """
+        """Return the description of the requested environments, EnvironmentBuildError if one fails; see `EnvSlot`."""
         if not self._making:
             return {}
         try:
@@ -126,17 +111,12 @@ class EnvWorker:
         return description
 
     def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Ask for new episodes."""
+        """Request new episodes."""
         self.starting = {index: (reset, index in seen) for index, reset in resets.items()}
         self._ask_resets(self.starting)
 
     def finish_resets(self) -> dict[int, SlotWords]:
-        """Return what the resets of the episodes that were asked for said.
-
-        Raises:
-            RequestError: If an environment raises.
-            WorkerError: If the worker dies again once it was started anew, or does not answer.
-        """
+        """Return the results of the resets; RequestError if an environment raises, WorkerError if the worker fails."""
         starting, self.starting = self.starting, {}
         timeout_s = self._options.start_timeout_s * len(starting)
         try:
@@ -144,7 +124,7 @@ class EnvWorker:
         except WorkerError as error:
             if not error.died:
                 raise
-            # Killed between two episodes, it costs none.
+            # A process that died between two episodes is replaced without a failed episode.
             self._start_again(self._played.keys() - starting.keys(), starting)
             self._ask_resets(starting)
             message, _ = self._receive(timeout_s)
@@ -154,17 +134,13 @@ class EnvWorker:
         return {index: SlotWords(*said) for index, said in zip(starting, message["starts"], strict=True)}
 
     def steps_left(self) -> list[int]:
-        """Return how many steps of each of its env slots are made already; none where none are made ahead."""
+        """Return the number of steps already made ahead for each of its env slots."""
         return [0] * len(self.indices) if self._ahead is None else self._ahead.left().tolist()
 
     def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
-        """Ask for a step of env slots that this worker holds, as far as it is not made already.
-
-        Args:
-            actions: Of all env slots; they must not change any more. Shape: (num_envs, action_dim), float32.
-            asked: What all env slots are to do, as in `SharedArrays.asked`. Shape: (num_envs,), uint8.
-            planned: Env slots to the actions that follow. Shape of each: (n, action_dim), float32.
-        """
+        """Request a step of this worker's env slots, unless it was made ahead."""
+        # Arrays cover all env slots: ``actions`` (num_envs, action_dim), float32, which must not change any more;
+        # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`; ``planned`` (n, action_dim) each.
         self._asked = actions[self._places], asked[self._places]
         own = {index - self.indices[0]: each for index, each in planned.items() if index in self.indices}
         self._num_ahead = 0 if self._ahead is None else self._ahead.plan(self._asked[1], own)
@@ -173,21 +149,14 @@ class EnvWorker:
             self._ask_steps(*self._asked)
 
     def unanswered(self) -> int | None:
-        """Return what can be read once the steps are made; None if they are, or nothing is to be expected any more."""
+        """Return a descriptor that becomes readable when the steps are made; None if no answer is pending."""
         if self._process is None or self._unsent is not None or not self._num_asked:
             return None
         return self._process.unanswered(self._options.step_timeout_s * (self._num_asked + self._num_ahead))
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
-        """Add what the steps that were asked for gave to what is said of all env slots.
-
-        Args:
-            moving: The env slots of this worker that were asked to move.
-            steps: What is said of all.
-
-        Raises:
-            PolicyError: If steps are made already, with actions that the policy has not given in the end.
-        """
+        """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
+        # PolicyError: a step was made ahead with actions that the policy did not repeat.
         made = [index for index in moving if self._asked[1][index - self.indices[0]] == REST]
         moving = [index for index in moving if index not in made]
         if made and self._ahead is not None:
@@ -201,18 +170,18 @@ class EnvWorker:
             self._go_on(error, moving, steps)
 
     def pictures(self, index: int) -> dict[str, np.ndarray]:
-        """Return the pictures that an env slot observed last."""
+        """Return the last observed pictures of an env slot."""
         arrays, [slot] = self._showing().arrays, self._local([index])
         return {name: each[slot] for name, each in arrays.items() if name not in self._numbers}
 
     def render(self, index: int) -> np.ndarray:
-        """Return what an env slot renders of itself. Shape: (height, width, 3), uint8."""
+        """Return an env slot's own picture. Shape: (height, width, 3), uint8."""
         [slot] = self._local([index])
         self._send_frame(frames.encode({"request": "render", "slot": slot}, {}))
         return self._receive(self._options.step_timeout_s)[1]["picture"]
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return what Meta-World's expert does. If the worker failed before, it is started again for it."""
+        """Return the Meta-World expert's actions; a worker that failed before is restarted."""
         if self._process is None:
             self.begin_making(self.indices[:1])
             self.finish_making()
@@ -220,7 +189,7 @@ class EnvWorker:
         return self._receive(self._options.step_timeout_s)[1]["actions"]
 
     def let_go(self) -> None:
-        """Close the environments. The process serves the next ones if it can, or else stops."""
+        """Close the environments, and keep the process as a spare if it is sound and its code allows it."""
         process = self._process
         is_free = self._is_sound and not self.starting
         if process is not None and self._source.code is not None and is_free and can_spare_workers():
@@ -258,11 +227,11 @@ class EnvWorker:
         try:
             names = ahead.show(self._local(made), self._asked[0])
         except ValueError as error:
-            # What it is asked now may never be read.
+            # The worker may never read what it is sent from now on.
             self._is_sound = False
             raise PolicyError(f"{error}; with steps_per_message its planned actions must stay as they are") from error
         steps.info_names.update({self.indices[slot]: each for slot, each in names.items()})
-        # Nothing else is read: the worker may be making steps of its other env slots.
+        # Only these env slots are read: the worker may be stepping its others.
         shared, slots = self._showing(), self._local(made)
         steps.results[made] = shared.results[slots]
         for name, values in self._numbers.items():
@@ -291,10 +260,8 @@ class EnvWorker:
                 self._played[index].actions.append(self._asked[0])
 
     def _go_on(self, error: WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
-        """Make steps once more, after the process died or fell silent in one of them.
-
-        If it made steps ahead, nobody is to blame yet: only those that are asked for are made again.
-        """
+        """Repeat the steps after the process died or did not answer in one of them."""
+        # After steps made ahead no env slot is at fault yet: only the requested steps are repeated.
         steps.failures.update(dict.fromkeys(moving, first_line(error)))
         actions, asked = self._asked
         playing = [
@@ -316,7 +283,7 @@ class EnvWorker:
                     self._ask_steps(actions, asked)
                     self._take_steps(others, again)
             except WorkerError as error_again:
-                # The next one that does the same: there is one env slot less in each round.
+                # Another env slot kills the process too: each round drops one.
                 steps.failures[self._moving(playing)] = first_line(error_again)
             except (ArenaError, RequestError) as refusal:
                 _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, playing, refusal)
@@ -330,28 +297,20 @@ class EnvWorker:
                 return
 
     def _give_up_one(self, playing: list[int]) -> int:
-        """Take the env slot that moved last away from some that play, and return it."""
+        """Remove the env slot that moved last from ``playing``, and return it."""
         playing.remove(failed := self._moving(playing))
         self._played.pop(failed, None)
         return failed
 
     def _moving(self, indices: Collection[int]) -> int:
-        """Return which of some env slots moved last, the first where none did."""
+        """Return the env slot of ``indices`` that moved last, the first if none did."""
         moving = NOBODY if self._shared is None else self.indices[0] + int(self._shared.moving[0])
         return moving if moving in indices else next(iter(indices))
 
     def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:
-        """Start the process anew, and bring episodes to where they were.
-
-        Args:
-            playing: Env slots in which they run.
-            starting: Env slots that need an environment beside these.
-
-        Raises:
-            ArenaError: If an episode does not repeat itself, or an environment cannot be made.
-            RequestError: If an environment raises.
-            WorkerError: If the new process dies too, or does not answer.
-        """
+        """Restart the process, and replay the episodes of ``playing``; ``starting`` get an environment only."""
+        # ArenaError: a replay differs, or an environment cannot be made. RequestError: an environment raises.
+        # WorkerError: the new process fails too.
         playing = sorted(playing)
         self.close()
         self.begin_making(sorted({*playing, *starting}))
@@ -372,7 +331,7 @@ class EnvWorker:
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
 
     def _started(self, begun: WorkerProcess | None = None) -> WorkerProcess:
-        """Return a spare process, which has made such environments; else that which has begun, or a new one."""
+        """Return a spare process that has run such environments, else ``begun``, else a new one."""
         spare = None if self._source.code is None else taken_worker(self._source.served_by(self._options))
         if spare and begun:
             begun.close()
@@ -387,7 +346,7 @@ class EnvWorker:
 
     @property
     def _places(self) -> slice:
-        """Where its env slots are in arrays of all."""
+        """The slice of its env slots in arrays of all."""
         return slice(self.indices.start, self.indices.stop)
 
     def _take_numbers(self) -> None:
@@ -396,12 +355,12 @@ class EnvWorker:
             values[:] = arrays[name]
 
     def _share_numbers(self) -> None:
-        """Let the memory begin with what is known: of env slots that rest nothing new will come."""
+        """Initialise the shared memory with known values: resting env slots will not write theirs again."""
         for name, values in self._numbers.items():
             self._showing().arrays[name][:] = values
 
     def _local(self, indices: Iterable[int]) -> list[int]:
-        """Return the numbers by which the process knows env slots."""
+        """Return the process's own numbers of env slots."""
         return [index - self.indices[0] for index in indices]
 
     def _showing(self) -> SharedArrays:
@@ -410,7 +369,7 @@ class EnvWorker:
         return self._shared
 
     def _send_frame(self, frame: bytes) -> None:
-        # Other workers are asked first; what became of this one is told when its answer is due.
+        # Requests to the other workers go first; an error here is raised when the answer is due.
         if self._process is None:
             raise RuntimeError("a worker was asked before it was started")
         try:
@@ -425,26 +384,14 @@ class EnvWorker:
         return self._process.receive(timeout_s)
 
 
-# Single environments in worker processes of another interpreter, one or several env slots each.
+# Hold single environments in worker processes of another interpreter, one or several env slots each.
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
 """What a worker calls the error that it had, to the error that is raised here."""
 
 
 class WorkerSlots(EnvSlots):
-    """Environments in worker processes, which step at the same time.
-
-    What steps take and give lies in memory that is shared with the workers.
-
-    Args:
-        source: How they are made.
-        num_envs: How many.
-        options: How the workers are run.
-        begun: A worker that was started for them, which becomes the first one; see `finding_worker`.
-
-    Raises:
-        EnvironmentBuildError: If a worker cannot make its environments.
-    """
+    """Environments in worker processes, which step at the same time and share their arrays' memory."""
 
     steps_elsewhere = True
 
@@ -453,7 +400,7 @@ class WorkerSlots(EnvSlots):
     ) -> None:
         self._source, self._options = source, options
         self.makes_steps_ahead = options.steps_per_message > 1
-        # A worker answers one request after the other.
+        # A worker answers requests in order, so a step would wait for a reset in the same worker.
         self.steps_while_starting = options.steps_while_starting if options.envs_per_worker == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
         size = options.envs_per_worker
@@ -472,11 +419,7 @@ class WorkerSlots(EnvSlots):
             worker.show_in(self.numbers)
 
     def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Begin to start episodes in all workers at once. See `EnvSlots.begin_reset`.
-
-        Raises:
-            EnvironmentBuildError: If an environment has to be made anew, and cannot be.
-        """
+        """Begin to start episodes in all workers at once; EnvironmentBuildError if a new environment cannot be made."""
         asked = [(worker, {index: resets[index] for index in indices}) for worker, indices in self._divided(resets)]
         for worker, part in asked:
             worker.begin_making([index for index in part if not worker.holds(index)])
@@ -486,11 +429,7 @@ class WorkerSlots(EnvSlots):
             worker.begin_resets(part, seen)
 
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
-        """Wait for episodes that were to start. See `EnvSlots.finish_reset`.
-
-        Raises:
-            ArenaError: If an environment raises, or its worker dies twice or does not answer.
-        """
+        """Wait for the episodes to start; ArenaError if an environment raises, or its worker dies twice or hangs."""
         words: dict[int, SlotWords] = {}
         try:
             for worker, _ in self._divided(indices):
@@ -503,14 +442,14 @@ class WorkerSlots(EnvSlots):
 
     def begin_step(self, moves: SlotMoves) -> None:
         """Begin a step in all workers at once. See `EnvSlots.begin_step`."""
-        # A worker of several env slots keeps the actions until their episodes end.
+        # A copy, because a worker of several env slots stores the actions until their episodes end.
         actions, asked = moves.actions.copy(), moves.asked
         self._stepping = self._divided(moves.moving)
         for worker, _ in self._stepping:
             worker.begin_steps(actions, asked, moves.planned)
 
     def unplanned(self, moving: Iterable[int]) -> Sequence[int]:
-        """Return env slots; see `EnvSlots.unplanned`."""
+        """Return the env slots without a step made ahead; see `EnvSlots.unplanned`."""
         left = [each for worker in self._workers for each in worker.steps_left()]
         return [index for index in moving if not left[index]]
 
@@ -534,24 +473,16 @@ class WorkerSlots(EnvSlots):
         return self._workers[index // self._options.envs_per_worker].pictures(index)
 
     def render(self, index: int) -> np.ndarray:
-        """Return a picture; see `EnvSlots.render`.
-
-        Raises:
-            ArenaError: If the environment raises, or its worker dies or does not answer.
-        """
+        """Return an env slot's picture; ArenaError if the environment raises, or its worker dies or hangs."""
         try:
             return self._workers[index // self._options.envs_per_worker].render(index)
         except (RequestError, WorkerError) as error:
             raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return actions, of which one worker thinks for all env slots. See `EnvSlots.expert_actions`.
-
-        Raises:
-            ArenaError: If the expert raises, or the worker dies or does not answer.
-        """
+        """Return the expert's actions, computed by one worker for all env slots; ArenaError if it fails."""
         try:
-            # It is the same whoever is asked; who starts an episode would answer late.
+            # Any worker gives the same answer; one with a reset under way would answer late.
             asked = next((worker for worker in self._workers if not worker.starting), self._workers[0])
             return asked.expert_actions(task, observations)
         except RequestError as error:
@@ -562,12 +493,12 @@ class WorkerSlots(EnvSlots):
             raise ArenaError(f"the expert for '{task}' failed: {error}") from error
 
     def close(self) -> None:
-        """Stop all workers, but for those that the next environment can take."""
+        """Stop all workers, except those that the next environment can use."""
         for worker in self._workers:
             worker.let_go()
 
     def _divided(self, indices: Iterable[int]) -> list[tuple[EnvWorker, list[int]]]:
-        """Return the workers that hold env slots, each with those that it holds."""
+        """Group env slots by the worker that holds them."""
         by_worker: dict[int, list[int]] = {}
         for index in indices:
             by_worker.setdefault(index // self._options.envs_per_worker, []).append(index)
@@ -575,18 +506,13 @@ class WorkerSlots(EnvSlots):
 
 
 def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]:
-    """Return what `find` of the source says in another interpreter.
-
-    Raises:
-        RequestError: If it raises there.
-        WorkerError: If the interpreter cannot be used.
-    """
+    """Return the result of the source's `find` in another interpreter; RequestError or WorkerError if it fails."""
     interpreter, variables = options.interpreter, options.environment_variables
     return ask_kept_worker(ANSWERS, interpreter, variables, _finding(source), options.start_timeout_s)
 
 
 def finding_worker(source: SlotSource, options: WorkerOptions) -> WorkerProcess | None:
-    """Return the worker that found this source and no other, which has imported it; None where there is none."""
+    """Return the worker that found this source and no other, with its imports loaded; None if there is none."""
     return asked_worker(ANSWERS, options.interpreter, options.environment_variables, _finding(source))
 
 

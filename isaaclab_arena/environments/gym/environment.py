@@ -20,16 +20,11 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 
 @dataclass(frozen=True, kw_only=True)
 class SuccessRule:
-    """Reads success from a step; with neither attribute, success is not measured.
+    """Reads success from a step; with neither ``key`` nor ``return_threshold``, success is not measured."""
 
-    Attributes:
-        key: Entry of ``info`` that is true when the task is solved; names of nested ones are joined with dots.
-        return_threshold: Return from which on an episode is a success.
-        end_on_success: Whether an episode ends at the first step whose ``key`` is true; otherwise its last step counts.
-    """
-
-    key: str | None = None
-    return_threshold: float | None = None
+    key: str | None = None  # entry of info that is true if solved; nested names are joined with dots
+    return_threshold: float | None = None  # an episode succeeds once its return reaches this
+    # Whether an episode ends at the first step with a true key; if False, its last step counts.
     end_on_success: bool = True
 
     @property
@@ -39,29 +34,21 @@ class SuccessRule:
 
     @property
     def ends_episode(self) -> bool:
-        """Whether success ends an episode. A return may still fall again, so its threshold does not."""
+        """True if success ends an episode. A return may fall again, so its threshold does not."""
         return self.key is not None and self.end_on_success
 
     def is_met_by(self, info: Mapping[str, float]) -> bool:
-        """Return whether the task is solved where an episode starts, given what the ``info`` of its reset says."""
+        """True if the ``info`` of a reset says that the task is already solved."""
         return self.ends_episode and self.key is not None and info.get(self.key) == 1.0
 
     def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """Return in which env slots the task is solved as of a step. Shape: (num_envs,), bool.
-
-        Args:
-            steps: The step.
-            returns: Sum of the rewards so far. Shape: (num_envs,), float64.
-            moved: Env slots that made the step; nothing is solved in others. Shape: (num_envs,), bool.
-
-        Raises:
-            ArenaError: If the key is neither true nor false, or missing when an episode ends.
-        """
+        """Return the env slots solved by a step; ``returns`` (num_envs,) are float64. Shape: (num_envs,), bool."""
         if self.return_threshold is not None:
             return moved & (returns >= self.return_threshold)
         if self.key is None:
             return np.zeros_like(moved)
         is_there, values = steps.entry(self.key)
+        # Only the last step of an episode has to have the key.
         missing = moved & ~is_there
         if missing.any() and (missing := missing & (steps.terminated | steps.truncated)).any():
             names = steps.info_names.get(int(np.argmax(missing)), ())
@@ -75,51 +62,37 @@ class SuccessRule:
         return is_there & (values == 1.0)
 
 
-# Keeps the pictures that env slots observed last, and tells those of the present from older ones.
+# Keep the last pictures of each env slot, and mark the outdated ones.
 
 
 class SlotPictures:
-    """The group ``camera_obs`` of a batch of single environments, which may leave pictures out.
-
-    Args:
-        specs: The terms of the group.
-        num_envs: Number of env slots. One that was never reset shows black pictures.
-        always_drawn: Whether the environments draw every picture, also those that nobody wants.
-
-    Attributes:
-        num_drawn: Pictures that were drawn, one for each env slot and each term.
-    """
+    """The group ``camera_obs`` of a batch of single environments, which may skip pictures."""
 
     def __init__(self, specs: Mapping[str, ArraySpec], num_envs: int, *, always_drawn: bool) -> None:
+        # An env slot that was never reset has black pictures. ``always_drawn``: the environments cannot skip pictures.
         self._arrays = {name: np.zeros((num_envs, *spec.shape), np.uint8) for name, spec in specs.items()}
         self._always_drawn = always_drawn
         self._announced: Sequence[int] | None = None
         self._outdated = np.zeros(num_envs, bool)
-        self.num_drawn = 0
+        self.num_drawn = 0  # per env slot and term
 
     def __len__(self) -> int:
-        """Return how many terms there are."""
+        """Return the number of terms."""
         return len(self._arrays)
 
     def announce(self, env_ids: Sequence[int] | None) -> None:
-        """Say which env slots are looked at when `wanted` is called next, None for all."""
+        """Set the env slots for which the next `wanted` returns pictures, None for all."""
         self._announced = env_ids
 
     def wanted(self, moving: Iterable[int], resting: np.ndarray) -> set[int]:
-        """Return which of the env slots that are about to move were announced; the announcement is used up.
-
-        Of env slots that rest, a last picture that was left out cannot be drawn any more. It is black if they are
-        announced, so that a reader of all env slots can go on: nobody acts on what it shows.
-
-        Args:
-            moving: The env slots.
-            resting: Which env slots are without an episode. Shape: (num_envs,), bool.
-        """
+        """Return the announced env slots among those about to move, and clear the announcement."""
         if not self:
             return set()
         announced, self._announced = self._announced, None
         named = np.zeros(len(resting), bool)
         named[slice(None) if announced is None else list(announced)] = True
+        # A skipped last picture of a resting env slot can never be drawn. It becomes black if announced, so that a
+        # reader of all env slots does not fail: no policy acts on it.
         black = self._outdated & resting & named
         for pictures in self._arrays.values():
             pictures[black] = 0
@@ -127,13 +100,7 @@ class SlotPictures:
         return {env_id for env_id in moving if named[env_id]}
 
     def put(self, env_id: int, observation: Mapping[str, np.ndarray], *, drawn: bool) -> None:
-        """Keep what an env slot observed after it has moved; without pictures, its earlier ones are out of date.
-
-        Args:
-            env_id: The env slot.
-            observation: Term to array. Pictures are there only if they were wanted.
-            drawn: Whether they were.
-        """
+        """Store an env slot's pictures after its move; if not ``drawn``, mark the earlier ones outdated."""
         self._outdated[env_id] = not drawn
         if drawn:
             for name, pictures in self._arrays.items():
@@ -142,7 +109,7 @@ class SlotPictures:
             self.num_drawn += len(self._arrays)
 
     def observed(self, device: torch.device) -> dict[str, torch.Tensor | SomePictures]:
-        """Return the pictures of all env slots, shape (num_envs, height, width, channels), or those of the present."""
+        """Return pictures (num_envs, height, width, channels), or `SomePictures` if some are outdated."""
         if not self._outdated.any():
             return {name: torch.from_numpy(each.copy()).to(device) for name, each in self._arrays.items()}
         places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
@@ -150,11 +117,7 @@ class SlotPictures:
         return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
 
     def of(self, name: str, env_ids: Sequence[int]) -> np.ndarray:
-        """Return the pictures of some env slots. Shape: (len(env_ids), height, width, channels).
-
-        Raises:
-            UnannouncedPictureError: If one of them is out of date.
-        """
+        """Return pictures (len(env_ids), height, width, channels); UnannouncedPictureError if one is outdated."""
         outdated = [env_id for env_id in env_ids if self._outdated[env_id]]
         if outdated:
             raise UnannouncedPictureError(
@@ -164,7 +127,7 @@ class SlotPictures:
         return self._arrays[name][list(env_ids)]
 
 
-# Environments made elsewhere, behind Gymnasium's interface, as one `Environment`.
+# Present single Gymnasium environments as one `Environment`.
 
 INDEX_CONDITION = "gym.episode_index"
 
@@ -175,58 +138,30 @@ AHEAD_HINT = "; what it renders can be filmed with steps_per_message: 1 in its a
 
 @dataclass(frozen=True, kw_only=True)
 class GymTraits:
-    """What the single environments do not say themselves.
+    """The properties that the single environments do not state themselves."""
 
-    Attributes:
-        name: What the environment is called, for example ``gym:Ant-v5``.
-        task_name: The last part of it, for example ``Ant-v5``.
-        task_description: What a policy is told.
-        max_episode_length: Control steps until an env slot is truncated.
-        control_dt: Time between two control steps [s].
-        seed_bits: Seeds are below two to this power.
-        reproducible: Whether an episode follows from its seed and its actions alone.
-        success: What counts as success.
-        metric_keys: Entries of ``info`` that are kept as metrics.
-        tells_episode: Whether the environment is told at its reset which episode starts.
-        opengl: What its workers draw with, a value of MUJOCO_GL; None if they draw nothing.
-        renderer: What OpenGL calls what draws there, with its version; None where it has not said.
-    """
-
-    name: str
-    task_name: str
-    task_description: str
-    max_episode_length: int
-    control_dt: float
-    seed_bits: int
-    reproducible: bool
+    name: str  # full name, such as gym:Ant-v5
+    task_name: str  # last part of the name, such as Ant-v5
+    task_description: str  # default instruction for policies
+    max_episode_length: int  # control steps until truncation
+    control_dt: float  # [s]
+    seed_bits: int  # seeds are below 2**seed_bits
+    reproducible: bool  # an episode depends on its seed and actions alone
     success: SuccessRule
-    metric_keys: tuple[str, ...]
-    tells_episode: bool = False
-    opengl: str | None = None
-    renderer: str | None = None
+    metric_keys: tuple[str, ...]  # entries of info that become metrics
+    tells_episode: bool = False  # its reset options carry the episode's index and conditions
+    opengl: str | None = None  # MUJOCO_GL of its workers; None if they draw nothing
+    renderer: str | None = None  # OpenGL's renderer with its version; None if unknown
 
 
 class GymEnvironment(Environment):
-    """A batch of single Gymnasium environments.
-
-    Each env slot is an environment of its own, which gets its episode's seed at its reset and is stepped only while its
-    episode runs; so an episode is the same whatever happens in the other env slots. There is no automatic reset.
-
-    Args:
-        slots: The single environments.
-        num_envs: How many.
-        traits: What they do not say themselves.
-        device: Where observations live and actions are expected.
-
-    Attributes:
-        task_name: Name of the task, for policies that are made for certain ones.
-        steps_elsewhere: Whether workers make the steps; see `BeginsSteps`.
-        steps_while_starting: Steps that other env slots make before a reset is waited for; see `BeginsResets`.
-    """
+    """A batch of single Gymnasium environments, one per env slot, without automatic reset."""
 
     returns_own_tensors = True
 
     def __init__(self, slots: EnvSlots, num_envs: int, traits: GymTraits, device: torch.device) -> None:
+        # Each environment gets its episode's seed at its reset and steps only while that episode runs. So an episode
+        # does not depend on the other env slots.
         self.num_envs = num_envs
         self.device = device
         self.control_dt = traits.control_dt
@@ -246,8 +181,9 @@ class GymEnvironment(Environment):
             except ValueError as reason:
                 unclear += f"; '{name}' {reason}"
         self.task_name = traits.task_name
+        # See `BeginsSteps` and `BeginsResets`.
         self.steps_elsewhere, self.steps_while_starting = slots.steps_elsewhere, slots.steps_while_starting
-        # What it renders when a step is shown may be what a later step has left.
+        # With steps made ahead, a rendered picture may belong to a later step.
         self.makes_steps_ahead = slots.makes_steps_ahead
         renders = slots.description["renders"] and not self.makes_steps_ahead
         self.filmable = (*self._layouts, *((VIEWPORT,) if renders else ()))
@@ -275,19 +211,12 @@ class GymEnvironment(Environment):
         return {SEED_CONDITION: int(generator.integers(0, 2**self._traits.seed_bits, dtype=np.uint64))}
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Return the conditions with those that every episode has, and the episode's index where it is told."""
+        """Add the conditions that every episode has, and the episode's index if the environment receives it."""
         stated = {**conditions, **self._slots.description["conditions"]}
         return {**stated, INDEX_CONDITION: episode.episode_index} if self._traits.tells_episode else stated
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
-        """Return what a single environment starts from.
-
-        Args:
-            conditions: Those of the episode, with its seed; with its index too where it is told.
-
-        Raises:
-            KeyError: If the seed or the index is missing.
-        """
+        """Return the seed and options of an environment's reset; KeyError if the conditions lack the seed or index."""
         seed = int(str(conditions[SEED_CONDITION]))
         if not self._traits.tells_episode:
             return SlotReset(seed=seed)
@@ -295,30 +224,30 @@ class GymEnvironment(Environment):
         return SlotReset(seed=seed, options={"episode_index": plain[INDEX_CONDITION], "conditions": plain})
 
     def instruction(self, conditions: Conditions) -> str:
-        """Return what an episode asks for; one that has its own words says them only when it was reset."""
+        """Return an episode's instruction; an environment's own words are known only after the reset."""
         told = (words for started, words in self._instructions.values() if started == conditions)
         return next(told, None) or self.task_description
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
+        """Start new episodes in the env slots ``env_ids`` (n,)."""
         self.begin_reset(env_ids, conditions)
         return self.finish_reset(env_ids.tolist())
 
     def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Begin to start episodes; see `BeginsResets`. Shape of ``env_ids``: (n,)."""
+        """Begin to start episodes in ``env_ids`` (n,); see `BeginsResets`."""
         slots = env_ids.tolist()
         resets = {slot: self.slot_reset(each) for slot, each in zip(slots, conditions, strict=True)}
         self._lost.difference_update(slots)
         resting = ~self._running
         resting[slots] = False
-        # An episode may have ended without a word of its environment: the policy had finished, or time was up.
+        # An episode may have ended without its environment: the policy finished, or time was up.
         self._running[slots] = False
         seen = self._pictures.wanted(slots, resting)
         self._slots.begin_reset(resets, seen)
         self._starting.update({slot: (each, slot in seen) for slot, each in zip(slots, conditions, strict=True)})
 
     def finish_reset(self, env_ids: Sequence[int]) -> Observation:
-        """Return what env slots show where their episodes start; see `BeginsResets`."""
+        """Return the first observation of the episodes in env slots; see `BeginsResets`."""
         words = self._slots.finish_reset(env_ids)
         slots = list(env_ids)
         self._running[slots] = [words[slot].error is None for slot in slots]
@@ -335,11 +264,11 @@ class GymEnvironment(Environment):
         return self._observation()
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
-        """Return where the ``info`` of the reset says that the task is solved; see `JudgesStarts`."""
+        """Return True for env slots whose reset ``info`` says that the task is solved; see `JudgesStarts`."""
         return [slot in self._solved_starts for slot in env_ids]
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
-        """Return what observations of resets are not as their space declares; see `TellsBadStarts`."""
+        """Return the mismatch of a reset's observation with its space, by env slot; see `TellsBadStarts`."""
         told = ((env_id, self._start_errors.get(env_id)) for env_id in env_ids)
         return {env_id: error for env_id, error in told if error is not None}
 
@@ -349,11 +278,11 @@ class GymEnvironment(Environment):
         return self.finish_step()
 
     def unplanned(self) -> Sequence[int]:
-        """Return env slots; see `StepsAhead`."""
+        """Return the running env slots whose next step is not made ahead; see `StepsAhead`."""
         return self._slots.unplanned(np.flatnonzero(self._running).tolist())
 
     def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
-        """Say what follows the next step; see `StepsAhead`."""
+        """Set the actions that follow the next step, by env slot; see `StepsAhead`."""
         self._planned = {slot: actions.to("cpu", torch.float32).numpy() for slot, actions in planned.items()}
 
     @property
@@ -371,11 +300,7 @@ class GymEnvironment(Environment):
         self._slots.begin_step(self._moves)
 
     def finish_step(self) -> Step:
-        """Return the step that was begun; see `BeginsSteps`.
-
-        Raises:
-            RuntimeError: If none was.
-        """
+        """Return the step that was begun, RuntimeError if none was; see `BeginsSteps`."""
         moves, self._moves = self._moves, None
         if moves is None:
             raise RuntimeError("no step was begun")
@@ -385,6 +310,7 @@ class GymEnvironment(Environment):
         moved = self._running.copy()
         if errors:
             moved[list(errors)] = False
+        # An env slot with an error leaves its episode as diverged; it has no reward and no success.
         success = self._judged(steps, moved)
         terminated = moved & (steps.terminated | (success & self._traits.success.ends_episode))
         truncated = moved & steps.truncated & ~terminated
@@ -403,44 +329,29 @@ class GymEnvironment(Environment):
         )
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return what Meta-World's scripted expert of a task does, asked in the interpreter that has Meta-World.
-
-        Args:
-            task: Name of the task.
-            observations: Any number of them. Shape: (n, 39).
-
-        Returns:
-            Shape: (n, 4), float32.
-
-        Raises:
-            ImportError: If Meta-World is not installed there.
-            LookupError: If it has no such expert.
-        """
+        """Return the scripted Meta-World expert's actions (n, 4), float32, for ``observations`` (n, 39)."""
+        # It runs in the interpreter that has Meta-World. ImportError: not installed there. LookupError: no such expert.
         return self._slots.expert_actions(task, observations)
 
     def provenance(self) -> Mapping[str, str]:
-        """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
+        """Return the environment's name and the versions of its interpreter's packages."""
         drawn_with = {"MUJOCO_GL": self._traits.opengl, "renderer": self._traits.renderer}
         known = {name: value for name, value in drawn_with.items() if value is not None}
         return {"environment": self._traits.name, **self._slots.description["versions"], **known}
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Say which env slots are looked at next; see `PicturesOnDemand`. Those that rest are not drawn again."""
+        """Announce the env slots to draw next; see `PicturesOnDemand`. Resting ones are not drawn again."""
         self._pictures.announce(env_ids)
 
     @property
     def pictures_drawn(self) -> int:
-        """Pictures of ``camera_obs`` that were drawn so far, whether or not anybody wanted them."""
+        """Pictures of ``camera_obs`` drawn so far, wanted or not."""
         return self._pictures.num_drawn
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return pictures that env slots observe, and for `VIEWPORT` what they render; see `Filmable`.
-
-        Raises:
-            ArenaError: If what they render is no picture.
-            KeyError: If there is no such camera.
-            UnannouncedPictureError: If a picture that they observe was not wanted when it could be drawn.
-        """
+        """Return the env slots' observed pictures, and for `VIEWPORT` rendered ones; see `Filmable`."""
+        # KeyError: unknown camera. UnannouncedPictureError: the picture was skipped. ArenaError: the rendered frame is
+        # not a picture.
         unknown = set(cameras) - set(self.filmable)
         if unknown:
             known = ", ".join(self.filmable) or "nothing"
@@ -456,7 +367,7 @@ class GymEnvironment(Environment):
 
     @property
     def render_s(self) -> float:
-        """Time spent on filming so far [s]; what an environment renders as it steps is part of its step."""
+        """Time spent on filming so far [s]; an environment's own rendering is part of its step."""
         return self._render_s
 
     def close(self) -> None:
@@ -464,7 +375,7 @@ class GymEnvironment(Environment):
         self._slots.close()
 
     def _problems(self, steps: SlotSteps) -> dict[int, str]:
-        """Return why steps of running env slots are errors, by env slot."""
+        """Return the error of each running env slot whose step failed or is not finite."""
         self._lost.update(steps.failures)
         with np.errstate(over="ignore"):
             rewards = steps.rewards.astype(np.float32)
@@ -478,14 +389,14 @@ class GymEnvironment(Environment):
         return {**problems, **steps.failures}
 
     def _unsound(self, values: np.ndarray) -> list[int]:
-        """Return the running env slots where there is NaN or infinity. Shape of ``values``: (num_envs, ...)."""
+        """Return the running env slots with NaN or infinity in ``values`` (num_envs, ...)."""
         sound = np.isfinite(values)
         if sound.all():
             return []
         return np.flatnonzero(self._running & ~sound.reshape(len(values), -1).all(axis=1)).tolist()
 
     def _judged(self, steps: SlotSteps, moved: np.ndarray) -> np.ndarray:
-        """Count a step of sound env slots, and return where the task is solved. Shapes: (num_envs,), bool."""
+        """Add a step of the ``moved`` env slots to returns and metrics; return the solved ones. (num_envs,), bool."""
         np.add(self._return, steps.rewards, out=self._return, where=moved)
         for key, values in self._metrics.items():
             is_there, found = steps.entry(key)
@@ -493,7 +404,7 @@ class GymEnvironment(Environment):
         return self._traits.success.judge(steps, self._return, moved)
 
     def _viewport(self, slot: int) -> np.ndarray:
-        # An env slot that lost its environment has nothing left to look at but what was seen last.
+        # A lost environment cannot render, so its last frame stays.
         if slot not in self._lost:
             frame = self._slots.render(slot)
             try:
@@ -503,7 +414,7 @@ class GymEnvironment(Environment):
         return self._viewports[slot]
 
     def _look(self, moved: Sequence[int], seen: Container[int]) -> None:
-        """Keep the pictures of env slots that moved."""
+        """Store the pictures of env slots that moved."""
         for slot in moved if self._pictures else ():
             drawn = slot in seen
             self._pictures.put(slot, self._slots.pictures(slot) if drawn else {}, drawn=drawn)

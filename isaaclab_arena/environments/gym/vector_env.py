@@ -17,7 +17,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.storage.robomimic_file import flat_array
 
-# The forms in which Gymnasium's interfaces show observations: nested as they are, one dict of terms, or one vector.
+# Show observations in the forms of Gymnasium's users: nested groups, one dict of terms, or one vector.
 
 _POLICY, _CAMERAS = "policy", "camera_obs"
 _NUMPY_TYPES = {
@@ -30,38 +30,22 @@ _NUMPY_TYPES = {
 
 
 class ObservationForm(StrEnum):
-    """How an observation is shown.
+    """The form of an observation for Gymnasium's users."""
 
-    ``NESTED``: groups of terms, as in `isaaclab_arena.interfaces.environment.Environment`. ``DICT``: all terms in one
-    dict, of which those of groups other than ``policy`` and ``camera_obs`` have their group's name in front. ``FLAT``:
-    the terms of group ``policy`` in one vector, in alphabetical order of their names.
-    """
-
-    NESTED = "nested"
+    NESTED = "nested"  # groups of terms, as in `isaaclab_arena.interfaces.environment.Environment`
+    # All terms in one dict; those of groups other than policy and camera_obs have their group's name in front.
     DICT = "dict"
+    # The terms of group policy in one vector, in alphabetical order of their names.
     FLAT = "flat"
 
 
 def default_form(*, enable_cameras: bool) -> ObservationForm:
-    """Return the form that learning libraries take without a wrapper: one vector, or a dict where there are pictures.
-
-    Args:
-        enable_cameras: Whether there are pictures.
-    """
+    """Return the form that learning libraries accept without a wrapper: a vector, or a dict with pictures."""
     return ObservationForm.DICT if enable_cameras else ObservationForm.FLAT
 
 
 def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
-    """Return the space of observations in a form.
-
-    Args:
-        spec: What is observed of one env slot.
-        form: The form.
-        batch: Leading dimensions: (num_envs,), or none for one env slot.
-
-    Raises:
-        ConfigError: If nothing is left to be shown.
-    """
+    """Return the space of a form, with leading dimensions ``batch``; ConfigError if no group can be shown."""
     if form is ObservationForm.NESTED:
         return _nested_space(spec, batch)
     if form is ObservationForm.DICT:
@@ -74,13 +58,7 @@ def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int,
 
 
 def formed(observation: Mapping[str, Any], form: ObservationForm, *, batch_dims: int) -> Any:
-    """Return an observation in a form.
-
-    Args:
-        observation: Nested arrays. Shape of each: (*batch, ...).
-        form: The form.
-        batch_dims: Number of leading dimensions.
-    """
+    """Return an observation of nested arrays (*batch, ...) in a form."""
     if form is ObservationForm.NESTED:
         return observation
     if form is ObservationForm.DICT:
@@ -89,7 +67,7 @@ def formed(observation: Mapping[str, Any], form: ObservationForm, *, batch_dims:
 
 
 def _terms(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the value of every term; names have no dots, which torch takes in no name of a module."""
+    """Yield the name and value of every term; names have no dots, which torch forbids in module names."""
     for group, terms in tree.items():
         prefix = "" if group in (_POLICY, _CAMERAS) else f"{group}_"
         if not isinstance(terms, Mapping):
@@ -117,18 +95,18 @@ def _box(spec: ArraySpec, batch: tuple[int, ...], *, least_dims: int = 0) -> gym
     return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype)
 
 
-# An environment as Gymnasium's vector API shows it, for users who bring a loop of their own.
+# Present an environment as Gymnasium's vector API, for users with a loop of their own.
 
 
 class EnvironmentVectorEnv(VectorEnv):
-    """Shows an environment as a `gymnasium.vector.VectorEnv` that never resets by itself.
+    """Presents an environment as a `gymnasium.vector.VectorEnv` that never resets by itself.
 
     Env slots are reset with ``reset(options={"reset_mask": mask})``. ``info["success"]`` and ``info["diverged"]`` have
     shape (num_envs,); a diverged slot counts as truncated. The terminal observation is that of the last step.
 
     Args:
-        environment: What is shown; closed with this.
-        seed: Seed of the episodes until `reset` is given another.
+        environment: The environment; it closes with this.
+        seed: Seed of the episodes until `reset` gets another.
         observations: The form of observations.
     """
 
@@ -157,7 +135,7 @@ class EnvironmentVectorEnv(VectorEnv):
             options: ``reset_mask`` of shape (num_envs,), bool.
 
         Returns:
-            The observation of all env slots, and ``info["conditions"]``, what each started slot starts from.
+            The observation of all env slots, and ``info["conditions"]``, the conditions of each started slot.
         """
         mask = np.ones(self.num_envs, bool) if options is None else np.asarray(options["reset_mask"], bool)
         if isinstance(seed, int):
@@ -207,24 +185,11 @@ class EnvironmentVectorEnv(VectorEnv):
         return self.environment.vary_conditions(drawn, episode)
 
 
-# An environment with one env slot as Gymnasium's own interface, for programs that know single environments.
+# Present an environment with one env slot as Gymnasium's own interface, for programs that use single environments.
 
 
 class SingleEnv(gymnasium.Env):
-    """Shows an environment with one env slot as a `gymnasium.Env`.
-
-    ``info["success"]``, where the environment measures it, and ``info["diverged"]`` are bool; an episode whose physics
-    diverged counts as truncated. Other metrics are numbers.
-
-    Args:
-        environment: What is shown, with ``num_envs`` 1; closed with this.
-        seed: Seed of the episodes until `reset` is given another.
-        render_mode: ``rgb_array`` for `render` to show the environment's viewport.
-        observations: The form of observations.
-
-    Raises:
-        ValueError: If the environment has another number of env slots.
-    """
+    """Presents an environment with one env slot as a `gymnasium.Env`; ``info`` holds plain bools and numbers."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as Gymnasium declares it
 
@@ -246,29 +211,20 @@ class SingleEnv(gymnasium.Env):
         self.metadata = {**type(self).metadata, "render_fps": round(1.0 / environment.control_dt)}
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode: the next one in turn, or with ``seed`` the first of a job of that seed.
-
-        Returns:
-            The observation, and ``info["conditions"]``, what the episode
-            starts from.
-        """
+        """Start an episode: the next one in turn, or with ``seed`` the first of a job of that seed."""
         super().reset(seed=seed)
         del options
         observation, info = self._vector_env.reset(seed=seed)
         return _first(observation), {"conditions": info["conditions"][0]}
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Make one control step. Shape of ``action``: (action_dim,)."""
+        """Make one control step of ``action`` (action_dim,); an episode whose physics diverged counts as truncated."""
         observation, reward, terminated, truncated, info = self._vector_env.step(np.asarray(action, np.float32)[None])
         told = {name: values[0].item() for name, values in info.items()}
         return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 
     def render(self) -> np.ndarray:
-        """Return what the viewport shows. Shape: (height, width, 3), uint8.
-
-        Raises:
-            KeyError: If the environment cannot be filmed.
-        """
+        """Return the viewport's picture (height, width, 3), uint8; KeyError if the environment cannot be filmed."""
         if not isinstance(self.environment, Filmable):
             raise KeyError(f"no camera {VIEWPORT}: this environment cannot be filmed")
         return self.environment.film([0], [VIEWPORT])[VIEWPORT][0]

@@ -22,7 +22,7 @@ from isaaclab_arena.sim.scene.scene import ContactSensor, FloorRobot, ScenePart
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a task thinks of the state after a control step. Every tensor has shape (num_envs,).
+    """A task's judgement of the state after a control step. Every tensor has shape (num_envs,).
 
     Attributes:
         reward: Float.
@@ -42,9 +42,9 @@ class ArticulatedAsset:
     """A thing with joints.
 
     Attributes:
-        root_body: The body that carries it.
+        root_body: Its root body.
         joints: Its joints, without a free one.
-        free_joint: The free joint of a root that moves, None for one that stands.
+        free_joint: The free joint of a root that moves, None for a fixed root.
     """
 
     root_body: str
@@ -54,16 +54,16 @@ class ArticulatedAsset:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """What a task is made of, as data.
+    """The specification of a task, as data.
 
     Attributes:
         name: Registered name of its environment.
-        instruction: What it asks for, in the words a policy is told; see also `Task.instruction_for`.
+        instruction: The request, in the words that a policy reads; see also `Task.instruction_for`.
         paraphrases: The same in other words, from near to far, for episodes that vary their words.
-        time_limit_s: When an episode is truncated [s].
-        hold_steps: For how many consecutive control steps the goal has to be met.
-        things: What stands in the scene besides the table and the robot.
-        contact_sensors: Contacts that it wants to know of.
+        time_limit_s: Time after which an episode is truncated [s].
+        hold_steps: Number of consecutive control steps for which the goal has to be met.
+        things: The objects in the scene besides the table and the robot.
+        contact_sensors: Contacts that the task reads.
         articulations: Name in recordings to each thing with joints.
         sites: Further landmarks: role to a body or site.
         sizes: Lengths that a scripted policy needs [m].
@@ -87,12 +87,12 @@ class TaskSpec:
 
     @property
     def rigid_objects(self) -> dict[str, str]:
-        """Name in recordings to the free joint of each loose thing."""
+        """Map the name in recordings to the free joint, for each loose thing."""
         return {thing.name: thing.joint for thing in self.things if thing.loose}
 
     @property
     def landmarks(self) -> dict[str, str]:
-        """Role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies."""
+        """Map each role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies."""
         return {**{thing.prefix: thing.body for thing in self.things if thing.observed_as}, **self.sites}
 
 
@@ -100,15 +100,15 @@ class Task(ABC):
     """One task of one environment. It keeps counters per env slot, so it serves a single environment.
 
     Args:
-        spec: What it is made of.
+        spec: Its specification.
 
     Attributes:
         spec: The same.
-        held_steps: For how many consecutive control steps the goal has been met. Shape: (num_envs,), int64.
-        moment_fields: What `facts` read of a state: ``qpos``, and more of `MOMENT_FIELDS`.
-        capturable: Whether `judge` and the observation terms do the same in each step, with tensors alone, and whatever
-            else changes tensors among its attributes changes them in place. On a GPU both are replayed as graphs then,
-            if the class that has `judge` says so or one derived from it.
+        held_steps: Number of consecutive control steps for which the goal has been met. Shape: (num_envs,), int64.
+        moment_fields: The parts of a state that `facts` reads: ``qpos``, and more of `MOMENT_FIELDS`.
+        capturable: Whether `judge` and the observation terms do the same work in each step, with tensors alone. All
+            other code that changes tensors among the attributes must then change them in place. On a GPU both are
+            replayed as graphs, if the class that defines `judge`, or one derived from it, sets this.
     """
 
     held_steps: torch.Tensor
@@ -119,21 +119,21 @@ class Task(ABC):
         self.spec = spec
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw where things start, in their order. Nothing but the generator may influence the draw."""
+        """Draw the start of the things, in their order. The draw may depend on the generator alone."""
         return {key: value for thing in self.spec.things for key, value in thing.draw(generator).items()}
 
     def instruction_for(self, conditions: Conditions) -> str:
-        """Return what an episode asks for; override it where the conditions decide."""
+        """Return the instruction of an episode; override it if the conditions decide."""
         del conditions
         return self.spec.instruction
 
     def paraphrases_for(self, conditions: Conditions) -> Sequence[str]:
-        """Return what `instruction_for` says in other words, as many as ``spec.paraphrases``; override both alike."""
+        """Return `instruction_for` in other words, as many as ``spec.paraphrases``; override both together."""
         del conditions
         return self.spec.paraphrases
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return the start of the task's things, without the robot."""
+        """Return the start state of the task's things, without the robot."""
         joints: dict[str, tuple[float, ...]] = {}
         mocap: dict[str, tuple[float, ...]] = {}
         for thing in self.spec.things:
@@ -141,15 +141,15 @@ class Task(ABC):
         return StartState(joint_positions=joints, mocap_positions=mocap)
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return what is observed besides the robot."""
+        """Return the observed terms besides the robot's."""
         return {name: term for thing in self.spec.things for name, term in thing.observation_terms().items()}
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters for the env slots of a simulation; called once, before the first episode."""
+        """Create the counters for the env slots of a simulation; called once, before the first episode."""
         self.held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember what judging needs of the conditions that env slots were just reset to; nothing by default.
+        """Store what judging needs of the conditions that env slots were just reset to; by default nothing.
 
         Args:
             env_ids: Shape: (n,), int64.
@@ -157,7 +157,7 @@ class Task(ABC):
         """
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the past of env slots that were just reset.
+        """Clear the counters of env slots that were just reset.
 
         Args:
             backend: The simulation.
@@ -167,17 +167,17 @@ class Task(ABC):
         self.held_steps[env_ids] = 0
 
     def memory(self) -> Mapping[str, torch.Tensor]:
-        """Return all that it remembers of its env slots, live: a snapshot keeps copies and writes them back in place.
+        """Return all state that the task keeps of its env slots, live: a snapshot copies it and restores it in place.
 
-        By default these are all tensors among its attributes.
+        By default this is every tensor among its attributes.
         """
         return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
     def held(self, met: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        """Count the steps in which the goal is met; return whether it has been met for ``spec.hold_steps``.
+        """Count the steps in which the goal is met; return True where it has been met for ``spec.hold_steps``.
 
         Args:
-            met: Whether it is met now. Shape: (num_envs,), bool.
+            met: Whether the goal is met now. Shape: (num_envs,), bool.
             running: Env slots that made the step; the others keep their count. Shape: (num_envs,), bool.
 
         Returns:
@@ -196,11 +196,11 @@ class Task(ABC):
         """
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor | None:
-        """Return whether the goal is met in each state, however long it has been; None where a moment cannot meet it.
+        """Return True for each state that meets the goal, for any length of time; None if one moment cannot meet it.
 
         Args:
-            state: The states. Shape of what it returns: (n, ...).
-            env_ids: Which env slot's episode each of them belongs to. Shape: (n,), int64.
+            state: The states. Shape of each read: (n, ...).
+            env_ids: The env slot of each state's episode. Shape: (n,), int64.
 
         Returns:
             Shape: (n,), bool.
@@ -209,55 +209,55 @@ class Task(ABC):
 
     @classmethod
     def can_be_captured(cls) -> bool:
-        """Return whether it says so for its own `judge`, and not for that of a class that it is derived from."""
+        """True if `capturable` is set by the class that defines `judge`, or by one derived from it."""
         judges, says = (next(each for each in cls.__mro__ if name in vars(each)) for name in ("judge", "capturable"))
         return cls.capturable and issubclass(says, judges)
 
     @property
     def tells_events(self) -> bool:
-        """Whether it says of an episode what it was like: whether it has `facts` of its own."""
+        """Whether the task reports the events of an episode: whether it overrides `facts`."""
         return type(self).facts is not Task.facts
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
-        """Return what happened in one episode, by default as its `facts` have it.
+        """Return the events of one episode, by default read from its `facts`.
 
         Args:
-            moments: The states that it went through; see `facts`.
+            moments: The states of the episode; see `facts`.
             env_id: Its env slot, which has not been reset since.
-            solved: Whether it succeeded.
+            solved: Whether the episode succeeded.
             max_steps: Control steps after which it would have run out of time.
         """
         return events_of(self.facts(moments, env_id), solved=solved, max_steps=max_steps)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what one episode was like, for its events. It must not depend on other env slots.
+        """Return the facts of one episode, for its events. They must not depend on other env slots.
 
         Args:
-            moments: The states that it went through, in place of env slots: its start, then the end of each step.
+            moments: The states of the episode, moments in place of env slots: its start, then the end of each step.
             env_id: Its env slot, which has not been reset since.
 
         Raises:
-            NotImplementedError: If the task tells no events, as by default.
+            NotImplementedError: If the task reports no events, as by default.
         """
         raise NotImplementedError(f"task '{self.spec.name}' tells no events")
 
 
-Judgement = Verdict  # the name that documents had before
+Judgement = Verdict  # former name, kept for saved documents
 
 
-# Define the common parts of tasks of robots on a floor.
+# Define the parts that tasks of robots on a floor share.
 
 
 class FloorTask(Task):
     """A task of a robot that stands or moves on a floor.
 
-    It says all that policies observe, and its start states begin from the robot's default posture.
+    It states all that policies observe, and its start states begin from the robot's default posture.
 
     Attributes:
-        robot: Whose task it is.
+        robot: The robot that performs the task.
         control_dt: Time between two control steps [s].
-        actions: Reads the last action back from the controls; there once there is a simulation.
-        senses: Reads how the robot moves, if it has a free joint; there likewise.
+        actions: Reads the last action back from the controls; set by `attach`.
+        senses: Reads the motion of the robot, if it has a free joint; set by `attach`.
     """
 
     robot: FloorRobot
@@ -266,13 +266,13 @@ class FloorTask(Task):
     senses: FloorSenses
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters for the env slots of a simulation."""
+        """Create the counters for the env slots of a simulation."""
         super().attach(backend)
         self.actions = FloorActions(self.robot, backend)
         self.senses = FloorSenses(self.robot, backend)
 
     def centre(self) -> torch.Tensor | None:
-        """Return the controls that a zero action asks for now, None for the robot's default ones.
+        """Return the controls of a zero action now, None for the robot's default ones.
 
         Shape: (num_envs, action_dim).
         """
@@ -280,17 +280,17 @@ class FloorTask(Task):
 
     @property
     def tells_events(self) -> bool:
-        """Whether it says of an episode what it was like: whether it has `floor_facts` of its own."""
+        """Whether the task reports the events of an episode: whether it overrides `floor_facts`."""
         return type(self).floor_facts is not FloorTask.floor_facts
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
-        """Return what happened in one episode, as its `floor_facts` have it; see `Task.events`."""
+        """Return the events of one episode, read from its `floor_facts`; see `Task.events`."""
         return floor_events_of(self.floor_facts(moments, env_id), solved=solved, max_steps=max_steps)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return what one episode was like, for its events; see `Task.facts`.
+        """Return the facts of one episode, for its events; see `Task.facts`.
 
         Raises:
-            NotImplementedError: If the task tells no events, as by default.
+            NotImplementedError: If the task reports no events, as by default.
         """
         raise NotImplementedError(f"task '{self.spec.name}' tells no events")

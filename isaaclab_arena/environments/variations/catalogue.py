@@ -29,7 +29,7 @@ from isaaclab_arena.sim.backend import (
 )
 from isaaclab_arena.sim.scene.scene import ScenePart, SceneTexture, texture_of
 
-# Other words for the same task: how far they are from its own, and that they tell nothing but the task.
+# Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
 TELLTALES = frozenset(
     (
@@ -45,22 +45,14 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def word_distance(one: str, other: str) -> float:
-    """Return how much two texts differ: the share of their words that only one of them has, 0 to 1."""
+    """Return the share of two texts' words that only one of them has, 0 to 1."""
     ours, theirs = _words(one), _words(other)
     return 1.0 - len(ours & theirs) / len(ours | theirs)
 
 
 def check_paraphrases(instruction: str, paraphrases: Sequence[str]) -> None:
-    """Refuse paraphrases that say more than the task, or are not in order.
-
-    Args:
-        instruction: The task's own words in an episode.
-        paraphrases: The same task in other words, from near to far.
-
-    Raises:
-        ConfigError: If one tells of the change itself, or has no words of its own, or is nearer to the task's own
-            words than the one before it.
-    """
+    """Raise ConfigError for a paraphrase with extra information, without own words, or out of order."""
+    # Paraphrases go from near to far. A number or a telltale word would reveal the variation to the policy.
     nearest = 0.0
     for said in paraphrases:
         telling = sorted((_words(said) - _words(instruction)) & TELLTALES | set(re.findall(r"\d+", said)))
@@ -82,7 +74,7 @@ def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.lower()))
 
 
-# Cover the table and the floor with other patterns, more or less of each mixed into what is there.
+# Cover the table and the floor with other patterns, mixed into their own texture in steps.
 
 SURFACES: Mapping[str, str] = {"table": "wood", "background": "floor"}
 """Asset of a variation to the material of the scene that it covers."""
@@ -109,33 +101,24 @@ NUM_PATTERNS = len(_COLOURS)
 
 
 def covered(variations: Sequence[Variation]) -> tuple[str, ...]:
-    """Return which surfaces variations change, by their asset."""
+    """Return the assets of the surfaces that variations change."""
     return tuple(each.asset for each in variations if each.name == TEXTURE)
 
 
 def surface_textures(scene: str, assets: Sequence[str]) -> Iterator[SceneTexture]:
-    """Yield each mixture of each pattern with a surface's own texture.
-
-    Args:
-        scene: Path of the scene's MJCF file, relative to the package's assets.
-        assets: The surfaces.
-    """
+    """Yield each mixture of each pattern with each surface's own texture."""
     for asset in assets:
         own = _resized(texture_of(scene, SURFACES[asset])).astype(np.int64)
         for pattern in range(NUM_PATTERNS):
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
+                # Integer arithmetic, so that textures are the same on every machine.
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
                 yield SceneTexture(name=_name(asset, pattern, parts), pixels=pixels.astype(np.uint8))
 
 
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
-    """Return a pattern that repeats without a seam. Shape: (256, 256, 3), uint8.
-
-    Args:
-        pattern: Which one, from 0.
-        coarseness: 1, or 2 for one that is twice as coarse.
-    """
+    """Return a seamless pattern; coarseness 2 doubles its size. Shape: (256, 256, 3), uint8."""
     y, x = np.mgrid[:_SIZE, :_SIZE] // coarseness
     of_first = (
         (x // 32) % 2 == 0,
@@ -150,12 +133,7 @@ def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
 
 
 def drawn_patterns(conditions: Conditions, episode: Episode) -> dict[str, ConditionValue]:
-    """Return which pattern each surface gets, the same for every mixture.
-
-    Args:
-        conditions: The episode's, the mixtures among them.
-        episode: The episode.
-    """
+    """Draw each covered surface's pattern, independent of its mixture."""
     return {
         f"{asset}.{PATTERN}": int(NUM_PATTERNS * episode.variation_generator(f"{asset}.{PATTERN}").random())
         for asset in SURFACES
@@ -164,7 +142,7 @@ def drawn_patterns(conditions: Conditions, episode: Episode) -> dict[str, Condit
 
 
 def surface_changes(model: mujoco.MjModel, conditions: Conditions) -> Iterator[ModelChange]:
-    """Yield what is different in the model where surfaces are covered; none where nothing is mixed in."""
+    """Yield the model changes of covered surfaces; none for a mixture of 0."""
     for asset, material in SURFACES.items():
         parts = round(number(conditions.get(f"{asset}.{TEXTURE}", 0)))
         if parts > 0:
@@ -177,24 +155,24 @@ def _name(asset: str, pattern: int, parts: int) -> str:
 
 
 def _resized(pixels: np.ndarray) -> np.ndarray:
-    """Return a texture of 256 lines and columns, by means of the pixels that become one."""
+    """Shrink a texture to 256 x 256 by block means."""
     tall, wide = (side // _SIZE for side in pixels.shape[:2])
     blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
     return (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
 
 
 def _wave(values: np.ndarray, length: int) -> np.ndarray:
-    """Return whole numbers that rise and fall with a period."""
+    """Return a triangle wave of whole numbers with period ``length``."""
     return np.abs(values % length - length // 2)
 
 
 def _scatter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return whole numbers without an order that one would see, the same on every machine."""
+    """Return hashed whole numbers without a visible order, the same on every machine."""
     mixed = (x * 73856093) ^ (y * 19349663)
     return (mixed * 2654435761 % 2**32) >> 16
 
 
-# The catalogue: everything that may vary in an environment, found from its task and its compiled model.
+# Build the catalogue: every possible variation of an environment, from its task and its compiled model.
 
 ACTION_NOISE = "action.noise"
 ACTION_NOISE_SEED = "action.noise_seed"
@@ -227,25 +205,18 @@ _COLOUR_WORDS = frozenset({"red", "green", "blue", "yellow"})
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What a catalogue is made from.
-
-    Attributes:
-        model: The compiled scene.
-        task: The task in it.
-        has_distractors: Whether there are objects that could distract.
-        joint_position_span: Lowest and highest start of the robot's joints [rad].
-        joint_limits: The lowest and highest positions that its joints can have [rad].
-    """
+    """The input of a catalogue."""
 
     model: mujoco.MjModel
     task: Task
-    has_distractors: bool
+    has_distractors: bool  # objects exist that could distract
+    # lowest and highest start of the robot's joints [rad]
     joint_position_span: tuple[tuple[float, ...], tuple[float, ...]]
-    joint_limits: tuple[tuple[float, ...], tuple[float, ...]]
+    joint_limits: tuple[tuple[float, ...], tuple[float, ...]]  # of the robot's joints [rad]
 
 
 def catalogue(scene: Scene) -> tuple[Variation, ...]:
-    """Return every variation of an environment, switched off, by its key."""
+    """Return every variation of an environment, switched off."""
     found: dict[str, Variation] = {}
     for variation in (
         *_starts(scene.task, _table_edges(scene.model)),
@@ -257,12 +228,13 @@ def catalogue(scene: Scene) -> tuple[Variation, ...]:
         *_surfaces(scene.model),
         *_language(scene.task),
     ):
+        # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
     return tuple(found.values())
 
 
 def object_bodies(model: mujoco.MjModel, task: Task) -> dict[str, str]:
-    """Return the task's loose objects: name in recordings to body."""
+    """Map each loose object's name in recordings to its body."""
     return {
         name: model.body(int(model.jnt_bodyid[model.joint(joint).id])).name
         for name, joint in task.spec.rigid_objects.items()
@@ -277,12 +249,12 @@ def _table_edges(model: mujoco.MjModel) -> Ends:
 
 
 def _within(low: Sequence[float], high: Sequence[float]) -> Ends:
-    """Return ends in few digits that lie within those that are given."""
+    """Round ends inwards to four digits."""
     return tuple(math.ceil(1e4 * end) / 1e4 for end in low), tuple(math.floor(1e4 * end) / 1e4 for end in high)
 
 
 def _room(ends: Ends, drawn: Ends) -> Ends:
-    """Return how far what is drawn may be moved down and up, so that it stays within ends; none is an empty one."""
+    """Return the largest shifts down and up that keep ``drawn`` within ``ends``; 0 if there is no room."""
     low, high = (
         [edge - end for edge, end in zip(edges, ends, strict=False)] for edges, ends in zip(ends, drawn, strict=True)
     )
@@ -290,14 +262,14 @@ def _room(ends: Ends, drawn: Ends) -> Ends:
 
 
 def _around(ends: Ends, drawn: Ends) -> Ends:
-    """Return ends, farther out where the task itself draws from beyond them, as around a home at a joint's limit."""
+    """Return ends, widened where the task's own draws exceed them, as around a home at a joint's limit."""
     low, high = _within(*ends)
     lowest, highest = drawn
     return tuple(map(min, zip(low, lowest, strict=False))), tuple(map(max, zip(high, highest, strict=False)))
 
 
 def _starts(task: Task, table: Ends) -> Iterator[Variation]:
-    """Yield what the task itself draws: the variation replaces the draw."""
+    """Yield a variation for each of the task's own draws, which it replaces."""
     seen: dict[str, list[ConditionValue]] = {}
     for draw in _draws(task):
         for key, value in draw.items():
@@ -347,7 +319,7 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
 
 
 def _moved(asset: str, name: str, value: ConditionValue, room: Ends) -> Iterator[Variation]:
-    """Yield what is added to a start that the task draws; a place has room on the table."""
+    """Yield a variation that is added to a drawn start; a position keeps within ``room`` on the table."""
     if name == "position" and isinstance(value, tuple) and len(value) == 3:
         words = f"added to {asset}.position along x and y"
         shift = _variation(asset, SHIFT, "m", words, ((-0.02, -0.02), (0.02, 0.02)), (-0.5, 0.5), nominal=(0.0, 0.0))
@@ -358,7 +330,7 @@ def _moved(asset: str, name: str, value: ConditionValue, room: Ends) -> Iterator
 
 
 def _span(values: np.ndarray, *, whole: bool) -> tuple[float, float]:
-    """Return the range that the draws suggest: whole centimetres, a full turn, or the one value there is."""
+    """Return the range that the draws suggest: whole centimetres, a full turn, or the single value."""
     low, high = float(values.min()), float(values.max())
     if low == high or whole:
         return low, high
@@ -387,7 +359,7 @@ def _objects(scene: Scene) -> Iterator[Variation]:
                 tuple(_cm(max(0.0, value - _COLOUR_SPREAD)) for value in rgb),
                 tuple(_cm(min(1.0, value + _COLOUR_SPREAD)) for value in rgb),
             )
-            # A thing that is called by its colour would be another one in another colour.
+            # An object named by its colour would be another object in another colour.
             nominal = () if _COLOUR_WORDS & set(name.split("_")) else tuple(map(float, rgb))
             words = "red, green and blue of its main surface"
             yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal=nominal)
@@ -416,7 +388,7 @@ def _cameras(model: mujoco.MjModel) -> Iterator[Variation]:
 
 
 def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
-    """Return what pictures show policies: name in observations to name in the model."""
+    """Map each policy camera's name in observations to its name in the model."""
     names = [model.camera(index).name for index in range(model.ncam)]
     return {name.rpartition("/")[2]: name for name in names if name != _VIEWPORT}
 
@@ -474,13 +446,9 @@ def _surfaces(model: mujoco.MjModel) -> Iterator[Variation]:
 
 
 def _language(task: Task) -> Iterator[Variation]:
-    """Yield which words an episode is told in, where the task has others than its own.
-
-    Raises:
-        ConfigError: If these tell of more than the task.
-    """
+    """Yield the paraphrase variation if the task has paraphrases; ConfigError if one reveals more than the task."""
     number_of = 0
-    # Words may depend on what is drawn, such as a colour.
+    # The words may depend on the draw, such as a colour.
     for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in _draws(task)}.items():
         check_paraphrases(*told)
         number_of = len(told[1])
@@ -500,7 +468,7 @@ def _variation(
     *,
     nominal: float | tuple[float, ...],
 ) -> Variation:
-    """Return a variation of numbers, uniform in a span: of one number, or of as many as its ends have."""
+    """Return a uniform variation of one number, or of as many as its ends have."""
     low, high, unchanged = (end if isinstance(end, tuple) else (float(end),) for end in (*span, nominal))
     minimum, maximum = limits
     return Variation(
@@ -520,7 +488,7 @@ def _cm(value: float) -> float:
     return round(float(value), 2)
 
 
-# Objects that stand about and have no part in the task: which ones, and where there is room for them.
+# Choose distractors, objects without a part in the task, and place them in free spots.
 
 _KINDS = ("can", "cylinder", "cube")
 _NOT_PLACED_BY_US = ("table", "robot", "distractor")
@@ -532,14 +500,14 @@ _PARKED_X_M = -1.6
 
 
 def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
-    """Return what may stand about: objects that the task's own words cannot mean."""
+    """Return the kinds of distractors: objects that the instruction cannot mean."""
     said = set(task.spec.instruction.lower().split()) | set(task.spec.rigid_objects)
     kinds = [OBJECTS.get(name) for name in _KINDS]
     return tuple(kind for kind in kinds if not said & {kind.name, *kind.words.lower().split()})
 
 
 def most_distractors(variations: Sequence[Variation]) -> int:
-    """Return how many distractors an environment must hold ready."""
+    """Return the number of distractors that an environment has to hold ready."""
     for variation in variations:
         if variation.key == DISTRACTOR_COUNT:
             return round(max(variation.sampler.numbers))
@@ -548,23 +516,19 @@ def most_distractors(variations: Sequence[Variation]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Distractors:
-    """The distractors that an environment holds ready; those not in use stand on the floor behind the robot.
-
-    Attributes:
-        things: What they are, in order.
-    """
+    """The distractors that an environment holds ready; unused ones stand on the floor behind the robot."""
 
     things: tuple[ObjectAsset, ...]
 
     @classmethod
     def ready(cls, task: Task, count: int) -> "Distractors":
-        """Return as many as are asked for, of as many kinds as there are."""
+        """Return ``count`` distractors, alternating between all kinds."""
         kinds = distractor_kinds(task)
         return cls(things=tuple(kinds[index % len(kinds)] for index in range(count)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names among conditions and in recordings."""
+        """Their names in conditions and recordings."""
         return tuple(f"distractor_{index + 1}" for index in range(len(self.things)))
 
     @property
@@ -582,16 +546,7 @@ class Distractors:
     def placed(
         self, among: Sequence["Footprint"], conditions: Conditions, generator: np.random.Generator
     ) -> dict[str, ConditionValue]:
-        """Draw where the first of them stand on the table, clear of each other and of the task's things.
-
-        Args:
-            among: The task's things.
-            conditions: Where these start, and how many distractors there are.
-            generator: The stream to draw from.
-
-        Returns:
-            Their poses, and how many there was room for.
-        """
+        """Draw poses on the table, clear of ``among``; return them with the number that fitted."""
         taken = [footprint.at(conditions) for footprint in among]
         count = round(number(conditions[DISTRACTOR_COUNT]))
         poses: dict[str, ConditionValue] = {}
@@ -608,7 +563,7 @@ class Distractors:
         return {DISTRACTOR_COUNT: num_placed, **poses}
 
     def joint_positions(self, conditions: Conditions) -> dict[str, tuple[float, ...]]:
-        """Return where those in use start."""
+        """Return the start poses of those in use."""
         return {
             f"{name}/free": upright_pose(point(conditions[f"{name}.position"]), conditions[f"{name}.yaw"])
             for name in self.names
@@ -618,50 +573,31 @@ class Distractors:
 
 @dataclass(frozen=True, kw_only=True)
 class Obstacle:
-    """A rectangle of the table that is taken.
+    """An occupied rectangle of the table."""
 
-    Attributes:
-        x: Its middle [m].
-        y: Its middle [m].
-        half_x: Half its length along x [m].
-        half_y: Half its length along y [m].
-    """
-
-    x: float
-    y: float
-    half_x: float
-    half_y: float
+    x: float  # of its centre [m]
+    y: float  # of its centre [m]
+    half_x: float  # half its length along x [m]
+    half_y: float  # half its length along y [m]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What one of the task's things takes of the table, wherever an episode puts it.
+    """The area of the table that one of the task's things occupies, in any episode."""
 
-    Attributes:
-        asset: Its name among conditions.
-        place: Where it is in the model [m]; it stays there in episodes whose conditions do not place it.
-        middle: The middle of its rectangle, relative to its origin [m].
-        half: Half the rectangle's lengths along x and y [m].
-    """
-
-    asset: str
-    place: tuple[float, float]
-    middle: tuple[float, float]
-    half: tuple[float, float]
+    asset: str  # name in conditions
+    place: tuple[float, float]  # position in the model [m], for episodes whose conditions do not set it
+    middle: tuple[float, float]  # centre of its rectangle, relative to its origin [m]
+    half: tuple[float, float]  # half the lengths along x and y [m]
 
     def at(self, conditions: Conditions) -> Obstacle:
-        """Return what it takes in an episode."""
+        """Return the rectangle that it occupies in an episode."""
         x, y = point(conditions.get(f"{self.asset}.position", self.place))[:2]
         return Obstacle(x=x + self.middle[0], y=y + self.middle[1], half_x=self.half[0], half_y=self.half[1])
 
 
 def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
-    """Return what the task's things take of the table, seen from above.
-
-    Args:
-        model: The compiled scene.
-        task: The task in it.
-    """
+    """Return the footprints of the task's things in a compiled scene."""
     asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
     asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
     found = []
@@ -672,7 +608,7 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
             continue
         low, high = _outline(model, name)
         if int(model.body_jntnum[index]) > 0:
-            # It may be turned in any way.
+            # A movable thing can have any yaw, so its footprint is a square around a circle.
             radius = float(np.sqrt(np.maximum(-low, high) @ np.maximum(-low, high)))
             middle, half = (0.0, 0.0), (radius, radius)
         else:
@@ -683,7 +619,7 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
 
 
 def _outline(model: mujoco.MjModel, body: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rectangle around a body seen from above, relative to its origin [m]. Shapes: (2,), (2,)."""
+    """Return the bounding rectangle of a body from above, relative to its origin [m]. Shapes: (2,), (2,)."""
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     origin = data.xpos[model.body(body).id][:2]
@@ -705,7 +641,7 @@ def _free_spot(taken: Sequence[Obstacle], radius: float, generator: np.random.Ge
 
 
 def _gap(obstacle: Obstacle, x: float, y: float) -> float:
-    """Return how far a point is from an obstacle [m]."""
+    """Return the distance of a point from an obstacle [m]."""
     beside_x = max(0.0, abs(x - obstacle.x) - obstacle.half_x)
     beside_y = max(0.0, abs(y - obstacle.y) - obstacle.half_y)
     return math.sqrt(beside_x * beside_x + beside_y * beside_y)

@@ -19,11 +19,11 @@ from isaaclab_arena.sim.pictures import VISIBLE_FIELDS, VISIBLE_POSES, ChangingP
 from isaaclab_arena.sim.warp.backend import WarpBackend
 from isaaclab_arena.sim.warp.kernels import cpu_turn, one_compiler_at_a_time, warp_turn
 
-# Pictures of a world by MuJoCo-Warp's ray tracer: no OpenGL, no display, the same pixels on every machine of a kind.
+# Render worlds with MuJoCo-Warp's ray tracer: no OpenGL, no display, the same pixels on every machine of a kind.
 #
-# Importing Warp takes a second or more, so this module is imported where cameras are on and nowhere else.
+# Importing Warp takes a second or more, so only jobs with cameras import this module.
 
-# One kernel that knows all of these serves every scene; by default each mix of shapes would be compiled anew.
+# One kernel for all these shapes serves every scene; by default each mix of shapes compiles anew.
 _GEOM_TYPES = tuple(
     int(kind)
     for kind in (
@@ -42,42 +42,28 @@ LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData] | No
 
 @dataclass(frozen=True, kw_only=True)
 class Camera:
-    """A camera of the model, and what is wanted of it.
-
-    Attributes:
-        name: Its name in the model.
-        width: Columns of the picture.
-        height: Height of the picture in pixels.
-        depth: Whether distances are wanted too.
-        segmentation: Whether it is wanted what each pixel belongs to.
-    """
+    """A camera of the model, and its wanted outputs."""
 
     name: str
-    width: int
-    height: int
+    width: int  # [pixels]
+    height: int  # [pixels]
     depth: bool = False
     segmentation: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What a camera sees. Axis 0 goes from top to bottom.
+    """A camera's picture; axis 0 goes from top to bottom."""
 
-    Attributes:
-        rgb: Shape: (height, width, 3), uint8.
-        depth: Distance along the camera's axis [m], 0 where there is nothing. Shape: (height, width, 1), float32.
-        segmentation: Index of the body that is seen, -1 where there is nothing. Shape: (height, width, 1), int32.
-    """
-
-    rgb: np.ndarray
-    depth: np.ndarray | None = None
-    segmentation: np.ndarray | None = None
+    rgb: np.ndarray  # (height, width, 3), uint8
+    depth: np.ndarray | None = None  # along the camera's axis [m], 0 for nothing, (height, width, 1), float32
+    segmentation: np.ndarray | None = None  # index of the visible body, -1 for none, (height, width, 1), int32
 
 
 def render_context(
     model: mujoco.MjModel, cameras: Sequence[Camera], *, num_worlds: int, shadows: bool
 ) -> mujoco_warp.RenderContext:
-    """Return what MuJoCo-Warp renders with, on Warp's current device, the same for every number of worlds."""
+    """Return MuJoCo-Warp's render context on Warp's current device, with one kernel for any number of worlds."""
     context = mujoco_warp.create_render_context(
         model,
         nworld=num_worlds,
@@ -94,38 +80,26 @@ def render_context(
 
 
 class RayTracer:
-    """Renders one world at a time, so that its pictures cannot depend on the worlds beside it; for one thread.
-
-    Args:
-        model: The compiled model.
-        cameras: Which cameras are rendered, and how.
-        shadows: Whether lights cast shadows, which takes about half as long again.
-
-    Attributes:
-        rays: Direction of each pixel's ray in its camera's frame, of length 1. Shape: (number of pixels, 3), float32.
-    """
+    """Renders one world at a time, so other worlds cannot change its pictures; for one thread."""
 
     def __init__(self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
         self._cameras = tuple(cameras)
+        # Shadows cost about half as much again.
         self._geom_body = model.geom_bodyid.astype(np.int32)
         with one_compiler_at_a_time(), warp_turn("cpu"):
             self._model = mujoco_warp.put_model(model)
             self._data = mujoco_warp.make_data(model, nworld=1)
             self._context = render_context(model, self._cameras, num_worlds=1, shadows=shadows)
-            # Arrays on the CPU are shared with NumPy: what is written here is what the tracer reads.
+            # CPU arrays are shared with NumPy: the tracer reads what is written here.
             self._poses = {name: getattr(self._data, name).numpy()[0] for name in VISIBLE_POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
-            self.rays = self._context.ray.numpy()
+            self.rays = self._context.ray.numpy()  # unit ray per pixel in its camera's frame, (num_pixels, 3)
             start = mujoco.MjData(model)
             mujoco.mj_forward(model, start)
             self.render(VisibleWorld.of(model, start))
 
     def render(self, world: VisibleWorld) -> Mapping[str, Picture]:
-        """Render a world of the model that the tracer was made with, or of one that differs in `VISIBLE_FIELDS`.
-
-        Returns:
-            A picture per camera, by the camera's name.
-        """
+        """Render a world that may differ from the model in `VISIBLE_FIELDS`; return a picture per camera name."""
         with cpu_turn():
             return self.shoot(world)
 
@@ -135,20 +109,12 @@ class RayTracer:
         return dict(self._pictures())
 
     def shoot_pixels(self, world: VisibleWorld, pixels: np.ndarray) -> np.ndarray:
-        """Return the colours of some pixels, bit for bit those of `render`, where there is one camera.
-
-        Args:
-            world: See `render`.
-            pixels: Their positions, counted line by line from the upper left one. Shape: (n,), int64.
-
-        Returns:
-            Shape: (n, 3), uint8.
-        """
+        """Return colours of flat pixel indices (n,), int64, bit-equal to `render`, for one camera: (n, 3), uint8."""
         context, number = self._context, len(pixels)
         if number == 0:
             return np.zeros((0, 3), np.uint8)
         all_rays, num_rays = context.ray, context.total_rays
-        # What a ray meets depends on the ray alone, so fewer of them make a smaller picture of one line.
+        # The hit of a ray depends on the ray alone, so a subset of rays makes a smaller picture of one line.
         with cpu_turn():
             context.ray = warp.array(self.rays[pixels], dtype=warp.vec3, device="cpu")
             context.total_rays = number
@@ -185,14 +151,7 @@ class RayTracer:
 
 
 class RayTracers:
-    """Renders many worlds on threads, to the same bits for any number of threads.
-
-    Args:
-        model: The compiled model.
-        cameras: Which cameras are rendered, and how.
-        shadows: Whether lights cast shadows.
-        num_threads: Threads, each of which gets a tracer of its own.
-    """
+    """Renders many worlds on threads, one tracer each, with the same bits for any number of threads."""
 
     def __init__(
         self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False, num_threads: int = 1
@@ -201,18 +160,11 @@ class RayTracers:
         self._loading = Lock()
 
     def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, Mapping[str, Picture]]:
-        """Render worlds.
-
-        Args:
-            worlds: Which ones.
-            load: Returns a world's model and state, None for one that has nothing to show; never called twice at a
-                time, and what it returned is not used after the next call.
-
-        Returns:
-            For each world that has something to show, a picture per camera, by the camera's name.
-        """
+        """Render worlds; return a picture per camera name, for each world that has something to show."""
+        # ``load`` returns None for a world without anything to show. It is never called concurrently, and its result is
+        # not used after the next call.
         shares = [worlds[index :: len(self._tracers)] for index in range(min(len(self._tracers), len(worlds)))]
-        # These threads work in the turn of the one that waits for them.
+        # These threads run inside the turn of this one, which waits for them.
         with cpu_turn(), ThreadPoolExecutor(max(1, len(shares))) as threads:
             done = list(threads.map(self._render_share, self._tracers, shares, repeat(load)))
         return dict(pair for share in done for pair in share)
@@ -231,33 +183,23 @@ class RayTracers:
         return pictures
 
 
-# A few worlds out of thousands, as a renderer sees them: a film of four episodes must not render four thousand.
+# Copy a few worlds out of thousands for rendering: a film of four episodes must not render four thousand.
 
 
 class FewWorlds:
-    """Copies of what is visible of some worlds, on their device.
-
-    Args:
-        backend: All worlds.
-        num_worlds: How many can be shown at once.
-    """
+    """Copies of the visible parts of some worlds, on their device."""
 
     def __init__(self, backend: WarpBackend, num_worlds: int) -> None:
         self._backend = backend
         self.num_worlds = num_worlds
         with backend.launcher.compiling():
-            # Nothing ever touches there, and room for contacts would be most of it.
+            # These worlds have no contacts, whose buffers would take most of the memory.
             self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
         self._own: dict[str, warp.array] = {}
 
     def show(self, env_ids: torch.Tensor) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
-        """Return worlds as they are now, good until the next call; those behind them are of no interest.
-
-        They are in the same memory each time, as a graph that renders them needs it.
-
-        Args:
-            env_ids: At most ``num_worlds`` of them. Shape: (n,), int64.
-        """
+        """Copy at most ``num_worlds`` worlds (n,), int64; the copy is valid until the next call, the rest is stale."""
+        # The addresses stay the same, because a captured graph renders them.
         model, data = self._backend.warp_worlds
         for name in VISIBLE_POSES:
             warp.to_torch(getattr(self._data, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
@@ -273,7 +215,7 @@ class FewWorlds:
         return shown, self._data
 
 
-# Pictures of many worlds of a `WarpBackend` at once: rendered where they live, and left there as tensors.
+# Render many worlds of a `WarpBackend` at once, on their device, as tensors.
 
 _BYTES_PER_PIXEL = 4
 _NUMBERS = count()
@@ -281,14 +223,7 @@ _NUMBERS = count()
 
 
 class BatchCameras:
-    """Renders worlds with the ray tracer that `RayTracers` uses for worlds on the CPU.
-
-    Args:
-        backend: The worlds, whose own colours, lights and camera poses show.
-        cameras: Which cameras are rendered, and how.
-        shadows: Whether lights cast shadows.
-        at_once: Worlds that are rendered at once, which decides how much memory it takes; by default all.
-    """
+    """Renders worlds with the ray tracer that `RayTracers` uses for worlds on the CPU."""
 
     def __init__(
         self, backend: WarpBackend, cameras: Sequence[Camera], *, shadows: bool = False, at_once: int | None = None
@@ -297,30 +232,24 @@ class BatchCameras:
         self._cameras = tuple(cameras)
         self._kind = f"pictures {next(_NUMBERS)}"
         self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
+        # ``at_once`` limits the memory; by default all worlds are rendered at once.
         num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
         with backend.launcher.compiling():
             self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
-        # Where each camera's pixels begin, read once: to read it back for every picture would be to wait for the GPU.
+        # The first pixel of each camera, read once: a read for every picture would wait for the GPU.
         self._starts = [
             tuple(map(int, starts))
             for starts in zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
         ]
         self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
-        # The first pictures compile what takes them.
+        # The first render compiles the kernels.
         with one_compiler_at_a_time():
             self.render(torch.arange(num_worlds, device=backend.device))
 
     def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
-        """Render worlds as they are.
-
-        Args:
-            env_ids: Which ones, None for all. Shape: (n,), int64.
-
-        Returns:
-            ``<camera>`` to colours, uint8, shape (n, height, width, 3); and where they were asked for
-            ``<camera>:depth`` [m], float32, and ``<camera>:segmentation``, index of the body that is seen, -1 for none,
-            int32, both of shape (n, height, width, 1). On the backend's device.
-        """
+        """Render worlds ``env_ids`` (n,), int64, None for all; return tensors on the backend's device."""
+        # ``<camera>``: colours, uint8, (n, height, width, 3). On request ``<camera>:depth`` [m], float32, and
+        # ``<camera>:segmentation``, body index or -1, int32, both (n, height, width, 1).
         if self._few is None:
             return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:
@@ -334,13 +263,7 @@ class BatchCameras:
     def _shot(
         self, model: mujoco_warp.Model, data: mujoco_warp.Data, wanted: torch.Tensor | slice
     ) -> Mapping[str, torch.Tensor]:
-        """Take pictures of all worlds that there is memory for, and return those of some of them.
-
-        Args:
-            model: The model of these worlds.
-            data: Their state.
-            wanted: Which of them are returned; no others are copied.
-        """
+        """Render all worlds of ``data``, and return the pictures of the ``wanted`` ones; no others are copied."""
         context = self._context
 
         def launch() -> None:
@@ -367,7 +290,7 @@ class BatchCameras:
         return pictures
 
 
-# Draws films of a fixed camera faster: what does not move is drawn once, and then only pixels that may change.
+# Draw films of a fixed camera faster: the static scene once, and then only pixels that may change.
 
 _REMEMBERED = 16
 """Backdrops that are kept: each env slot may have colours and lights of its own."""
@@ -378,24 +301,14 @@ _WORTH_IT = 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class _Backdrop:
-    """A scene without what moves.
+    """A scene without its moving geoms."""
 
-    Attributes:
-        rgb: Shape: (height, width, 3), uint8.
-        changing: Which pixels of it can change.
-    """
-
-    rgb: np.ndarray
-    changing: ChangingPixels
+    rgb: np.ndarray  # (height, width, 3), uint8
+    changing: ChangingPixels  # its pixels that can change
 
 
 class Backdrops:
-    """Draws pictures of one camera, bit for bit as a ray tracer does; for tracers of several threads.
-
-    Args:
-        model: The compiled model.
-        camera: The camera, whose tracers show depth too.
-    """
+    """Draws pictures of one camera, bit-equal to a ray tracer's; for tracers of several threads."""
 
     def __init__(self, model: mujoco.MjModel, camera: Camera) -> None:
         self._camera = camera
@@ -405,6 +318,7 @@ class Backdrops:
         are_directional = model.light_type[casts] == int(mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
         has_perspective = model.cam_projection[self._camera_id] == int(mujoco.mjtProjection.mjPROJ_PERSPECTIVE)
         self._lights = np.flatnonzero(casts)
+        # Only bounded geoms, directional lights and perspective cameras have bounds on the changing pixels.
         self._is_usable = self._moving.are_bounded and bool(are_directional.all() and has_perspective)
         self._known: OrderedDict[bytes, _Backdrop | None] = OrderedDict()
         self._changing = Lock()
@@ -420,7 +334,7 @@ class Backdrops:
         return rgb
 
     def _backdrop(self, tracer: RayTracer, world: VisibleWorld) -> _Backdrop | None:
-        """Return what lies behind a world, None where it is seen for the first time: it may be the last one too."""
+        """Return the backdrop of a world, None at its first use, which may also be the last."""
         still = self._still(world)
         key = b"".join(array.tobytes() for array in (*still.poses.values(), *still.fields.values()))
         is_new = key not in self._known
@@ -435,7 +349,7 @@ class Backdrops:
         return backdrop
 
     def _still(self, world: VisibleWorld) -> VisibleWorld:
-        """Return a world whose moving geoms are invisible, and in one place, as are all other cameras."""
+        """Return a world with its moving geoms invisible and at the origin, and other cameras at the origin."""
         poses, fields = dict(world.poses), dict(world.fields)
         others = np.arange(len(poses["cam_xpos"])) != self._camera_id
         for name, moved in (

@@ -31,11 +31,7 @@ _NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 
 
 def warp_device(device: torch.device) -> warp.Device:
-    """Return Warp's name for a device of torch, Warp started quietly.
-
-    Raises:
-        EnvironmentBuildError: If Warp cannot use the GPU's driver, or if that is another GPU than torch's.
-    """
+    """Return Warp's device for a torch device; EnvironmentBuildError if the driver fails or the GPUs differ."""
     _start_warp()
     if device.type == "cuda":
         check_driver(warp.get_cuda_toolkit_version(), warp.get_cuda_driver_version())
@@ -47,15 +43,8 @@ def warp_device(device: torch.device) -> warp.Device:
 
 
 def check_driver(toolkit: tuple[int, int] | None, driver: tuple[int, int] | None) -> None:
-    """Refuse a driver with which Warp finds no GPU, although torch may.
-
-    Args:
-        toolkit: Version of CUDA that Warp was built with, None if without.
-        driver: Version of CUDA that the driver supports, None if Warp finds no driver.
-
-    Raises:
-        EnvironmentBuildError: If Warp cannot use the driver.
-    """
+    """Raise EnvironmentBuildError if Warp finds no GPU with this driver, although torch may."""
+    # ``toolkit`` is the CUDA version of Warp's build (None: no CUDA), ``driver`` that of the driver (None: no driver).
     way_out = "or use the backend 'mujoco'"
     if toolkit is None:
         raise EnvironmentBuildError(f"this Warp is built without CUDA; install another wheel of warp-lang, {way_out}")
@@ -67,27 +56,14 @@ def check_driver(toolkit: tuple[int, int] | None, driver: tuple[int, int] | None
 
 
 def trim_graph_memory(device: warp.Device) -> None:
-    """Give the memory of graphs that are gone back to the GPU, where torch cannot use it otherwise.
-
-    Args:
-        device: Warp's name for the GPU; on the CPU nothing is done.
-    """
+    """Return the memory of deleted graphs to the GPU, where torch can use it; no operation on the CPU."""
     if device.is_cuda:
-        # Warp binds this function of CUDA and gives it no public name.
+        # Warp binds this CUDA function without a public name.
         device.runtime.core.wp_cuda_device_graph_mem_trim(device.ordinal)
 
 
 def check_same_gpu(device: torch.device, torch_address: str, warp_address: str) -> None:
-    """Refuse to simulate on another GPU than networks run on.
-
-    Args:
-        device: Its name in torch.
-        torch_address: Where on the PCI bus torch sees it.
-        warp_address: Where Warp sees the one that has the same index.
-
-    Raises:
-        EnvironmentBuildError: If these are two.
-    """
+    """Raise EnvironmentBuildError if torch and Warp see different PCI addresses for one device index."""
     if torch_address.upper() != warp_address.upper():
         raise EnvironmentBuildError(
             f"torch's {device} is the GPU at PCI {torch_address}, and Warp's the one at {warp_address}: they count "
@@ -97,31 +73,27 @@ def check_same_gpu(device: torch.device, torch_address: str, warp_address: str) 
 
 @contextmanager
 def warp_turn(device: warp.Device | str) -> Iterator[None]:
-    """Let this thread use Warp on a device while other threads of the process wait.
-
-    Warp's current device, and the current stream of each device, belong to the whole process. On a GPU the turn is
-    short: it takes only as long as telling the device what to do.
-    """
+    """Give this thread exclusive use of Warp, on a device, in this process."""
+    # Warp's current device and each device's current stream are global to the process. On a GPU the turn is short: only
+    # as long as the launches, not the work.
     with _TURN, warp.ScopedDevice(device):
         yield
 
 
 def cpu_turn() -> AbstractContextManager[None]:
-    """Let this thread use Warp on the CPU: at the same time as others where there is no GPU, else see `warp_turn`."""
+    """Give this thread use of Warp on the CPU: shared if the machine has no GPU, else a `warp_turn`."""
     return warp_turn("cpu") if warp.is_cuda_available() else _CPU_USERS.one_of_many()
 
 
 def capture_turn() -> AbstractContextManager[None]:
-    """Let this thread capture a graph, while no thread is in a `cpu_turn`.
-
-    Warp has one capture for the whole process. It records what this thread launches, but threads that launch on the
-    CPU meanwhile add the arrays that they use to the same list, without a lock.
-    """
+    """Give this thread the right to capture a graph, while no thread is in a `cpu_turn`."""
+    # Warp has one capture per process. It records this thread's launches alone, but CPU launches of other threads add
+    # their arrays to the same list, without a lock.
     return _CPU_USERS.alone()
 
 
 class _CpuUsers:
-    """How many threads use Warp on the CPU without a turn."""
+    """Counts the threads that use Warp on the CPU without a turn."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -140,7 +112,7 @@ class _CpuUsers:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        # Nobody begins as long as this thread holds the lock, and it gives it up while it waits.
+        # No thread can enter while this one holds the lock; it releases the lock while it waits.
         with self._changed:
             self._changed.wait_for(lambda: self._number == 0)
             yield
@@ -150,16 +122,13 @@ _CPU_USERS = _CpuUsers()
 
 
 def one_compiler_at_a_time() -> AbstractContextManager[None]:
-    """Let one process of this machine compile Warp's kernels while the others wait and then take what it compiled.
-
-    Within such a block another one changes nothing.
-    """
+    """Let one process of this machine compile Warp's kernels; others wait and load the results. Reentrant."""
     _start_warp()
     return _COMPILERS.one_at_a_time(Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE)
 
 
 class _Compilers:
-    """Who may compile: one thread of one process."""
+    """Holds the right to compile: one thread of one process."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -167,11 +136,11 @@ class _Compilers:
 
     @contextmanager
     def one_at_a_time(self, path: Path) -> Iterator[None]:
-        # The same lock as that of Warp's turn: with two, two threads could each hold one and wait for the other.
+        # The same lock as Warp's turn: with two locks, two threads could each hold one and wait for the other.
         with _TURN:
             self._depth += 1
             try:
-                # Who holds a lock on a file and asks for it once more waits for itself.
+                # A second lock of the same file in one process would wait for itself.
                 with self._locked(path) if self._depth == 1 else nullcontext():
                     yield
             finally:
@@ -187,12 +156,12 @@ class _Compilers:
                 except BlockingIOError:
                     self._wait_for(lock)
             except OSError as error:
-                # Home directories lie on file systems without locks, or on read-only ones.
+                # Some home directories are on file systems without locks, or read-only.
                 _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
             yield
 
     def _wait_for(self, lock: IO[str]) -> None:
-        # The first time may take minutes; later ones are short, for the kernels are there.
+        # The first wait may take minutes; later ones are short, because the kernels are cached.
         _LOG.log(
             logging.DEBUG if self._has_waited else logging.INFO,
             "waiting until another process has compiled or loaded its kernels",
@@ -207,7 +176,7 @@ _COMPILERS = _Compilers()
 
 
 class _Listener:
-    """Warp's log: it goes into this package's, and what it says of kernels is counted."""
+    """Warp's logger: forwards to this package's log, and counts kernel times."""
 
     def debug(self, message: str) -> None:
         _LOG.debug("%s", message)
@@ -227,7 +196,7 @@ class _Listener:
 
 
 def _start_warp() -> None:
-    # On this level Warp tells how long each module of kernels took, and whether it was compiled.
+    # At this level Warp logs how long each module of kernels took, and if it was compiled.
     warp.config.log_level = warp.LOG_INFO
     warp.set_logger(_Listener())
     with _TURN:
@@ -236,25 +205,21 @@ def _start_warp() -> None:
 
 @cache
 def _initialise() -> None:
-    # Where torch sees a GPU, a driver that Warp does not find is worth a line.
+    # If torch sees a GPU, a driver that Warp cannot find is worth a line.
     with nullcontext() if visible_gpu_count() else stderr_without(_NO_DRIVER):
         warp.init()
 
 
 @contextmanager
 def stderr_without(words: bytes) -> Iterator[None]:
-    """Leave lines out that native code writes to stderr; whatever else is written meanwhile is shown at the end.
-
-    Args:
-        words: What the lines hold.
-    """
+    """Drop lines with ``words`` that native code writes to stderr; other lines appear when the block ends."""
     if sys.stderr is not None:
         sys.stderr.flush()
     try:
         said = TemporaryFile()  # noqa: SIM115  it is closed once stderr is itself again
         screen = os.dup(2)
     except OSError:
-        # Without a stderr there is nothing to leave out, and without room for what it says, that is shown.
+        # Without a stderr there is nothing to filter. Without room for a file the output is shown unfiltered.
         yield
         return
     os.dup2(said.fileno(), 2)
@@ -268,30 +233,18 @@ def stderr_without(words: bytes) -> Iterator[None]:
             os.write(2, b"".join(line for line in said if words not in line))
 
 
-# Launching Warp's work on streams of its own, and what always does the same as one graph.
+# Launch Warp's work on its own streams, and repeated work as one graph.
 
 
 class Stream(Protocol):
-    """What is asked of Warp's streams here."""
+    """The part of a Warp stream that is used here."""
 
     def wait_stream(self, other_stream: Any) -> None:
-        """Begin nothing further before another stream has done all that it was told so far."""
+        """Hold further work until all work queued on another stream so far is done."""
 
 
 class GpuStreams:
-    """The two streams in which Warp works on a GPU, after what torch was told before and before what it is told next.
-
-    Warp gives temporary memory back as soon as a launch has been told, in the order of the GPU's default stream. So
-    launches have a stream that takes turns with that one, as Warp's own streams do. A graph keeps its memory, and must
-    not take turns: the default stream, where another thread's network computes, would have to rest while a graph is
-    captured, and to wait while it is replayed.
-
-    Args:
-        blocking: A stream that takes turns with the default stream.
-        independent: One that does not.
-        of_torch: Returns torch's current stream.
-        entered: Makes a stream Warp's current one.
-    """
+    """Warp's two streams on a GPU, ordered after earlier torch work and before later torch work."""
 
     def __init__(
         self,
@@ -301,14 +254,18 @@ class GpuStreams:
         of_torch: Callable[[], Stream],
         entered: Callable[[Any], AbstractContextManager[Any]],
     ) -> None:
+        # Warp frees temporary memory as soon as a launch is queued, in the order of the GPU's default stream. So
+        # launches use a stream that synchronises with that one, as Warp's own streams do.
+        # A graph keeps its memory and must not synchronise. Else the default stream, where another thread's network
+        # runs, would stop during a capture, and wait during a replay.
         self._blocking, self._independent = blocking, independent
         self._of_torch, self._entered = of_torch, entered
 
     @classmethod
     def on(cls, device: torch.device) -> Self:
-        """Return streams of a GPU."""
-        # Torch's streams are independent. It hands out a few of each priority in turn, and all others that are asked
-        # for here have the usual priority, so this one is nobody else's.
+        """Return the streams of a GPU."""
+        # Torch's streams are independent of the default stream. Torch hands out a few per priority in rotation. All
+        # other streams here have the default priority, so this one is not shared.
         independent = torch.cuda.Stream(device, priority=-1)
         return cls(
             warp.Stream(warp.device_from_torch(device)),
@@ -318,7 +275,7 @@ class GpuStreams:
         )
 
     def for_launches(self) -> AbstractContextManager[None]:
-        """Let Warp launch kernels one by one."""
+        """Let Warp launch single kernels."""
         return self._ordered(self._blocking)
 
     def for_graphs(self) -> AbstractContextManager[None]:
@@ -335,21 +292,13 @@ class GpuStreams:
 
 
 class Launcher:
-    """Launches Warp's kernels on one device.
-
-    Args:
-        device: ``cuda:<index>``, or ``cpu``.
-        streams: Where they run on a GPU; by default streams of its own. On the CPU there are none.
-        capture: Captures what torch does there between them; by default as a graph of a GPU.
-
-    Attributes:
-        warp_device: Warp's name for it.
-        capture: The same, None if nothing is to be captured.
-    """
+    """Launches Warp's kernels on one device (``cuda:<index>`` or ``cpu``)."""
 
     def __init__(
         self, device: torch.device, *, streams: GpuStreams | None = None, capture: Capture | None = None
     ) -> None:
+        # On the CPU there are no streams. ``capture`` is for torch's work between the kernels, by default as a GPU
+        # graph; None if nothing can be captured.
         self.warp_device = warp_device(device)
         self.capture = self._in_turn(capture or capture_on(device))
         self._streams = GpuStreams.on(device) if streams is None and self.warp_device.is_cuda else streams
@@ -357,26 +306,20 @@ class Launcher:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Let Warp work on the device, after what torch was told before and before what it is told next."""
+        """Let Warp work on the device, after earlier and before later torch work."""
         streams = self._streams
         with warp_turn(self.warp_device), nullcontext() if streams is None else streams.for_launches():
             yield
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Let Warp work on the device while other ranks wait, as kernels may be compiled."""
+        """Let Warp work on the device while other ranks wait, because kernels may be compiled."""
         with one_compiler_at_a_time(), self.work():
             yield
 
     def replay(self, kind: str, launch: Callable[[], None]) -> None:
-        """Launch kernels that always do the same, from the second time on as one graph.
-
-        The first time compiles what is needed, which a graph under capture could not.
-
-        Args:
-            kind: What the kernels do.
-            launch: Launches them.
-        """
+        """Launch kernels that always do the same, from the second time on as one graph."""
+        # The first call compiles the kernels, which is impossible under capture.
         if kind not in self._graphs:
             with self.compiling():
                 launch()
@@ -388,13 +331,11 @@ class Launcher:
             warp.capture_launch(graph)
 
     def _in_turn(self, capture: Capture | None) -> Capture | None:
-        """Return what captures torch's work while no other thread captures Warp's.
-
-        Torch waits for the whole GPU before it captures, and while something is captured nothing may wait for that.
-        """
+        """Wrap a capture of torch's work, so that no other thread captures Warp's meanwhile."""
         if capture is None:
             return None
 
+        # Torch waits for the whole GPU before it captures, and no wait for the GPU is allowed during a capture.
         def captured(work: Callable[[], None]) -> Callable[[], None]:
             with warp_turn(self.warp_device):
                 return capture(work)
@@ -402,9 +343,9 @@ class Launcher:
         return captured
 
     def forget_graphs(self) -> None:
-        """Forget all graphs, before arrays that they know are made anew, and give back their memory."""
+        """Delete all graphs, before their arrays are replaced, and release their memory."""
         with warp_turn(self.warp_device):
-            # What a graph still does with those arrays has to end before they are gone.
+            # Running graphs have to end before their arrays are freed.
             warp.synchronize_device(self.warp_device)
             self._graphs.clear()
             trim_graph_memory(self.warp_device)

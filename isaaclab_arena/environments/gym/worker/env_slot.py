@@ -15,7 +15,7 @@ if typing.TYPE_CHECKING:
     import gymnasium
 
 
-# The process-wide random generators, of which each environment of a process has a state of its own.
+# Give each environment of a process its own state of the process-wide random generators.
 
 _PYTHON: typing.Any = random.seed.__self__
 """The object behind the functions of `random`."""
@@ -26,19 +26,17 @@ _BEHIND_NUMPY = getattr(np.random, "get_bit_generator", lambda: None)
 
 
 def _behind_torch() -> typing.Any:
-    """Return torch's global generator of the CPU, None where torch is not imported."""
+    """Return torch's global CPU generator, None if torch is not imported."""
     return getattr(sys.modules.get("torch"), "default_generator", None)
 
 
 class OwnGenerators:
-    """What Python's, NumPy's and torch's global generators are while one environment acts, in a ``with`` block.
-
-    So what an environment draws from them follows from the seed of its episode, whatever else draws in this process;
-    `others_kept` around the block brings back everybody else's. NumPy older than 1.24 has one state for a whole
-    process, which is enough for one environment in each.
-    """
+    """Python's, NumPy's and torch's global generators while one environment acts, in a ``with`` block."""
 
     def __init__(self) -> None:
+        # An environment's draws depend on its episode's seed alone, not on other draws in this process. `others_kept`
+        # around the block restores the other states. NumPy older than 1.24 has one state per process, which is enough
+        # for one environment in each.
         self._numpy: typing.Any = np.random.MT19937(0)
         self._python = random.Random(0).getstate()
         self._next = 0
@@ -55,8 +53,8 @@ class OwnGenerators:
 
     def __exit__(self, *raised: object) -> None:
         self._numpy = _BEHIND_NUMPY()
-        # To copy Python's state takes longer than a step of a small environment, and hardly any draws from it: what
-        # comes next tells, and is not given to anybody.
+        # A copy of Python's state takes longer than a step of a small environment, and few draw from it. So the next
+        # draw, which no environment sees, shows if the state changed.
         if random.getrandbits(64) != self._next or _PYTHON.gauss_next != self._python[2]:
             self._python = random.getstate()
             self._next = random.getrandbits(64)
@@ -65,7 +63,7 @@ class OwnGenerators:
             self._torch = torch.get_state()
 
     def seed(self, seed: int) -> None:
-        """Begin an episode; to be called inside the ``with`` block."""
+        """Seed all generators for an episode; call it inside the ``with`` block."""
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
         torch = _behind_torch()
@@ -79,12 +77,10 @@ _TURN = threading.RLock()
 
 @contextlib.contextmanager
 def others_kept() -> typing.Iterator[None]:
-    """Keep what the generators are outside of environments, which take their turns in a ``with`` block.
-
-    One thread's environments at a time are inside, because there is one set of generators.
-    """
+    """Restore the generators' outer states after the ``with`` block, in which environments take turns."""
+    # One thread at a time, because there is one set of generators.
     with _TURN:
-        # An environment may be made of others.
+        # Nested, because an environment may be made of others.
         others = _OTHERS.pop() if _OTHERS else OwnGenerators()
         others.__exit__()
         try:
@@ -94,7 +90,7 @@ def others_kept() -> typing.Iterator[None]:
             _OTHERS.append(others)
 
 
-# One Gymnasium environment as plain arrays: a flat float32 action in, named arrays out.
+# Present one Gymnasium environment as plain arrays: a flat float32 action in, named arrays out.
 
 _SPACES = frozenset({"Box", "Dict", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Tuple"})
 _CONTAINERS = frozenset({"Dict", "Tuple"})
@@ -113,56 +109,28 @@ RATES = ("control_hz", "control_freq", "control_timestep", "dt")
 
 
 class SlotStart(typing.NamedTuple):
-    """What the reset of one environment gave.
+    """The result of one environment's reset."""
 
-    ``observation`` lacks pictures that were not wanted. ``instruction`` is None where no key for it was given. ``info``
-    holds the numbers that are asked for in steps, as far as they are there already. ``error`` says what in the
-    observation is not as its space declares; the observation is NaN and black pictures then.
-    """
-
-    observation: dict[str, np.ndarray]
-    instruction: str | None
-    info: dict[str, float]
+    observation: dict[str, np.ndarray]  # without unwanted pictures
+    instruction: str | None  # None without an instruction_key
+    info: dict[str, float]  # the wanted numbers that are already there
+    # Mismatch of the observation with its space; the observation is then NaN and black pictures.
     error: str | None = None
 
 
 class SlotStep(typing.NamedTuple):
-    """What one step of one environment gave.
+    """The result of one environment's step."""
 
-    ``observation`` lacks pictures that were not wanted. ``info`` holds the numbers that were asked for, as far as they
-    are there; if one of them is not, ``info_names`` is all there is.
-    """
-
-    observation: dict[str, np.ndarray]
+    observation: dict[str, np.ndarray]  # without unwanted pictures
     reward: float
     terminated: bool
     truncated: bool
-    info: dict[str, float]
-    info_names: tuple[str, ...]
+    info: dict[str, float]  # the wanted numbers that are there
+    info_names: tuple[str, ...]  # all names in info, if a wanted one is missing; else empty
 
 
 class EnvSlot:
-    """One environment, which draws from the process-wide random generators as its episode's seed says.
-
-    It may have attributes that Gymnasium does not know: ``metric_keys``, entries of ``info`` that are wanted whoever
-    asks; ``hold_action``, which keeps a robot where it is; ``stated_conditions``, plain values that every episode has.
-
-    Attributes:
-        environment: What is stepped.
-
-    Args:
-        environment: What is stepped.
-        info_keys: Which entries of ``info`` are wanted; ``episode.success`` is entry ``success`` of entry ``episode``,
-            unless there is one of that whole name.
-        drawing: Tells the environment whether its pictures are wanted, None if it always draws them.
-        instruction_key: Entry of the ``info`` of a reset, or else text that it observes, or else attribute of the
-            environment, that holds the instruction of the episode.
-        generators: Those that it was made with.
-        checks_ranges: Whether numbers beyond the bounds of their space are errors.
-
-    Raises:
-        TypeError: If its actions or observations are of a kind that is not supported.
-    """
+    """One environment, which draws from the process-wide random generators by its episode's seed."""
 
     def __init__(
         self,
@@ -174,11 +142,18 @@ class EnvSlot:
         *,
         checks_ranges: bool = True,
     ) -> None:
+        # The environment may have attributes that Gymnasium does not define. ``metric_keys``: entries of ``info`` that
+        # are always wanted. ``hold_action``: the action that holds a robot still. ``stated_conditions``: plain values
+        # that every episode has.
         self.environment = environment
         self._generators = generators or OwnGenerators()
+        # The instruction is an entry of the reset's ``info``, else an observed text, else an attribute.
         self._instruction_key = instruction_key
+        # None: the environment always draws its pictures.
         self._drawing = drawing
         self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
+        # A key such as ``episode.success`` is entry ``success`` of entry ``episode``, unless an entry has that whole
+        # name.
         self._info_keys = tuple(dict.fromkeys((*info_keys, *self._metric_keys)))
         self._action_space = environment.action_space
         self._native_action = native_action(environment.action_space)
@@ -189,10 +164,11 @@ class EnvSlot:
             raise TypeError(f"observation '{text}' is text; with instruction_key: {text} policies are told it")
         shown = (leaf for leaf in leaves if kind_of(leaf[1]) != "Text")
         self._entries = [_Entry(*leaf, checks_range=checks_ranges) for leaf in shown]
+        # Raises TypeError for actions that are not supported.
         action_bounds(self._action_space)
 
     def description(self) -> dict[str, typing.Any]:
-        """Return what the environment looks like, as JSON."""
+        """Return the properties of the environment, as JSON."""
         environment, spec = self.environment, self.environment.spec
         low, high = action_bounds(self._action_space)
         return {
@@ -214,11 +190,7 @@ class EnvSlot:
         }
 
     def reset(self, seed: int, *, pictures: bool, options: dict | None = None) -> SlotStart:
-        """Start an episode, and observe with or without pictures.
-
-        Raises:
-            ValueError: If the instruction of the episode is missing, or no text.
-        """
+        """Start an episode, with or without pictures; ValueError if the instruction is missing or not text."""
         with self._told(pictures), self._generators:
             self._generators.seed(seed)
             answer = self.environment.reset(seed=seed, options=options)
@@ -231,14 +203,11 @@ class EnvSlot:
         try:
             return SlotStart(self._arrays(observation, pictures=pictures), instruction, entries)
         except ValueError as misfit:
+            # The misfit is reported with the start, so that only this episode is an error.
             return SlotStart({entry.name: entry.nothing for entry in self._entries}, instruction, entries, str(misfit))
 
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
-        """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32.
-
-        Raises:
-            ValueError: If what it gives is not what its space or Gymnasium's interface says.
-        """
+        """Make one step with an ``action`` (action_dim,), float32; ValueError if the result violates its space."""
         with self._told(pictures), self._generators:
             answer = self.environment.step(self._native_action(action))
         if not isinstance(answer, tuple) or len(answer) != 5:
@@ -256,11 +225,7 @@ class EnvSlot:
         )
 
     def render(self) -> np.ndarray:
-        """Return what the environment renders of itself. Shape: (height, width, 3), or as it renders, uint8.
-
-        Raises:
-            ValueError: If that is no array of whole numbers from 0 to 255.
-        """
+        """Return the environment's own picture, uint8, usually (height, width, 3); ValueError if it is none."""
         with self._generators:
             picture = np.asarray(self.environment.render())
         if picture.dtype.kind not in "iu" or not picture.size or picture.min() < 0 or picture.max() > 255:
@@ -292,46 +257,37 @@ class EnvSlot:
 
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
-        # An environment may have told numpy to raise what a cast between floats may do.
+        # An environment may have changed NumPy's error state, on which the casts depend.
         with np.errstate(over="raise", under="ignore", invalid="ignore"):
             for entry in self._entries:
                 if pictures or not entry.is_picture:
                     arrays[entry.name] = entry.read(observation)
                 elif self._drawing is None:
-                    # It is there, so whether it fits must not depend on who looks.
+                    # The picture exists, so its check must not depend on who looks.
                     entry.read(observation)
         return arrays
 
 
 class _Entry:
-    """One entry of an observation: where it is, and what its space declares of it.
-
-    Attributes:
-        name: What it is called.
-        shape: Its shape.
-        is_picture: Whether it is a picture, and shown as uint8; everything else is shown as float32.
-
-    Args:
-        path: The keys that lead to it.
-        space: Its space.
-        checks_range: Whether numbers beyond its bounds are errors; what a cast would change is one in any case.
-    """
+    """One entry of an observation: its path, and the declaration of its space."""
 
     def __init__(self, path: tuple[str, ...], space: typing.Any, *, checks_range: bool) -> None:
         self.name, self._path = ".".join(path) or "obs", path
         self.shape: tuple[int, ...] = tuple(space.shape or ())
         self.is_picture = is_image(space)
+        # Pictures are shown as uint8, everything else as float32.
         self._type = np.dtype(space.dtype)
         bounds = (space.low, space.high) if kind_of(space) == "Box" else _whole_bounds(space)
         low, high = self._declared = [np.asarray(each, np.float64).reshape(self.shape) for each in bounds]
         self._is_any_byte = self.is_picture and not low.any() and bool((high == 255).all())
         self._is_whole = self._type.kind in "iub"
         with np.errstate(all="ignore"):
+            # A number that a cast would change is an error even without ``checks_range``.
             if self._is_whole and not self.is_picture:
                 least, most = (low, high) if checks_range else (-np.inf, np.inf)
                 low, high = np.maximum(least, -_LAST_EXACT), np.minimum(most, _LAST_EXACT)
             elif not self._is_whole:
-                # Simulators overshoot what their spaces say by a little.
+                # Simulators overshoot their declared bounds by a little.
                 slack = np.where(np.isfinite(high - low), _OVERSHOOT * (high - low), 0.0)
                 low, high = (low - slack).astype(np.float32), (high + slack).astype(np.float32)
         self._low, self._high = low, high
@@ -340,15 +296,11 @@ class _Entry:
 
     @property
     def nothing(self) -> np.ndarray:
-        """What is shown where the entry cannot be read: a black picture, or NaN."""
+        """Placeholder for an entry that cannot be read: a black picture, or NaN."""
         return np.zeros(self.shape, np.uint8) if self.is_picture else np.full(self.shape, np.nan, np.float32)
 
     def read(self, observation: typing.Any) -> np.ndarray:
-        """Return what an observation holds here, as it is shown.
-
-        Raises:
-            ValueError: If it is missing, or of another shape or type than declared, or outside the declared range.
-        """
+        """Return the entry of an observation; ValueError if it is missing or not as its space declares."""
         try:
             value = _part(observation, self._path)
         except (KeyError, IndexError, TypeError):
@@ -372,13 +324,13 @@ class _Entry:
             shown = array if self._is_whole else array.astype(np.float32, copy=False)
         except FloatingPointError:
             raise self._misfit(array, np.abs(array) > np.finfo(np.float32).max) from None
-        # NaN is in every range: it is looked for in all env slots at once.
+        # NaN passes every range check; it is searched later, in all env slots at once.
         if self._has_range and ((shown < self._low) | (shown > self._high)).any():
             raise self._misfit(array, (shown < self._low) | (shown > self._high))
         return shown.astype(np.uint8 if self.is_picture else np.float32, copy=False)
 
     def _misfit(self, array: np.ndarray, outside: np.ndarray) -> ValueError:
-        """Return the error that names the first value that does not fit."""
+        """Return an error that names the first value that does not fit."""
         place = tuple(np.argwhere(outside)[0].tolist())
         value, low, high = array[place], *(each[place] for each in self._declared)
         if self.is_picture or (self._is_whole and array.dtype.kind == "f"):
@@ -397,26 +349,18 @@ class _Entry:
 
 
 def kind_of(space: typing.Any) -> str | None:
-    """Return the name of the supported space that this is, such as ``Box``; None if it is none of them.
-
-    It is known by its name: Gymnasium's spaces, gym's and those of `plain` are made alike.
-    """
+    """Return the name of a supported space, such as ``Box``, None for any other."""
+    # By name, because the spaces of Gymnasium, gym and `plain` look alike but share no class.
     return next((each.__name__ for each in type(space).__mro__ if each.__name__ in _SPACES), None)
 
 
 def is_image(space: typing.Any) -> bool:
-    """Whether a space holds pictures: bytes in two dimensions or more."""
+    """True if a space holds pictures: bytes in two dimensions or more."""
     return kind_of(space) == "Box" and space.dtype == np.uint8 and len(space.shape) >= 2
 
 
 def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return lowest and highest value of each element of the flat action, float64; infinite where float32 has none.
-
-    Whole numbers get half a step more on either side, so that a uniform draw takes each of them equally often.
-
-    Raises:
-        TypeError: If actions of this kind are not supported, or their bounds are no range that float32 can say.
-    """
+    """Return lows and highs of the flat action, float64, infinite beyond float32; TypeError if unsupported."""
     if kind_of(space) in _CONTAINERS:
         bounds = [action_bounds(part) for _, part in _parts(space)]
         return np.concatenate([low for low, _ in bounds]), np.concatenate([high for _, high in bounds])
@@ -430,18 +374,16 @@ def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     if not is_box:
         if np.abs([low, high]).max(initial=0) > _LAST_EXACT:
             raise TypeError(f"actions in {space} lie beyond {_LAST_EXACT}, where float32 skips whole numbers")
+        # Half a step on either side, so that a uniform draw takes each whole number equally often.
         return low - 0.5, high + 0.5
     most = float(np.finfo(np.float32).max)
     return np.where(low < -most, -np.inf, low), np.where(high > most, np.inf, high)
 
 
 def action_names(space: typing.Any, name: str = "") -> list[str] | None:
-    """Return the names of the elements of the flat action, None for a space whose parts have none.
-
-    A dict's parts follow each other in the space's own order, which Gymnasium makes the alphabetical one of their keys:
-    ``arm.0``, ``arm.1``, ``gripper``. The parts of a tuple are called by their numbers.
-    """
+    """Return the names of the flat action's elements, such as ``arm.0``; None for a space without named parts."""
     if kind_of(space) in _CONTAINERS:
+        # A dict's parts are in the space's order, which Gymnasium sorts by key. A tuple's parts are named by number.
         parts = [action_names(part, f"{name}.{key}" if name else str(key)) for key, part in _parts(space)]
         return [each for part in parts for each in part or ()]
     size = len(action_bounds(space)[0])
@@ -451,7 +393,7 @@ def action_names(space: typing.Any, name: str = "") -> list[str] | None:
 
 
 def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any]:
-    """Return what turns a flat float32 action into one of a space: clipped to the bounds, whole numbers rounded."""
+    """Return a function from a flat float32 action to a space's action: clipped, whole numbers rounded."""
     if kind_of(space) in _CONTAINERS:
         parts = [(key, native_action(part), len(action_bounds(part)[0])) for key, part in _parts(space)]
         is_dict = kind_of(space) == "Dict"
@@ -469,7 +411,7 @@ def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any
         low, high = (each.astype(np.float64 if is_whole else dtype) for each in (space.low, space.high))
 
         def boxed(action: np.ndarray) -> np.ndarray:
-            # Three times as fast as numpy's clip.
+            # Three times as fast as np.clip.
             values = np.minimum(np.maximum(action.reshape(low.shape), low), high)
             return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
 
@@ -498,7 +440,7 @@ def _whole_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parts(space: typing.Any) -> typing.Iterator[tuple[typing.Any, typing.Any]]:
-    """Yield the parts of a dict by their keys, those of a tuple by their numbers."""
+    """Yield a dict's parts by key, a tuple's by number."""
     return iter(space.spaces.items() if kind_of(space) == "Dict" else enumerate(space.spaces))
 
 
@@ -519,7 +461,7 @@ def _part(observation: typing.Any, path: tuple[str, ...]) -> typing.Any:
 
 
 def _entry(info: dict, key: str) -> typing.Any:
-    """Return an entry of ``info`` by its name, or by the names on the way to it, joined with dots."""
+    """Return an entry of ``info`` by its whole name, else by a path of names joined with dots."""
     if key in info or "." not in key:
         return info.get(key, _MISSING)
     found: typing.Any = info
@@ -529,7 +471,7 @@ def _entry(info: dict, key: str) -> typing.Any:
 
 
 def _names(info: dict, prefix: str = "") -> typing.Iterator[str]:
-    """Yield the names by which entries of ``info`` are asked for."""
+    """Yield the names of all entries of ``info``, nested ones joined with dots."""
     for key, value in info.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):
@@ -537,7 +479,7 @@ def _names(info: dict, prefix: str = "") -> typing.Iterator[str]:
 
 
 def _plain_number(value: typing.Any) -> float | None:
-    """Return a number, None for whatever is none, which a reset may well have to say."""
+    """Return a number, None for any other value, which the info of a reset may hold."""
     try:
         return _number(value, "")
     except (TypeError, ValueError):
@@ -554,7 +496,7 @@ def _number(value: typing.Any, what: str) -> float:
 
 
 def _truth(value: typing.Any, what: str) -> bool:
-    """Return whether something is true. None is not: wrappers say so of what they do not know."""
+    """Convert to bool; None is False, because wrappers use it for an unknown value."""
     if value is None or isinstance(value, bool):
         return bool(value)
     number = _number(value, what)
@@ -564,18 +506,16 @@ def _truth(value: typing.Any, what: str) -> bool:
 
 
 def _rates(environment: gymnasium.Env) -> dict[str, float]:
-    """Return what an environment says of the time between its steps, under the names by which it says it.
-
-    The outermost wrapper that says something is believed. Of Gymnasium's own environments it is known that ``dt`` is
-    the time of a step, and that ``render_fps`` may be another one, as in Pendulum.
-    """
+    """Return an environment's own statements of its step rate or duration, by attribute name."""
     inner = environment.unwrapped
     layers: list[typing.Any] = [environment]
     while layers[-1] is not inner:
         layers.append(getattr(layers[-1], "env", inner))
+    # The outermost wrapper that states a rate wins.
     said = {name: next(filter(_is_rate, (getattr(each, name, None) for each in layers)), None) for name in RATES}
     said["render_fps"] = (environment.metadata or {}).get("render_fps")
     rates = {name: float(np.asarray(value).reshape(())) for name, value in said.items() if _is_rate(value)}
+    # In Gymnasium's own environments ``dt`` is the time of a step, and ``render_fps`` may differ, as in Pendulum.
     if "dt" in rates and type(inner).__module__.startswith("gymnasium.envs."):
         return {"control_timestep": rates["dt"]}
     return rates
@@ -586,7 +526,7 @@ def _is_rate(value: typing.Any) -> bool:
     return array.size == 1 and array.dtype.kind in "iuf" and bool(0.0 < array.reshape(()) < np.inf)
 
 
-# Tells an environment before each reset and step whether its pictures are wanted, where it can leave them out.
+# Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
 
 HOOK = "draw_pictures"
 """The method, of an environment or a wrapper, that is told whether the pictures of what comes next are wanted."""
@@ -600,14 +540,14 @@ It may return a third thing: packages beside robosuite whose observables do not 
 Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
 """Around a reset or a step: whether the pictures that it returns are wanted."""
 
-# What `gymnasium.make` puts around an environment. Other wrappers may keep pictures, and show them later.
+# Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})
 
 _CLOCK_TOLERANCE_S = 1e-9
 
 
 def drawing_of(environment: gymnasium.Env) -> Drawing | None:
-    """Return what tells an environment whether its pictures are wanted, None if it always draws them."""
+    """Return a context that tells an environment if its pictures are wanted; None if it always draws them."""
     layer: typing.Any = environment
     while type(layer).__name__ in _TRANSPARENT and type(layer).__module__.startswith("gymnasium.wrappers."):
         layer = layer.env
@@ -629,21 +569,14 @@ def _on_demand(
 
 
 class RobosuiteCameras:
-    """The cameras of a robosuite environment, whose sensors draw only where a picture is wanted.
-
-    robosuite reads a camera at one of the physics steps inside a control step, so a picture cannot be drawn afterwards.
-    Switching an observable off resets its clock, and later pictures are others. So observables stay on, and only their
-    sensors return the last picture again.
-
-    Args:
-        environment: The innermost environment, without wrappers.
-        names: Observables that are observed as pictures.
-        trusted: Packages beside robosuite whose observables do not depend on pictures.
-    """
+    """The cameras of a robosuite environment, whose sensors draw only wanted pictures."""
 
     def __init__(
         self, environment: typing.Any, names: typing.Sequence[str], trusted: typing.Sequence[str] = ()
     ) -> None:
+        # robosuite reads a camera at a physics step inside a control step, so a picture cannot be drawn afterwards.
+        # Switching an observable off would reset its clock and change later pictures. So observables stay on, and their
+        # sensors repeat the last picture.
         self._trusted = {"robosuite", *trusted}
         self._environment = environment
         self._wanted = True
@@ -653,12 +586,8 @@ class RobosuiteCameras:
 
     @contextlib.contextmanager
     def drawing(self, wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  the one thing that is told
-        """Say whether the pictures of the reset or step inside the ``with`` block are wanted.
-
-        Raises:
-            RuntimeError: If they are, and robosuite read a camera too early for it.
-        """
-        # A new sensor is tried once; that needs no picture.
+        """Set if the pictures of the block's reset or step are wanted; RuntimeError if a camera was read too early."""
+        # robosuite calls a new sensor once; that call needs no picture.
         self._wanted = False
         for name in self.names:
             self._replace_sensor(name)
@@ -672,7 +601,7 @@ class RobosuiteCameras:
                 )
 
     def _can_wait(self, name: str) -> bool:
-        """Return whether nothing but the picture depends on a sensor, and each control step reads it."""
+        """True if only the picture depends on a sensor, and each control step reads it."""
         observables = self._environment._observables
         if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
             return False
@@ -682,7 +611,7 @@ class RobosuiteCameras:
         return abs(off_s) < _CLOCK_TOLERANCE_S
 
     def _replace_sensor(self, name: str) -> None:
-        """Put a sensor that draws only if it is wanted where there is none: a reset may bring new ones."""
+        """Install the drawing sensor if it is missing: a reset may create new sensors."""
         observable = self._environment._observables[name]
         if observable._sensor is self._sensors.get(name):
             return
@@ -708,7 +637,7 @@ def _telling(layer: typing.Any, wanted: bool) -> typing.Iterator[None]:  # noqa:
 
 
 def _is_robosuite(layer: typing.Any) -> bool:
-    """Return whether this is an environment of robosuite, around which each layer takes steps as robosuite wrote it."""
+    """True for a robosuite environment, if all its layers use robosuite's own step."""
     inner = layer.unwrapped
     while _steps_as_robosuite(layer) and layer is not inner:
         layer = layer.env

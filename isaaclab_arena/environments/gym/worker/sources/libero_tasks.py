@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
 
-# Reads LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
+# Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
 
 MAX_BYTES = 1 << 28
 """Larger files are refused; LIBERO's own have 45 kB."""
@@ -37,22 +37,13 @@ _IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
 
 
 class InitStatesError(ValueError):
-    """A file does not hold one array of initial states."""
+    """A file that does not hold one array of initial states."""
 
 
 def read_init_states(path: str) -> np.ndarray:
-    """Return the initial states of a task. Shape: (num_states, state_dim), float64.
-
-    The file is an archive of torch, or a bare pickle, that holds one array of numbers. It is read as a list of
-    instructions, of which only those that describe such an array are followed; no other is carried out.
-
-    Args:
-        path: The file.
-
-    Raises:
-        InitStatesError: If it holds anything but an array of finite numbers in one or two dimensions.
-        OSError: If it cannot be read.
-    """
+    """Return a task's initial states (num_states, state_dim), float64; InitStatesError for any other content."""
+    # The file is an archive of torch, or a bare pickle. It is read as a list of instructions: only those that describe
+    # an array of numbers are followed, and none is executed.
     data = _pickled(path)
     try:
         found = _Description().read(data)
@@ -67,7 +58,7 @@ def read_init_states(path: str) -> np.ndarray:
 
 
 def _pickled(path: str) -> bytes:
-    """Return the pickle in a file, which torch puts into an archive."""
+    """Return the pickle of a file, which torch puts into an archive."""
     if not zipfile.is_zipfile(path):
         with pathlib.Path(path).open("rb") as stream:
             return stream.read(MAX_BYTES)
@@ -79,14 +70,14 @@ def _pickled(path: str) -> bytes:
 
 
 class _Call(typing.NamedTuple):
-    """What a pickle asks to be made, which is not made: a function by its name, and its arguments."""
+    """A function call that a pickle requests, which is never made: the function's name, and its arguments."""
 
     name: str
     arguments: tuple
 
 
 class _Description:
-    """Follows the instructions of a pickle as far as they describe one array of numbers."""
+    """Follows a pickle's instructions as far as they describe one array of numbers."""
 
     def __init__(self) -> None:
         self._stack: list[typing.Any] = []
@@ -127,7 +118,7 @@ class _Description:
         self._memo[number] = self._stack[-1]
 
     def _gather(self, count: int, make: typing.Callable[[list], typing.Any]) -> None:
-        """Put what is made of the last parts in their place."""
+        """Replace the last ``count`` parts of the stack by what ``make`` returns for them."""
         start = len(self._stack) - count
         self._stack[start:] = [make(self._stack[start:])]
 
@@ -153,7 +144,7 @@ class _Description:
         return dtype.newbyteorder(">") if self._states[id(call)][1] == ">" else dtype
 
     def _bytes(self, values: typing.Any) -> bytes:
-        # The second version of pickles has no bytes, and writes them as text.
+        # Pickle protocol 2 has no bytes, and writes them as text.
         if isinstance(values, _Call) and values.name == "_codecs encode" and values.arguments[1] == "latin1":
             return values.arguments[0].encode("latin1")
         if not isinstance(values, bytes):
@@ -165,28 +156,22 @@ def _called(thing: typing.Any) -> str:
     return thing.name if isinstance(thing, _Call) else f"a {type(thing).__name__}"
 
 
-# Plays LIBERO's resets so that each is the same whichever were played before.
+# Play LIBERO's resets so that each is independent of the resets before it.
 
 
 class _Start(typing.NamedTuple):
-    """What a reset of LIBERO starts from: the state of numpy's generator, and what draws the joints of fixtures."""
+    """The start of a LIBERO reset: NumPy's generator state, and the samplers of the fixtures' joints."""
 
     generator_state: typing.Any
     drawn: list[typing.Any]
 
 
 class ResetSequence:
-    """The resets of one environment after it was made and seeded, each to be had at any time.
-
-    LIBERO draws where fixtures stand from numpy's global generator, and each reset adds to a list of what it draws.
-    So a reset depends on the seed and on how many resets came before; both are put back before it.
-
-    Args:
-        task: LIBERO's environment, which was just made.
-        seeds_every_reset: Whether the generator is seeded before every reset, or only before the first.
-    """
+    """The resets of one newly made environment after a seed, each available at any time."""
 
     def __init__(self, task: typing.Any, *, seeds_every_reset: bool) -> None:
+        # LIBERO draws fixture poses from NumPy's global generator, and each reset extends a list of samplers. So a
+        # reset depends on the seed and on the number of earlier resets; both are restored before it.
         self._task = task
         self._seeds_every_reset = seeds_every_reset
         self._first: list[typing.Any] = list(task.env.object_property_initializers)
@@ -200,6 +185,7 @@ class ResetSequence:
             return
         if seed != self._seed:
             self._seed, self._starts = seed, [_Start(_seeded(seed), self._first)]
+        # The generator's state before a reset is known only after the resets before it were played.
         for number in range(len(self._starts) - 1, index):
             self._play(number)
         self._play(index)
@@ -223,29 +209,19 @@ def _seeded(seed: int) -> typing.Any:
     return np.random.RandomState(seed).get_state()
 
 
-# Draws LIBERO's pictures only where they are wanted, and turns them as a protocol says.
+# Draw LIBERO's pictures only if wanted, and turn them as a protocol says.
 
 
 class Cameras:
-    """The cameras of an environment of robosuite 1.4, whose sensors draw only where a picture is wanted.
-
-    robosuite reads a camera at one of the physics steps inside a control step, so a picture cannot be drawn afterwards.
-    Its observables and their clocks stay as they are, and only the sensors below them return the last picture again.
-    A reset makes new sensors, and tries each of them: so it is the making of sensors that is replaced here.
-
-    Args:
-        environment: The environment of robosuite.
-        names: The cameras.
-        size: Width and height that they draw [pixels].
-        shown_size: Width and height that pictures are shrunk to, None for none [pixels].
-
-    Attributes:
-        wanted: Whether the pictures that are read next are wanted.
-    """
+    """The cameras of a robosuite 1.4 environment, whose sensors draw only wanted pictures."""
 
     def __init__(
         self, environment: typing.Any, names: typing.Sequence[str], *, size: int, shown_size: int | None
     ) -> None:
+        # robosuite reads a camera at a physics step inside a control step, so a picture cannot be drawn afterwards. Its
+        # observables and their clocks stay, and only the sensors below them repeat the last picture. A reset creates
+        # and calls new sensors, so the creation of sensors is replaced.
+        # ``shown_size`` [pixels] is None for pictures that are not shrunk.
         self.wanted = True
         self._drawn: set[str] = set()
         self._size = size
@@ -255,15 +231,11 @@ class Cameras:
         environment._create_camera_sensors = self._make_on_demand
 
     def forget(self) -> None:
-        """Forget which pictures were drawn, before they are to be drawn anew."""
+        """Mark all pictures as not drawn, before they are drawn anew."""
         self._drawn.clear()
 
     def shown(self, observation: typing.Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the pictures of an observation if they were wanted, turned by half a turn as all policies see them.
-
-        Raises:
-            RuntimeError: If they were, and robosuite read a camera too early for it.
-        """
+        """Return the wanted pictures, turned by 180 degrees; RuntimeError if a camera was read too early."""
         if not self.wanted:
             return {}
         missing = [name for name in self._names if name not in self._drawn]
@@ -291,13 +263,13 @@ class Cameras:
     def _shrunk(self, picture: np.ndarray) -> np.ndarray:
         if self._shown_size in (None, self._size):
             return np.ascontiguousarray(picture)
-        # As openpi_client.image_tools.resize_with_pad does it; square pictures need no border.
+        # As openpi_client.image_tools.resize_with_pad; square pictures need no border.
         image = importlib.import_module("PIL.Image")
         whole = image.fromarray(np.ascontiguousarray(picture))
         return np.asarray(whole.resize((self._shown_size, self._shown_size), resample=image.BILINEAR))
 
 
-# The tasks of LIBERO, from a checkout, each episode started as a benchmark's protocol says.
+# Provide the tasks of LIBERO from a checkout, with episodes that start as a benchmark's protocol says.
 
 # Beside this file, whatever package a worker or this program imports it as.
 
@@ -321,12 +293,8 @@ GRIPPERS: dict[str, typing.Callable[[float], float]] = {
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
-    """Return the module that decides what tasks do.
-
-    Raises:
-        ImportError: If robosuite is not installed or in another version, or if a package is missing.
-    """
-    # The checkout says which tasks there are.
+    """Return the module that determines the tasks' behaviour; ImportError for a missing package or wrong robosuite."""
+    # The checkout determines the tasks.
     del name
     wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
     needed = dict.fromkeys((*PACKAGES, *_imported_by(wrapper)))
@@ -335,7 +303,7 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
     try:
         version = importlib.import_module("robosuite").__version__
     except ImportError:
-        # robosuite itself may lack what is missing.
+        # robosuite's own import may fail because of the missing packages.
         if not missing:
             raise
         version = ROBOSUITE
@@ -347,17 +315,7 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
 
 
 def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
-    """Return a new environment of a task.
-
-    Args:
-        name: Not used: the files of the task say all.
-        make_kwargs: What `isaaclab_arena.environments.libero.builder.LiberoBuilder` has found out of it.
-        max_episode_length: Control steps that a policy has.
-
-    Raises:
-        ImportError: If LIBERO cannot be imported from the checkout.
-        InitStatesError: If the file of initial states holds none.
-    """
+    """Return a new environment of the task in ``make_kwargs``, which `LiberoBuilder` has filled."""
     del name
     states = read_init_states(make_kwargs["init_states_file"])
     envs = _libero(make_kwargs["package_directory"])
@@ -367,7 +325,7 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
         use_camera_obs=bool(cameras),
         has_offscreen_renderer=bool(cameras),
         control_freq=CONTROL_FREQUENCY_HZ,
-        # Episodes are ended from outside.
+        # The time limit ends episodes.
         ignore_done=True,
         **_camera_arguments(cameras, make_kwargs["camera_size"]),
     )
@@ -377,26 +335,13 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
 
 
 class LiberoTask(gymnasium.Env):
-    """A task of LIBERO behind Gymnasium's interface.
-
-    It observes each of LIBERO's observables by its own name, and ``robot0_eef_axis_angle``. ``info["success"]`` is what
-    the task says of itself.
-
-    Attributes:
-        task: LIBERO's own environment.
-        made_by: The class below it, whose packages are told.
-        runs_on: Packages whose versions are told beside those of its class.
-        control_timestep: Time between two control steps [s].
-
-    Args:
-        task: LIBERO's own environment.
-        states: The initial states of the task. Shape: (num_states, state_dim).
-        settings: See `make`.
-    """
+    """A LIBERO task behind Gymnasium's interface, with LIBERO's own names of observables."""
 
     runs_on = ("robosuite", "bddl")
 
     def __init__(self, task: typing.Any, states: np.ndarray, settings: typing.Mapping[str, typing.Any]) -> None:
+        # ``made_by`` and ``runs_on`` name the packages whose versions are recorded. ``states`` is (num_states,
+        # state_dim).
         self.task = task
         self.made_by = type(task.env)
         self.control_timestep = 1.0 / CONTROL_FREQUENCY_HZ
@@ -418,19 +363,16 @@ class LiberoTask(gymnasium.Env):
         )
 
     def draw_pictures(self, wanted: bool) -> None:  # noqa: FBT001  as the hook has it
-        """Say whether the pictures of the next reset or step are wanted."""
+        """Set if the pictures of the next reset or step are wanted."""
         self._pictures_wanted = wanted
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Start the episode that its conditions describe.
-
-        Args:
-            seed: Not used: the conditions say what is drawn from.
-            options: ``conditions``, with ``libero.fixture_seed``, ``libero.reset_index`` and ``libero.init_state``.
-        """
+        """Start the episode that ``options["conditions"]`` describe; ``seed`` is not used."""
         del seed
         conditions = (options or {})["conditions"]
         waits = self._settings["wait_steps"]
+        # The conditions hold libero.fixture_seed, libero.reset_index and libero.init_state. Only the last observation
+        # of the reset is shown, so only its pictures are drawn.
         self._draw_next(last=False)
         self._resets.play(conditions["libero.fixture_seed"], conditions["libero.reset_index"])
         self._draw_next(last=waits == 0)
@@ -453,7 +395,7 @@ class LiberoTask(gymnasium.Env):
         self.task.close()
 
     def _draw_next(self, *, last: bool) -> None:
-        """Say whether what is read next is shown: the last of a reset is, what comes before it is not."""
+        """Set if the next reading is drawn: only the ``last`` one of a reset or step is shown."""
         if self._cameras is not None:
             self._cameras.wanted = last and self._pictures_wanted
             self._cameras.forget()
@@ -464,24 +406,18 @@ class LiberoTask(gymnasium.Env):
 
 
 def _states(observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
-    """Return what is no picture, and no repetition of several of robosuite's observables as one.
-
-    ``robot0_eef_axis_angle`` is the hand's orientation as policies trained on LIBERO are given it.
-    """
+    """Return the observables that are neither pictures nor joint copies of others."""
     shown = {
         name: np.atleast_1d(value) for name, value in observation.items() if not name.endswith(("-state", "_image"))
     }
+    # The hand's orientation in the form that policies trained on LIBERO expect.
     if "robot0_eef_quat" in shown:
         shown["robot0_eef_axis_angle"] = axis_angle(shown["robot0_eef_quat"])
     return shown
 
 
 def axis_angle(quaternion: np.ndarray) -> np.ndarray:
-    """Return a rotation as axis times angle, 0 to 2 pi, as openpi and OpenVLA do it.
-
-    Args:
-        quaternion: Its scalar part is the last. Shape: (4,).
-    """
+    """Convert a quaternion (4,), scalar last, to axis times angle, 0 to 2 pi, as openpi and OpenVLA do."""
     scalar = min(max(float(quaternion[3]), -1.0), 1.0)
     sine = np.sqrt(1.0 - scalar * scalar)
     if math.isclose(sine, 0.0):
@@ -494,7 +430,7 @@ def _camera_arguments(cameras: list[str], size: int) -> dict[str, typing.Any]:
 
 
 def _imported_by(file: pathlib.Path) -> list[str]:
-    """Return the packages that a file imports where it begins, LIBERO's own left out."""
+    """Return the packages that a file imports at its top level, except LIBERO's own."""
     names: list[str] = []
     for statement in ast.parse(file.read_text()).body:
         if isinstance(statement, ast.Import):
@@ -506,16 +442,12 @@ def _imported_by(file: pathlib.Path) -> list[str]:
 
 
 def _libero(directory: str) -> typing.Any:
-    """Import LIBERO's environments from a checkout and return their package.
-
-    Args:
-        directory: What holds the inner package ``libero``, whose outer package has no ``__init__``. So another LIBERO
-            that is installed would come first, and the outer package is made here.
-    """
+    """Import LIBERO's environments from a checkout and return their package."""
+    # The outer package has no __init__, so another installed LIBERO would win; it is made here instead.
     outer = types.ModuleType("libero")
     outer.__path__ = [directory]
     sys.modules["libero"] = outer
-    # LIBERO asks on the standard input where its files are, unless it finds its answers written down.
+    # LIBERO asks on standard input for the paths of its files, unless a config file has them.
     with tempfile.TemporaryDirectory() as answers:
         inside = pathlib.Path(directory, "libero")
         names = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
