@@ -23,11 +23,7 @@ _PROBE_STEPS = 20
 
 
 def warp_worlds(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
-    """Return worlds that MuJoCo-Warp simulates on a device.
-
-    Raises:
-        EnvironmentBuildError: If it cannot simulate the model.
-    """
+    """Return MuJoCo-Warp worlds on a device; EnvironmentBuildError if it cannot simulate the model."""
     from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
 
     return WarpBackend(
@@ -36,18 +32,13 @@ def warp_worlds(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -
 
 
 def physics_step_s(backend: Backend, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return how long a physics step of all worlds takes, and put them back to the model's default state [s].
-
-    Args:
-        backend: The worlds.
-        clock: Returns the time [s].
-    """
+    """Return the time of a physics step of all worlds [s], and reset them to the model's default state."""
     all_worlds = torch.arange(backend.num_envs, device=backend.device)
     everyone = torch.ones_like(all_worlds, dtype=torch.bool)
 
     def step() -> float:
         backend.step(everyone, _PROBE_STEPS)
-        # A number that is read back has been computed.
+        # Reading a number waits for the computation.
         backend.qpos.sum().item()
         return clock()
 
@@ -69,22 +60,8 @@ def make_backend(
     on_gpu: Callable[..., Backend] = warp_worlds,
     step_s: Callable[[Backend], float] = physics_step_s,
 ) -> Backend:
-    """Return worlds of a model, on the backend that is asked for or, with ``auto``, on the faster one.
-
-    Where several build worlds of the same kind, one of them asks `faster_backend` for all.
-
-    Args:
-        model: The compiled model.
-        choice: What is asked for.
-        num_envs: Number of worlds.
-        device: The rank's device.
-        num_threads: Threads that MuJoCo may use.
-        on_gpu: Makes worlds of the backend ``warp``.
-        step_s: Returns how long a physics step of all worlds takes [s].
-
-    Raises:
-        EnvironmentBuildError: If MuJoCo-Warp is asked for and cannot simulate the model.
-    """
+    """Return worlds on the chosen backend, or the faster one for ``auto``; EnvironmentBuildError if Warp cannot."""
+    # If several callers build the same worlds, one of them calls `faster_backend` for all.
     if choice == "warp":
         return on_gpu(model, num_envs=num_envs, device=device)
     if choice == "mujoco":
@@ -101,21 +78,10 @@ def faster_backend(
     on_gpu: Callable[..., Backend] = warp_worlds,
     step_s: Callable[[Backend], float] = physics_step_s,
 ) -> SettledBackend:
-    """Return which backend steps worlds of a model faster here.
-
-    Without a GPU it is MuJoCo, and nothing is measured. With one, MuJoCo steps all worlds a few times; if that takes
-    less than a GPU needs to be told, it is MuJoCo, and otherwise MuJoCo-Warp is measured too.
-
-    Args:
-        model: The compiled model.
-        num_envs: Number of worlds.
-        device: The rank's device.
-        num_threads: Threads that MuJoCo may use.
-        on_gpu: Makes worlds of the backend ``warp``.
-        step_s: Returns how long a physics step of all worlds takes [s].
-    """
+    """Return the name of the backend that steps these worlds faster on this machine."""
     if device.type != "cuda":
         return "mujoco"
+    # MuJoCo steps all worlds a few times. If that is faster than a GPU's launches, Warp is not measured.
     return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads, on_gpu=on_gpu, step_s=step_s)[0]
 
 

@@ -53,28 +53,18 @@ def multiply_numbers(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...
 
 
 def rotate(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    """Turn vectors by unit quaternions. Shapes: (..., 4), (..., 3) -> (..., 3)."""
+    """Rotate vectors by unit quaternions. Shapes: (..., 4), (..., 3) -> (..., 3)."""
     return _rotated(quaternion[..., :1], quaternion[..., 1:], vector)
 
 
 def rotate_inverse(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    """Turn vectors back by unit quaternions: world to body frame. Shapes: (..., 4), (..., 3) -> (..., 3)."""
+    """Rotate vectors back by unit quaternions: world to body frame. Shapes: (..., 4), (..., 3) -> (..., 3)."""
     return _rotated(quaternion[..., :1], -quaternion[..., 1:], vector)
 
 
 def rotation_error(target: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
-    """Return a rotation vector in the world frame that leads from ``current`` to ``target``, the short way.
-
-    Its length is twice the sine of half the angle, which is the angle itself [rad] to 1 % up to 28 degrees and grows
-    with the angle up to 180 degrees.
-
-    Args:
-        target: Shape: (..., 4).
-        current: Shape: (..., 4).
-
-    Returns:
-        Shape: (..., 3).
-    """
+    """Return the short rotation vector, world frame, from ``current`` to ``target``. (..., 4), (..., 4) -> (..., 3)."""
+    # The length is 2 sin(angle / 2): the angle [rad] to 1 % up to 28 degrees, and growing up to 180 degrees.
     difference = multiply(target, conjugate(current))
     sign = torch.where(difference[..., :1] < 0, -1.0, 1.0)
     return 2 * sign * difference[..., 1:]
@@ -87,20 +77,20 @@ def clip_length(vector: torch.Tensor, longest: float) -> torch.Tensor:
 
 
 def _rotated(real: torch.Tensor, axis: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    """Turn vectors by unit quaternions in two parts. Shapes: (..., 1), (..., 3), (..., 3) -> (..., 3)."""
+    """Rotate vectors by unit quaternions in two parts. Shapes: (..., 1), (..., 3), (..., 3) -> (..., 3)."""
     turned = _turned(axis)
     twice = 2 * _cross(turned, vector)
     return vector + real * twice + _cross(turned, twice)
 
 
 def _turned(vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return vectors as y z x and as z x y, which a GPU is told in one operation. Shape: (..., 3)."""
+    """Return vectors as y z x and as z x y, with one GPU operation for both. Shape: (..., 3)."""
     doubled = torch.cat((vector, vector), dim=-1)
     return doubled[..., 1:4], doubled[..., 2:5]
 
 
 def _cross(a: tuple[torch.Tensor, torch.Tensor], b: torch.Tensor) -> torch.Tensor:
-    """Return the cross product of vectors, those before it `_turned`."""
+    """Return the cross product of vectors; the first ones are `_turned`."""
     (a_yzx, a_zxy), (b_yzx, b_zxy) = a, _turned(b)
     return a_yzx * b_zxy - a_zxy * b_yzx
 
@@ -115,17 +105,8 @@ _LIMIT_PASSES = 2
 def damped_least_squares(
     jacobian: torch.Tensor, twist: torch.Tensor, damping: float, *, rotation_weight: float = 1.0
 ) -> torch.Tensor:
-    """Return the joint step ``J^T (J J^T + damping^2 I)^-1 twist``.
-
-    Args:
-        jacobian: Shape: (n, 6, k).
-        twist: Wanted step of the end effector in the world frame [m, rad]. Shape: (n, 6).
-        damping: Keeps steps small near singular poses; about 0.05 for a robot arm.
-        rotation_weight: Factor on the rotation's part of the twist, below 1 where the position matters more.
-
-    Returns:
-        Shape: (n, k).
-    """
+    """Return the joint step ``J^T (J J^T + damping^2 I)^-1 twist``. Shapes: (n, 6, k), (n, 6) [m, rad] -> (n, k)."""
+    # Damping keeps steps small near singular poses: about 0.05 for an arm. A weight below 1 favours the position.
     if rotation_weight != 1.0:
         weights = torch.tensor((1.0,) * 3 + (rotation_weight,) * 3, dtype=twist.dtype, device=twist.device)
         jacobian, twist = jacobian * weights[:, None], twist * weights
@@ -144,21 +125,8 @@ def step_within_limits(
     low: torch.Tensor,
     high: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the damped-least-squares step in which joints stop at their limits and the others make up for it.
-
-    An arm of few joints needs it: clipping the step afterwards would leave its position wrong.
-
-    Args:
-        jacobian: Shape: (n, 6, k).
-        twist: Wanted step of the end effector. Shape: (n, 6).
-        damping: See `damped_least_squares`.
-        rotation_weight: See `damped_least_squares`.
-        low: Lowest step, not above 0. Shape: (n, k).
-        high: Highest step, not below 0. Shape: (n, k).
-
-    Returns:
-        Shape: (n, k).
-    """
+    """Return the damped-least-squares step (n, k) with joints stopped at ``low`` and ``high``, others compensating."""
+    # An arm of few joints needs it: clipping afterwards would leave its position wrong. low <= 0 <= high.
     step = damped_least_squares(jacobian, twist, damping, rotation_weight=rotation_weight)
     stopped = torch.zeros_like(step, dtype=torch.bool)
     for _ in range(_LIMIT_PASSES):
@@ -176,10 +144,7 @@ def apply_jacobian(jacobian: torch.Tensor, joint_step: torch.Tensor) -> torch.Te
 
 
 def solve_positive_definite(matrix: torch.Tensor, right_side: torch.Tensor) -> torch.Tensor:
-    """Solve symmetric positive definite systems by elimination without pivoting.
-
-    Shapes: (n, m, m), (n, m) -> (n, m).
-    """
+    """Solve symmetric positive definite systems without pivoting. Shapes: (n, m, m), (n, m) -> (n, m)."""
     augmented = torch.cat((matrix, right_side[:, :, None]), dim=-1)
     for pivot in range(matrix.shape[1]):
         scaled = augmented[:, pivot, :] / augmented[:, pivot, pivot, None]
@@ -189,10 +154,7 @@ def solve_positive_definite(matrix: torch.Tensor, right_side: torch.Tensor) -> t
 
 
 def sum_in_order(terms: torch.Tensor) -> torch.Tensor:
-    """Sum the last dimension from first to last, where ``torch.sum`` may choose another order for another batch.
-
-    Shape: (..., k) -> (...).
-    """
+    """Sum the last dimension from first to last; ``torch.sum`` may reorder per batch. Shape: (..., k) -> (...)."""
     total = terms[..., 0]
     for index in range(1, terms.shape[-1]):
         total = total + terms[..., index]

@@ -108,35 +108,21 @@ class MetaWorldConfig(GymConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class GymBuilder(Generic[_Config]):
-    """Builds one environment made elsewhere.
-
-    Attributes:
-        config_class: `GymConfig` or a class derived from it.
-        kind: Key of `worker.sources.SOURCES`.
-        name: The environment's name there.
-        install_hint: What to do where its package is missing.
-        worker_install_hint: The same for another interpreter; as here where it is None.
-        leaves_nothing: Whether its environments, once they are closed, leave nothing in a process that would change
-            what the next ones do.
-        draw_on: Lets workers draw on the GPU of a device.
-        choose_opengl: Says what workers draw with, given a device and the variables that a job gives them.
-    """
+    """Builds one environment from another package, by its id."""
 
     config_class: type[_Config]
-    kind: str
-    name: str
-    install_hint: str
-    worker_install_hint: str | None = None
+    kind: str  # key of `worker.sources.SOURCES`
+    name: str  # the environment's name in that source
+    install_hint: str  # advice if its package is missing
+    worker_install_hint: str | None = None  # the same for another interpreter; None: install_hint
+    # True if its closed environments leave nothing in a process that would change the behaviour of the next ones.
     leaves_nothing: bool = False
-    draw_on: Callable[[torch.device], None] = draw_on
+    draw_on: Callable[[torch.device], None] = draw_on  # lets workers draw on a device's GPU
+    # Chooses the workers' renderer from a device and the job's environment variables.
     choose_opengl: Callable[[torch.device, Mapping[str, str]], OpenglChoice] = choose_opengl
 
     def check(self, config: _Config) -> None:
-        """Refuse an environment that does not exist, and options that contradict each other.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
         problems = list(_contradictions(config))
         if not problems:
             problems = self._unfindable(config)
@@ -144,7 +130,7 @@ class GymBuilder(Generic[_Config]):
             raise ConfigError(problems)
 
     def foreign_code(self, config: _Config) -> list[Problem]:
-        """Return which options name code to be loaded that no installed package has announced."""
+        """Return a problem for each option that loads code which no installed package has announced."""
         problems = []
         module, colon, _ = self.name.rpartition(":")
         if colon:
@@ -154,13 +140,11 @@ class GymBuilder(Generic[_Config]):
         return problems
 
     def content_sources(self, config: _Config) -> ContentSources:
-        """Return the packages and the source that decide what the environment does; see `ContentBuilder`.
-
-        In another interpreter a package is known by its version, and a module of one's own by the one file.
-        """
+        """Return the packages and files that determine the environment's behaviour; see `ContentBuilder`."""
         found = self._find(config)
         if config.python is None:
             return ContentSources(modules=found["modules"])
+        # Another interpreter's packages are known by their versions, and the user's own module by its file.
         files: dict[str, Path] = {}
         stated: dict[str, str] = {}
         for name, origin in found["origins"].items():
@@ -171,7 +155,7 @@ class GymBuilder(Generic[_Config]):
         return ContentSources(files=files, stated=stated)
 
     def task_name(self, config: _Config) -> str:
-        """Return what a policy is told; see `TaskBuilder`."""
+        """Return the instruction for policies; see `TaskBuilder`."""
         return config.task_description or self._short_name
 
     @property
@@ -179,13 +163,9 @@ class GymBuilder(Generic[_Config]):
         return self.name.rpartition(":")[2].rpartition("/")[2]
 
     def build(self, config: _Config, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
-        """Build the environment; see `EnvironmentBuilder`.
-
-        Raises:
-            EnvironmentBuildError: If it cannot be made, or takes or gives what this program does not know.
-        """
+        """Build the environment, EnvironmentBuildError if it cannot be made or used; see `EnvironmentBuilder`."""
         del num_threads
-        # Before anything is imported that draws: workers, and what it is in this process, read it when they begin.
+        # Before any import of a renderer: workers read these variables at their start, as does this process.
         self.draw_on(torch.device(device))
         opengl = self.choose_opengl(torch.device(device), config.environment_variables)
         slots = self._slots(_drawing_with(opengl, config), num_envs)
@@ -212,12 +192,12 @@ class GymBuilder(Generic[_Config]):
     def _environment(
         self, config: _Config, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
     ) -> GymEnvironment:
-        """Return the environment of single ones that are made."""
+        """Wrap the single environments as one batch."""
         del config
         return GymEnvironment(slots, num_envs, traits, device)
 
     def _seeding_trial(self, config: _Config) -> Conditions:
-        """Return the conditions of an episode that must start twice in the same way."""
+        """Return the conditions of an episode that has to start identically twice."""
         return {SEED_CONDITION: 2**config.seed_bits - 1, INDEX_CONDITION: 0}
 
     def _unfindable(self, config: _Config) -> list[Problem]:
@@ -236,18 +216,18 @@ class GymBuilder(Generic[_Config]):
         return list(config.problems_with(found))
 
     def _find(self, config: _Config) -> Mapping[str, Any]:
-        """Return what the source says, with the errors of a worker as if it had been asked here."""
+        """Return the source's facts of the environment; a worker's errors become those of a local call."""
         if config.python is None:
             return source_of(self.kind).find(self.name, dict(self._source(config).make_kwargs))
         try:
-            # With the variables of a rank on the CPU, whose first worker it can become.
+            # The variables are those of a rank on the CPU, whose first worker this one can become.
             opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
             return find_in_worker(self._source(config), _drawing_with(opengl, config))
         except RequestError as error:
             raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
     def _way_out(self, config: _Config, default: str | None = None) -> str:
-        """Return the advice after an import that failed: for the library that OpenGL lacks, else for the package."""
+        """Return the advice after a failed import: for the library that OpenGL lacks, else for the package."""
         if self.choose_opengl(torch.device("cpu"), config.environment_variables).lacks_library:
             return f"{VARIABLE}=osmesa needs the library OSMesa: install libosmesa6, or set {VARIABLE} to egl"
         if default is not None:
@@ -259,7 +239,7 @@ class GymBuilder(Generic[_Config]):
     def _slots(self, config: _Config, num_envs: int) -> EnvSlots:
         source = self._source(config)
         begun = None if config.python is None else finding_worker(source, config)
-        # All that the others were for has been asked.
+        # The other kept workers have answered all questions.
         stop_kept_workers(ANSWERS)
         if config.python is not None:
             return WorkerSlots(source, num_envs, config, begun)
@@ -303,17 +283,10 @@ class GymBuilder(Generic[_Config]):
         )
 
     def _stated_control_dt(self, rates: Mapping[str, float]) -> float:
-        """Return the time between two control steps [s] of an environment of which the job does not say it.
-
-        ``dt`` is a control step in some packages and a step of the simulator in others. So it counts where nothing else
-        is said, and as the exact form of ``render_fps``, which is a whole number.
-
-        Args:
-            rates: What the environment says; see `EnvSlot.description`.
-
-        Raises:
-            EnvironmentBuildError: If it says two different things.
-        """
+        """Return the time between two control steps [s] from the environment's own rates."""
+        # ``dt`` is a control step in some packages and a simulator step in others. So it counts only without another
+        # statement, or as the exact form of the whole number ``render_fps``. Two different statements raise
+        # EnvironmentBuildError.
         seconds = {name: value if name in ("control_timestep", "dt") else 1.0 / value for name, value in rates.items()}
         if seconds.keys() - {"dt", "render_fps"}:
             seconds.pop("dt", None)
@@ -340,7 +313,7 @@ class GymBuilder(Generic[_Config]):
         return next((seconds[name] for name in exact_first if name in seconds), _UNKNOWN_CONTROL_DT_S)
 
     def _check_seeding(self, config: _Config, slots: EnvSlots, environment: GymEnvironment) -> None:
-        """Refuse an environment that does not start as its seed says: its episodes could never be repeated."""
+        """Raise EnvironmentBuildError if one seed gives two starts: its episodes could never be repeated."""
         if not config.seeded:
             return
         reset = environment.slot_reset(self._seeding_trial(config))
@@ -352,7 +325,7 @@ class GymBuilder(Generic[_Config]):
             )
 
     def _check_neighbours(self, slots: EnvSlots, reset: SlotReset) -> None:
-        """Refuse an environment that moves differently where another one moves in the same process."""
+        """Raise EnvironmentBuildError if an environment behaves differently beside another in its process."""
         alone = _shown(slots, reset, num_steps=_NEIGHBOUR_STEPS)
         slots.reset({1: replace(reset, seed=reset.seed // 2)}, seen=[])
         beside = _shown(slots, reset, num_steps=_NEIGHBOUR_STEPS, beside=1)
@@ -370,7 +343,7 @@ def gymnasium_environment(name: str) -> GymBuilder:
 
 def meta_world_environment(name: str) -> GymBuilder:
     """Return the builder of ``metaworld:<name>``."""
-    # Meta-World needs packaging and does not say so. Its own MuJoCo is not the one of this process.
+    # Meta-World needs packaging without declaring it. Its own MuJoCo differs from this process's.
     return GymBuilder(
         config_class=MetaWorldConfig,
         kind="metaworld",
@@ -382,7 +355,7 @@ def meta_world_environment(name: str) -> GymBuilder:
 
 
 def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | None = None) -> list[dict[str, Any]]:
-    """Return what env slot 0 observes in the first steps of an episode, while another env slot makes steps or not."""
+    """Return env slot 0's observations of the first steps, while env slot ``beside`` (None: none) steps too."""
     slots.reset({0: reset}, seen=[0])
     shown = [_observed(slots)]
     low, high = (
@@ -401,7 +374,7 @@ def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | N
 
 
 def _observed(slots: EnvSlots) -> dict[str, Any]:
-    """Return what env slot 0 observed last."""
+    """Return env slot 0's last observation."""
     numbers = {name: values[0] for name, values in slots.numbers.items()}
     return {name: value.copy() for name, value in {**numbers, **slots.pictures(0)}.items()}
 
@@ -416,7 +389,7 @@ def _say_once(line: str, level: int = logging.INFO) -> None:
 
 
 def _drawing_with(opengl: OpenglChoice, config: _Config) -> _Config:
-    """Return options whose workers draw with what was chosen, unless the job says otherwise."""
+    """Return options whose workers use the chosen renderer, unless the job sets it."""
     return replace(config, environment_variables={**opengl.variables, **config.environment_variables})
 
 

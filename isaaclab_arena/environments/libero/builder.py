@@ -21,63 +21,42 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.workers.worker_process import REMEMBERED
 
-# How harnesses play LIBERO: steps, waiting, seeds, pictures, gripper and number of episodes.
+# Define the protocols of LIBERO harnesses: steps, waiting, seeds, pictures, gripper and number of episodes.
 
 
 class Seeding(StrEnum):
-    """From what the places of fixtures are drawn.
+    """The rule by which the generator of fixture poses is seeded."""
 
-    ``ONCE``: the generator is seeded when the environment is made, and every episode takes its next reset.
-    ``EVERY_RESET``: it is seeded before each reset, with a number that counts the episodes.
-    ``EPISODE``: it is seeded before each reset, with a number that belongs to the episode, and nothing else matters.
-    """
-
-    ONCE = "once"
-    EVERY_RESET = "every reset"
-    EPISODE = "episode"
+    ONCE = "once"  # when the environment is made; every episode takes its next reset
+    EVERY_RESET = "every reset"  # before each reset, with a number that counts the episodes
+    EPISODE = "episode"  # before each reset, with the episode's own number alone
 
 
 class Gripper(StrEnum):
-    """How the last number of an action becomes what LIBERO takes: -1 opens, 1 closes.
+    """The mapping of an action's last number to LIBERO's: -1 opens, 1 closes."""
 
-    ``RAW``: as it is. ``SIGN``: -1 below zero, else 1. ``OPEN_IS_ONE``: 0 closes and 1 opens, rounded to either.
-    """
-
-    RAW = "raw"
-    SIGN = "sign"
-    OPEN_IS_ONE = "open is one"
+    RAW = "raw"  # unchanged
+    SIGN = "sign"  # -1 below zero, else 1
+    OPEN_IS_ONE = "open is one"  # 0 closes and 1 opens, rounded to either
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """What a harness decides of an episode.
+    """The rules by which a harness plays an episode."""
 
-    Attributes:
-        max_steps: Control steps that a policy has, by suite.
-        other_max_steps: The same in suites that the harness does not know.
-        num_episodes: Episodes of a task, of which no more than there are initial states.
-        seeding: From what the places of fixtures are drawn.
-        seed: What the generator is seeded with; for ``EVERY_RESET`` in the first episode.
-        resets_before: Resets that the harness makes before that of its first episode.
-        camera_size: Width and height that pictures are drawn in [pixels].
-        picture_size: Width and height that they are shrunk to, None for none [pixels].
-        wait_steps: Control steps in which the arm holds still before a policy is asked.
-        gripper: How the last number of an action is meant.
-    """
-
-    max_steps: Mapping[str, int]
-    other_max_steps: int = 520
-    num_episodes: int = 50
-    seeding: Seeding = Seeding.ONCE
-    seed: int = 7
-    resets_before: int = 0
-    camera_size: int = 256
-    picture_size: int | None = None
-    wait_steps: int = 10
+    max_steps: Mapping[str, int]  # control steps of a policy, by suite
+    other_max_steps: int = 520  # the same in other suites
+    num_episodes: int = 50  # per task; at most the number of initial states
+    seeding: Seeding = Seeding.ONCE  # of the fixture poses
+    seed: int = 7  # for EVERY_RESET: in the first episode
+    resets_before: int = 0  # resets of the harness before that of its first episode
+    camera_size: int = 256  # width and height of drawn pictures [pixels]
+    picture_size: int | None = None  # width and height after shrinking [pixels]; None: not shrunk
+    wait_steps: int = 10  # control steps in which the arm holds still before the policy starts
     gripper: Gripper = Gripper.RAW
 
     def steps_in(self, suite: str) -> int:
-        """Return how many control steps a policy has in a suite; ``libero_goal_task`` has those of ``libero_goal``."""
+        """Return a policy's control steps in a suite; ``libero_goal_task`` has those of ``libero_goal``."""
         known = (each for each in self.max_steps if f"{suite}_".startswith(f"{each}_"))
         return self.max_steps.get(next(known, ""), self.other_max_steps)
 
@@ -109,7 +88,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 
 
-# LIBERO's tasks as an environment whose episodes are described by their conditions.
+# Define LIBERO's environments, whose conditions describe an episode fully.
 
 FIXTURE_SEED = "libero.fixture_seed"
 RESET_INDEX = "libero.reset_index"
@@ -117,19 +96,7 @@ INIT_STATE = "libero.init_state"
 
 
 class LiberoEnvironment(GymEnvironment):
-    """A batch of LIBERO's environments.
-
-    The conditions of an episode are its initial state, and where fixtures stand: a seed, and how many resets come
-    before. They follow from the index of the episode as the protocol says.
-
-    Args:
-        slots: The single environments.
-        num_envs: How many.
-        traits: What they do not say themselves.
-        device: Where observations live and actions are expected.
-        protocol: How episodes are played.
-        facts: What decides the numbers beside the versions of packages, for the provenance.
-    """
+    """A batch of LIBERO environments; an episode's index determines its conditions, by the protocol."""
 
     def __init__(
         self,
@@ -142,33 +109,35 @@ class LiberoEnvironment(GymEnvironment):
         facts: Mapping[str, str],
     ) -> None:
         super().__init__(slots, num_envs, traits, device)
+        # The conditions are the initial state and the fixture poses: a seed, and the number of resets before. ``facts``
+        # go into the provenance.
         self._protocol = protocol
         self._facts = facts
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw the seed of the fixtures, where it belongs to the episode."""
+        """Draw the seed of the fixtures if it belongs to the episode."""
         if self._protocol.seeding is not Seeding.EPISODE:
             return {FIXTURE_SEED: self._protocol.seed}
         return {FIXTURE_SEED: int(generator.integers(0, 2**32, dtype=np.uint64))}
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Return the conditions with what follows from the index of the episode."""
+        """Add the conditions that follow from the episode's index."""
         index, seeding = episode.episode_index, self._protocol.seeding
         seed = int(str(conditions[FIXTURE_SEED])) + (index if seeding is Seeding.EVERY_RESET else 0)
         resets = 0 if seeding is Seeding.EPISODE else self._protocol.resets_before + index
         return {**conditions, FIXTURE_SEED: seed, RESET_INDEX: resets, INIT_STATE: index}
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
-        """Return what a single environment starts from: all of the conditions."""
+        """Return the reset of a single environment, which receives all conditions."""
         plain = {key: int(str(conditions[key])) for key in (FIXTURE_SEED, RESET_INDEX, INIT_STATE)}
         return SlotReset(seed=plain[FIXTURE_SEED], options={"conditions": plain})
 
     def provenance(self) -> Mapping[str, str]:
-        """Return what simulated an episode, by which protocol."""
+        """Return the simulator's versions and the protocol."""
         return {**super().provenance(), **self._facts}
 
 
-# Build the tasks of LIBERO, ``libero:<suite>/<task>``, from a checkout of the user's own, in workers.
+# Build the tasks of LIBERO, ``libero:<suite>/<task>``, from the user's own checkout, in workers.
 
 INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
 
@@ -226,11 +195,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
     """Builds one task of LIBERO."""
 
     def check(self, config: LiberoConfig) -> None:
-        """Refuse what the checkout does not have, and options that contradict each other.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Raise ConfigError, with every problem, for an incomplete checkout or contradictory options."""
         if without_effect := list(_without_effect(config)):
             raise ConfigError(without_effect)
         checkout = _checkout(config)
@@ -253,7 +218,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         super().check(config)
 
     def content_sources(self, config: LiberoConfig) -> ContentSources:
-        """Return the files of the checkout that decide what the environment does; see `ContentBuilder`."""
+        """Return the checkout's files that determine the environment's behaviour; see `ContentBuilder`."""
         checkout = _checkout(config)
         task = checkout.task(self.name)
         found = super().content_sources(config)
@@ -264,12 +229,12 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             "LIBERO initial states": task.init_states_file,
         }
         if config.libero_path is not None:
-            # The checkout may hold demonstrations too, of which nothing counts.
+            # The checkout may also hold demonstrations, which do not count.
             own[f"libero_path {Path(config.libero_path).name}"] = checkout.inside / "benchmark"
         return replace(found, files={**found.files, **own})
 
     def task_name(self, config: LiberoConfig) -> str:
-        """Return what a policy is told: LIBERO's own words; see `TaskBuilder`."""
+        """Return the instruction for policies, in LIBERO's own words; see `TaskBuilder`."""
         return config.task_description or self._task(config).instruction
 
     def _environment(
@@ -293,11 +258,11 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         return replace(super()._traits(config, description), task_name=self._task(config).name)
 
     def num_episodes(self, config: LiberoConfig) -> int:
-        """Return how many episodes the protocol has, of which no more than there are initial states."""
+        """Return the protocol's number of episodes, at most the number of initial states."""
         return min(config.played_by.num_episodes, len(read_init_states(str(self._task(config).init_states_file))))
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
-        # An interpreter is asked once, and not for every task of a suite.
+        # Each interpreter answers once, and not again for every task of a suite.
         asked = ("libero", config.python, _checkout(config).root, *sorted(config.environment_variables.items()))
         if asked not in REMEMBERED:
             REMEMBERED[asked] = super()._find(config)
@@ -328,7 +293,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
 
 def _without_effect(config: LiberoConfig) -> Iterator[Problem]:
-    """Yield the options that would change nothing, though they are set."""
+    """Yield the options that are set but have no effect."""
     if config.make_kwargs:
         message = f"{', '.join(config.make_kwargs)}: LIBERO's environments are made as protocol says, and take no more"
         yield Problem(f"{message}; leave it out", key="make_kwargs")
@@ -354,9 +319,5 @@ def libero_environment(name: str) -> LiberoBuilder:
 
 
 def _checkout(config: LiberoConfig) -> LiberoCheckout:
-    """Return the checkout that is meant.
-
-    Raises:
-        ConfigError: If none is named, or if it is none.
-    """
+    """Return the checkout of the options or of LIBERO_PATH; ConfigError if there is none."""
     return checkout_at(config.libero_path)

@@ -20,11 +20,11 @@ from isaaclab_arena.sim.scene.scene import ContentKey, stamps
 
 
 def libero_root(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the directory of a checkout of LIBERO, None if LIBERO_PATH is not set."""
+    """Return the directory of a LIBERO checkout, None if LIBERO_PATH is not set."""
     return environ.get("LIBERO_PATH") or None
 
 
-# Finds which files of meshes and textures a task of LIBERO needs, and which of them a checkout lacks.
+# Find the mesh and texture files that a LIBERO task needs, and report those that a checkout lacks.
 
 _SECTIONS = re.compile(r"\(:(objects|fixtures)\b([^)]*)\)")
 _CATEGORY = re.compile(r"-\s+([\w-]+)")
@@ -37,12 +37,7 @@ _STYLE = re.compile(r"[\"'](?:floor|wall)_style[\"']\s*:\s*[\"']([\w-]+)[\"']")
 
 
 def missing_assets(inside: Path, description: str) -> list[Path]:
-    """Return the files that a task's scene and objects refer to and that are not there, in order of their names.
-
-    Args:
-        inside: LIBERO's inner package.
-        description: What the task's file says, in BDDL.
-    """
+    """Return the missing files of a task's scene and objects, sorted; ``description`` is the task's BDDL text."""
     seen: set[Path] = set()
     for path in [*_models(inside, description), *_scene(inside, description)]:
         _add_with_references(path, seen)
@@ -50,7 +45,7 @@ def missing_assets(inside: Path, description: str) -> list[Path]:
 
 
 def _models(inside: Path, description: str) -> Iterator[Path]:
-    """Yield the models of objects and fixtures, as LIBERO's classes find them."""
+    """Yield the models of objects and fixtures, found as LIBERO's classes find them."""
     assets = inside / "assets"
     named = _named_models(inside / "envs" / "objects")
     for section, text in _SECTIONS.findall(description):
@@ -59,18 +54,18 @@ def _models(inside: Path, description: str) -> Iterator[Path]:
                 yield inside / named[category]
                 continue
             models = [*assets.glob(f"*/{category}.xml"), *assets.glob(f"*/{category}/{category}.xml")]
-            # Some fixtures are part of the scene; every object has a model of its own.
+            # Some fixtures are part of the scene; every object has its own model.
             yield from models or ([assets / f"{category}.xml"] if section == "objects" else [])
 
 
 def _scene(inside: Path, description: str) -> Iterator[Path]:
-    """Yield the scene that the task's problem is set in, and the textures of its floor and walls."""
+    """Yield the scene of the task's problem, and the textures of its floor and walls."""
     problem = _PROBLEM.search(description)
     name = problem.group(1).lower() if problem else ""
     classes = _problems(inside / "envs" / "problems")
     scenes: list[str] = []
     styles: list[str] = []
-    # A class that says nothing of its own has what the class below it has.
+    # A class without its own scenes or styles inherits those of its base class.
     while name in classes and not (scenes and styles):
         scenes = scenes or classes[name].scenes
         styles = styles or classes[name].styles
@@ -85,7 +80,7 @@ def _scene(inside: Path, description: str) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Problem:
-    """What a class of problems names: the class below it, in lower case, its scenes, and styles of floor and walls."""
+    """A problem class's base class in lower case, its scenes, and its styles of floor and walls."""
 
     base: str
     scenes: list[str]
@@ -93,7 +88,7 @@ class _Problem:
 
 
 def _named_models(directory: Path) -> Mapping[str, str]:
-    """Return the models that classes of objects name as they are, by the category under which LIBERO knows a class."""
+    """Map the category of each object class to the model file that its code names."""
     return {
         category: model
         for path in sorted(directory.glob("*.py"))
@@ -102,7 +97,7 @@ def _named_models(directory: Path) -> Mapping[str, str]:
 
 
 def _problems(directory: Path) -> Mapping[str, _Problem]:
-    """Return the classes of problems, by their names in lower case, as LIBERO knows them."""
+    """Map the lower-case name of each problem class to its parts."""
     return {
         name: problem
         for path in sorted(directory.glob("*.py"))
@@ -110,7 +105,7 @@ def _problems(directory: Path) -> Mapping[str, _Problem]:
     }
 
 
-# Files of LIBERO-plus hold thousands of classes, so each is read once for all tasks, and again after it was changed.
+# LIBERO-plus files hold thousands of classes, so each file is read once for all tasks, and again after a change.
 @cache
 def _models_in(path: Path, key: ContentKey) -> Mapping[str, str]:
     del key
@@ -128,13 +123,13 @@ def _problems_in(path: Path, key: ContentKey) -> Mapping[str, _Problem]:
 
 
 def _classes(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, the first base class and the body of each class of a file."""
+    """Yield the name, first base class and body of each class in a file."""
     parts = _CLASS.split(path.read_text())
     yield from zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
 
 
 def _add_with_references(path: Path, seen: set[Path]) -> None:
-    """Add a file, and if it is a model all that it refers to."""
+    """Add a file, and if it is a model, all files that it refers to."""
     if path in seen:
         return
     seen.add(path)
@@ -150,13 +145,13 @@ def _add_with_references(path: Path, seen: set[Path]) -> None:
             _add_with_references(Path(re.sub(r"[^/]+/\.\./", "", str(below / name))), seen)
 
 
-# Reads what a checkout of LIBERO holds: its suites, their tasks, and the files of each.
+# Read the content of a LIBERO checkout: its suites, their tasks, and the files of each.
 
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
 _OF_LIBERO = frozenset({"libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"})
 _PARTS = (_TASK_MAP, "envs/env_wrapper.py", "bddl_files", "init_files", "assets")
 
-# LIBERO-plus writes what it changed behind the name of a task, whose files are those of the task itself.
+# LIBERO-plus appends its change to the task's name; the files are those of the original task.
 _CHANGED = re.compile(r"_(?:language|view|light)_.*|_(?:table|tb)_\d+")
 _SEEN_OTHERWISE = re.compile(r"_view_.*")
 _SCENE = re.compile(r"^[A-Z].*?SCENE(?:10|\d)_")
@@ -164,40 +159,21 @@ _SCENE = re.compile(r"^[A-Z].*?SCENE(?:10|\d)_")
 
 @dataclass(frozen=True, kw_only=True)
 class LiberoTask:
-    """A task of a suite.
-
-    Attributes:
-        suite: Its suite.
-        index: Its place in the suite.
-        name: Its name.
-        instruction: What a policy is told: what LIBERO's own list of tasks makes of the name, except where a repository
-            that was made from LIBERO has other words in the description.
-        bddl_file: What LIBERO's environment is made from.
-        described_in: The file that holds the description; LIBERO-plus puts settings behind the name of ``bddl_file``.
-        init_states_file: The file of its initial states.
-    """
+    """A task of a suite."""
 
     suite: str
-    index: int
+    index: int  # in the suite
     name: str
+    # From the task's name, as in LIBERO's own list. A repository derived from LIBERO may use the words of the
+    # description.
     instruction: str
-    bddl_file: Path
-    described_in: Path
+    bddl_file: Path  # input of LIBERO's environment
+    described_in: Path  # file with the description; LIBERO-plus appends settings to the name of bddl_file
     init_states_file: Path
 
 
 class LiberoCheckout:
-    """A checkout of LIBERO, or of a repository that was made from it.
-
-    Args:
-        root: Its directory, which holds ``libero/libero``.
-
-    Attributes:
-        package_directory: What holds LIBERO's inner package.
-
-    Raises:
-        ConfigError: If it is none; ``key`` is ``libero_path``.
-    """
+    """A checkout of LIBERO, or of a repository derived from it; ConfigError if ``root`` is none."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -211,11 +187,7 @@ class LiberoCheckout:
         self.suites = _task_map(task_map, stamps([task_map]))
 
     def task(self, name: str) -> LiberoTask:
-        """Return a task by ``<suite>/<name or index>``.
-
-        Raises:
-            ConfigError: If there is no such suite or task; ``key`` is ``environment``.
-        """
+        """Return a task by ``<suite>/<name or index>``; ConfigError if there is no such suite or task."""
         suite, slash, wanted = name.partition("/")
         if suite not in self.suites:
             raise _unknown(f"this checkout has no suite '{suite}'{did_you_mean(suite, self.suites)}")
@@ -231,7 +203,7 @@ class LiberoCheckout:
         return self._task(suite, tasks.index(wanted))
 
     def revision(self) -> str | None:
-        """Return the commit that the checkout stands at, None if nothing tells."""
+        """Return the commit of the checkout, None if it is unknown."""
         return commit_at(self.root)
 
     def _task(self, suite: str, index: int) -> LiberoTask:
@@ -250,18 +222,14 @@ class LiberoCheckout:
     def _init_states_file(self, suite: str, name: str) -> Path:
         states = self.inside / "init_files"
         own = states / suite / f"{name}.pruned_init"
-        # Where LIBERO-plus added objects, the task has states of its own.
+        # A task to which LIBERO-plus added objects has its own states.
         candidates = [own, states / "libero_newobj" / suite / own.name]
         candidates.append(own.with_name(f"{_CHANGED.sub('', name)}.pruned_init"))
         return next((path for path in candidates if path.is_file()), own)
 
 
 def checkout_at(path: str | None) -> LiberoCheckout:
-    """Return the checkout that is meant: the one of a path, or else of LIBERO_PATH.
-
-    Raises:
-        ConfigError: If none is named, or if it is none; ``key`` is ``libero_path``.
-    """
+    """Return the checkout at a path, else at LIBERO_PATH; ConfigError if neither is one."""
     named = path or libero_root()
     if named is None:
         message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
@@ -271,12 +239,7 @@ def checkout_at(path: str | None) -> LiberoCheckout:
 
 @cache
 def _task_map(path: Path, key: ContentKey) -> Mapping[str, tuple[str, ...]]:
-    """Return the tasks of each suite, read from the dict in LIBERO's own file, which is not run.
-
-    Args:
-        path: The file.
-        key: What changes with it, so that it is read again after that.
-    """
+    """Return the tasks of each suite, parsed from the dict in LIBERO's own file, which is not executed."""
     del key
     try:
         statement = ast.parse(path.read_text()).body[0]
@@ -287,18 +250,15 @@ def _task_map(path: Path, key: ContentKey) -> Mapping[str, tuple[str, ...]]:
 
 
 def _instruction(suite: str, name: str, described: Path) -> str:
-    """Return what LIBERO's own list of tasks makes of a task's name, or the words of the description.
-
-    LIBERO-plus rewords tasks whose names say so. LIBERO-PRO does it in suites of its own, under the names of LIBERO's
-    tasks.
-    """
+    """Return a task's instruction, from its name or from the words of its description."""
+    # LIBERO-plus rewords tasks whose names say so. LIBERO-PRO does it in its own suites, under LIBERO's task names.
     if suite in _OF_LIBERO and "_language_" not in name:
         return " ".join(_SCENE.sub("", name).split("_"))
     try:
         words = re.search(r"\(:language([^)]*)\)", described.read_text())
     except OSError:
         words = None
-    # LIBERO's own reader of descriptions makes everything lower case.
+    # LIBERO's own reader converts descriptions to lower case.
     return " ".join(words.group(1).lower().split()) if words else ""
 
 
@@ -306,22 +266,18 @@ def _unknown(message: str) -> ConfigError:
     return ConfigError(Problem(message, key="environment"))
 
 
-# LIBERO's suites, as a checkout of the user's own lists them.
+# Provide LIBERO's suites, as the user's own checkout lists them.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiberoSuite:
-    """A suite of a checkout, whose tasks are called by their index: their names are too long for names of jobs.
-
-    Attributes:
-        name: What the checkout calls it.
-    """
+    """A suite of a checkout, with tasks called by index: their names are too long for job names."""
 
     name: str
 
     @property
     def words(self) -> str:
-        """What it is, for the list of suites."""
+        """Description for the list of suites."""
         return f"The tasks of {self.name}, of the checkout that libero_path or LIBERO_PATH names."
 
     def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:

@@ -12,7 +12,7 @@ from isaaclab_arena.sim.backend import Backend, side_by_side
 from isaaclab_arena.sim.math import damped_least_squares, step_within_limits
 from isaaclab_arena.sim.scene.scene import FloorRobot, Robot
 
-# Action modes: what the numbers of an action mean, and the actuator targets that follow from them.
+# Define action modes: the meaning of an action's numbers, and the actuator targets that follow.
 
 ActionModeName: TypeAlias = Literal["joint_position", "ee_delta"]
 ACTION_MODES: tuple[str, ...] = get_args(ActionModeName)
@@ -24,21 +24,14 @@ _MAX_LEAD_RAD = 0.2
 
 
 class ActionMode(ABC):
-    """Turns actions into targets of the arm's actuators and the gripper's.
-
-    Whatever is asked for, targets stay within the joint limits and move no faster than the joints may.
-
-    Args:
-        robot: The robot.
-        backend: The simulation it stands in.
-        control_dt: Time between two control steps [s].
-    """
+    """Maps actions to targets of the arm's actuators and the gripper's."""
 
     name: ClassVar[str]
     spec: ArraySpec
     hold_action: HoldAction = HOLDS_LAST
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+        # Targets stay within the joint limits, and move no faster than the joints can.
         self.robot = robot
         positions, self.dofs = backend.joint_indices(robot.arm_joints)
         self.positions = side_by_side(positions)
@@ -51,15 +44,7 @@ class ActionMode(ABC):
         self.max_step = limit * control_dt
 
     def controls(self, backend: Backend, action: torch.Tensor) -> torch.Tensor:
-        """Return the actuator targets of all env slots.
-
-        Args:
-            backend: The simulation.
-            action: Shape: (num_envs, action_dim).
-
-        Returns:
-            Shape: (num_envs, nu).
-        """
+        """Return the actuator targets (num_envs, nu) for actions (num_envs, action_dim)."""
         action = action.to(backend.ctrl.dtype)
         held = backend.ctrl[:, self.arm_controls]
         wanted = self.joint_targets(backend, action, held)
@@ -73,13 +58,7 @@ class ActionMode(ABC):
 
     @abstractmethod
     def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-        """Return the joint targets that an action asks for [rad].
-
-        Args:
-            backend: The simulation.
-            action: Shape: (num_envs, action_dim).
-            held: The targets so far. Shape: (num_envs, num_joints).
-        """
+        """Return the joint targets [rad] of actions; ``held`` (num_envs, num_joints) are the targets so far."""
 
 
 class JointPosition(ActionMode):
@@ -99,17 +78,13 @@ class JointPosition(ActionMode):
 
 
 class EndEffectorDelta(ActionMode):
-    """A step of the tool centre point in the world frame [m, rad], then the distance between the fingers [m].
-
-    The step is added to where the arm is told to be, not to where it is, so that a zero action holds the arm still
-    under any load. Targets lead the joints by at most 0.2 rad. An arm of fewer than six joints makes the translation
-    and as much of the rotation as goes with it (`Robot.rotation_weight`). A robot without a gripper has no width.
-    """
+    """A step of the tool centre point in the world frame [m, rad], then the distance between the fingers [m]."""
 
     name = "ee_delta"
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
         super().__init__(robot, backend, control_dt)
+        # Without a gripper, the action has no width.
         high = (MAX_TRANSLATION_M,) * 3 + (MAX_ROTATION_RAD,) * 3
         self.bound = torch.tensor(high, dtype=backend.qpos.dtype, device=backend.device)
         names = ("dx", "dy", "dz", "drx", "dry", "drz")
@@ -120,12 +95,15 @@ class EndEffectorDelta(ActionMode):
         """Return the targets so far plus a damped-least-squares step. Shape: (num_envs, num_joints)."""
         jacobian = backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
         twist = torch.minimum(torch.maximum(action[:, :6], -self.bound), self.bound)
+        # The step adds to the targets, not to the positions, so a zero action holds the arm under any load. Targets
+        # lead the joints by at most `_MAX_LEAD_RAD`.
         wanted = held + self._step(jacobian, twist, held)
         position = backend.qpos[:, self.positions]
         return torch.minimum(torch.maximum(wanted, position - _MAX_LEAD_RAD), position + _MAX_LEAD_RAD)
 
     def _step(self, jacobian: torch.Tensor, twist: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
         robot = self.robot
+        # An arm with fewer than six joints makes the translation, and as much of the rotation as goes with it.
         if robot.rotation_weight == 1.0:
             return damped_least_squares(jacobian, twist, robot.ik_damping)
         return step_within_limits(
@@ -162,15 +140,7 @@ def make_action_mode(name: str, robot: Robot, backend: Backend, control_dt: floa
 
 
 class FloorActions:
-    """Turns actions into controls and back.
-
-    Args:
-        robot: Whose actions.
-        backend: The simulation it stands in.
-
-    Attributes:
-        spec: What an action looks like.
-    """
+    """Maps actions of a floor robot to controls and back."""
 
     def __init__(self, robot: FloorRobot, backend: Backend) -> None:
         names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
@@ -184,21 +154,12 @@ class FloorActions:
         self._scale = torch.tensor(robot.action_scale, dtype=dtype, device=backend.device)
 
     def controls(self, backend: Backend, action: torch.Tensor, centre: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the controls that actions ask for.
-
-        Args:
-            backend: The simulation.
-            action: Shape: (num_envs, action_dim).
-            centre: What zero actions ask for, if not the robot's default. Shape: (num_envs, action_dim).
-
-        Returns:
-            Shape: (num_envs, nu).
-        """
+        """Return controls (num_envs, nu) for actions (num_envs, action_dim); ``centre`` is that of a zero action."""
         controls = backend.ctrl.clone()
         bounded = action.to(controls.dtype).clamp(-self._bound, self._bound)
         controls[:, self._indices] = (self._default if centre is None else centre) + self._scale * bounded
         return controls
 
     def last(self, backend: Backend, centre: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the actions of which the controls are now the result, 0 after a reset. Shapes: as `controls`."""
+        """Return the actions that gave the current controls, 0 after a reset. Shapes: as `controls`."""
         return (backend.ctrl[:, self._indices] - (self._default if centre is None else centre)) / self._scale

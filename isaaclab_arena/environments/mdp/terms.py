@@ -25,20 +25,10 @@ def horizontal_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def push_point(
     hand: torch.Tensor, position: torch.Tensor, goal: torch.Tensor, gap: tuple[float, float]
 ) -> torch.Tensor:
-    """Return where hands have to be to push things to their goals, level with the things.
-
-    That is behind the thing, seen from the goal: anywhere on a short line for a hand that is behind it, and at the
-    far end of the line for one that is not, so that there is room to come down.
-
-    Args:
-        hand: Where the hands are [m]. Shape: (num_envs, 3).
-        position: Where the things are [m]. Shape: (num_envs, 3).
-        goal: Where they should be, seen from above [m]. Shape: (num_envs, 3).
-        gap: Distances from a thing's centre to the near and the far end of the line [m].
-
-    Returns:
-        Shape: (num_envs, 3).
-    """
+    """Return the hand positions from which to push things to their goals, level with the things: (num_envs, 3)."""
+    # The points lie behind the thing, seen from the goal: on a short line for a hand that is behind, else at its far
+    # end, so that there is room to come down. ``gap`` holds the distances of the line's ends from the thing's centre
+    # [m].
     near, far = gap
     way = (goal - position)[:, :2] / horizontal_distance(goal, position)[:, None].clamp(min=1e-6)
     offset = (hand - position)[:, :2]
@@ -48,79 +38,50 @@ def push_point(
 
 
 def upright(orientation: torch.Tensor) -> torch.Tensor:
-    """Return whether a body's z axis points up, to about 18 degrees. Shape: (num_envs, 4) -> (num_envs,), bool."""
+    """True where a body's z axis points up, within about 18 degrees. Shape: (num_envs, 4) -> (num_envs,), bool."""
     _, x, y, _ = orientation.unbind(-1)
     return 1 - 2 * (x * x + y * y) > 0.95
 
 
 def tilt_from_down(orientation: torch.Tensor) -> torch.Tensor:
-    """Return how far a body's z axis is from pointing down: 0 if it does, 0.5 level, 1 if it points up.
-
-    Args:
-        orientation: Shape: (num_envs, 4).
-
-    Returns:
-        Half of one plus the cosine of the angle to the vertical. Shape: (num_envs,).
-    """
+    """Return the tilt of a body's z axis: 0 down, 0.5 level, 1 up. Shape: (num_envs, 4) -> (num_envs,)."""
     _, x, y, _ = orientation.unbind(-1)
+    # Half of one plus the cosine of the angle to the vertical.
     return 1 - (x * x + y * y)
 
 
 def closeness(distance: torch.Tensor, half_at: float) -> torch.Tensor:
-    """Return 1 at distance 0, 0.5 at ``half_at``, and a long tail that still has a slope far away.
-
-    Args:
-        distance: Shape: (num_envs,), not negative.
-        half_at: Distance at which the term is 0.5, in the unit of ``distance``.
-    """
+    """Return 1 at distance 0, 0.5 at ``half_at``, with a long tail that keeps a slope. Shape: (num_envs,)."""
     relative = distance / half_at
     return torch.reciprocal(1 + relative * relative)
 
 
 def progress(value: torch.Tensor, start: float, goal: float) -> torch.Tensor:
-    """Return how far a value has come from ``start`` (0) to ``goal`` (1), clipped to that range.
-
-    Args:
-        value: Shape: (num_envs,).
-        start: Value that counts as no progress.
-        goal: Value that counts as done.
-    """
+    """Return the progress of values (num_envs,) from ``start`` (0) to ``goal`` (1), clipped to that range."""
     return ((value - start) / (goal - start)).clamp(0, 1)
 
 
 def count_while(condition: torch.Tensor, count: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-    """Return for how many control consecutive steps a condition has held.
-
-    Args:
-        condition: Whether it holds now. Shape: (num_envs,), bool.
-        count: The count one step ago. Shape: (num_envs,), int64.
-        running: Env slots that made this step; the others keep their count. Shape: (num_envs,), bool.
-    """
+    """Return the number of consecutive control steps for which a condition has held. Shape: (num_envs,), int64."""
+    # Env slots that made no step keep their count.
     return torch.where(running, (count + 1) * condition, count)
 
 
 def moved_by_hand(so_far: torch.Tensor, way: torch.Tensor, touched: torch.Tensor, fastest: float) -> torch.Tensor:
-    """Return how far a joint has been moved by a hand: way without a hand, or faster than hands are, does not count.
-
-    Args:
-        so_far: Way that counted before this step. Shape: (num_envs,).
-        way: Way that the joint made in this step, negative backwards. Shape: (num_envs,).
-        touched: Whether the hand touches what moves. Shape: (num_envs,), bool.
-        fastest: Longest way that counts in one step, in the unit of ``way``.
-    """
+    """Return the way (num_envs,) that a hand has moved a joint: touched, and at most ``fastest`` per step."""
     counts = touched & (way <= fastest)
     return (so_far + torch.where(counts, way, 0.0)).clamp(min=0.0)
 
 
 def off_the_table(position: torch.Tensor) -> torch.Tensor:
-    """Return whether a thing has fallen below the table top or left its area. Shape: (num_envs, 3) -> (num_envs,)."""
+    """True where a thing is below the table top or outside its area. Shape: (num_envs, 3) -> (num_envs,)."""
     low, high = _table_area(position.dtype, position.device)
     return ((position < low) | (position > high)).any(dim=-1)
 
 
 @lru_cache
 def _table_area(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the lowest and the highest corner of where things are on the table [m]. Shapes: (3,), (3,)."""
+    """Return the lowest and highest corner of the space above the table [m]. Shapes: (3,), (3,)."""
     corners = (-0.22, -0.6, -0.02), (1.02, 0.6, math.inf)
     low, high = (torch.tensor(corner, dtype=dtype, device=device) for corner in corners)
     return low, high
@@ -129,12 +90,6 @@ def _table_area(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor,
 def inside_box(
     position: torch.Tensor, low: tuple[float, float, float], high: tuple[float, float, float]
 ) -> torch.Tensor:
-    """Return whether points lie in an axis-aligned box. Shape: (num_envs, 3) -> (num_envs,).
-
-    Args:
-        position: Points [m].
-        low: Lowest corner [m].
-        high: Highest corner [m].
-    """
+    """True where points (num_envs, 3) [m] lie in an axis-aligned box. Shape: (num_envs,), bool."""
     x, y, z = position.unbind(-1)
     return (x >= low[0]) & (x <= high[0]) & (y >= low[1]) & (y <= high[1]) & (z >= low[2]) & (z <= high[2])

@@ -18,7 +18,7 @@ from isaaclab_arena.environments.robots.motions import Finding, findings, measur
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
 from isaaclab_arena.sim.scene.scene import ASSETS, ContentKey, content_key, files_of, stamps
 
-# Find the robot that an ``embodiment`` option names, and refuse one that cannot move as it says, or reach a task.
+# Find the robot of an ``embodiment`` option; refuse one that moves unlike its description or cannot reach the task.
 
 _LOG = logging.getLogger(__name__)
 _SAMPLES = 16
@@ -29,16 +29,8 @@ _known: dict[Path, tuple[Embodiment, Path, tuple[ContentKey, ContentKey]]] = {}
 
 
 def find_embodiment(name: object) -> Embodiment:
-    """Return the robot with that name, or the one that a description file describes, once it moved as it should.
-
-    A robot that does not come with this package is simulated for two seconds first, once per process and content.
-
-    Args:
-        name: A registered name, or the path of a YAML file, relative to the working directory.
-
-    Raises:
-        ConfigError: With ``key`` set to ``embodiment``, every problem of a description at once, or of its motions.
-    """
+    """Return the robot of a registered name or YAML path, tested; ConfigError with every problem."""
+    # A robot from outside this package is simulated for two seconds first, once per process and content.
     embodiment = known_embodiment(name)
     asset = (ASSETS / embodiment.asset).resolve()
     if asset.is_relative_to(ASSETS):
@@ -53,11 +45,7 @@ def find_embodiment(name: object) -> Embodiment:
 
 
 def known_embodiment(name: object) -> Embodiment:
-    """Return the robot with that name, or the one that a description file describes, however it moves.
-
-    Raises:
-        ConfigError: As `find_embodiment` does for a name or a description.
-    """
+    """Return the robot of a registered name or YAML path without a test of its motions, else ConfigError."""
     try:
         if isinstance(name, str) and name.lower().endswith((".yaml", ".yml")):
             return _described(name)
@@ -70,11 +58,7 @@ def known_embodiment(name: object) -> Embodiment:
 
 
 def refuse_too_tall(thing: ObjectAsset, embodiment: Embodiment) -> None:
-    """Refuse an object that the robot cannot bring its hand above or behind.
-
-    Raises:
-        ConfigError: If it is taller than the robot can grasp from above or push.
-    """
+    """Raise ConfigError for an object taller than the robot can grasp from above or push."""
     height_m, tallest_m = 2 * thing.half_height, embodiment.workspace.tallest_m
     if height_m > tallest_m:
         message = (
@@ -85,11 +69,7 @@ def refuse_too_tall(thing: ObjectAsset, embodiment: Embodiment) -> None:
 
 
 def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
-    """Refuse a task that puts things where the robot cannot touch them.
-
-    Raises:
-        ConfigError: If any ``<thing>.position`` of some drawn starts is farther from the base than the robot reaches.
-    """
+    """Raise ConfigError for a task that puts a thing beyond the robot's reach in some of 16 drawn starts."""
     base_x, base_y, _ = embodiment.position
     for seed in range(_SAMPLES):
         for name, value in task.draw_conditions(np.random.default_rng(seed)).items():
@@ -109,7 +89,7 @@ def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
 
 
 def _described(path: str) -> Embodiment:
-    """Return the robot that a description describes; it is read again where it or a file of the robot has changed."""
+    """Return the robot of a description, read again if it or a file of the robot has changed."""
     where = Path(path).absolute()
     if where in _known:
         embodiment, named, key = _known[where]
@@ -123,13 +103,7 @@ def _described(path: str) -> Embodiment:
 
 @lru_cache(maxsize=32)
 def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, ...]:
-    """Return what a robot cannot do of what its description says, and log what is doubtful.
-
-    Args:
-        embodiment: The robot.
-        key: The content of its files.
-        name: What the job calls it.
-    """
+    """Return the failures of a robot's motions, and log the doubtful ones; ``key`` invalidates the cache."""
     del key
     try:
         found = findings(embodiment, measured_motions(embodiment))
@@ -143,33 +117,17 @@ def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, .
     return tuple(f"{name}: {each.key}: {each.message}" for each in found if each.fails)
 
 
-# Find the files of a robot or an object that do not come with this package.
+# Find the files of a robot or an object from outside this package.
 
 
 def robot_files(name: str) -> dict[str, Path]:
-    """Return the files of a robot by their role: its description and MJCF files; none for robots of this package.
-
-    Args:
-        name: Value of the option ``embodiment``.
-
-    Raises:
-        ConfigError: If there is no such robot.
-        StorageError: If a file cannot be read.
-    """
+    """Return a robot's description and MJCF files by role; empty for this package's robots."""
     description = {f"robot {Path(name).name}": Path(name)} if name.lower().endswith((".yaml", ".yml")) else {}
     return {**description, **part_files("robot", find_embodiment(name).asset)}
 
 
 def part_files(what: str, asset: str) -> dict[str, Path]:
-    """Return an MJCF file and all files that it names, by their path relative to its directory.
-
-    Args:
-        what: ``robot``, ``object`` or what it is called in the scene.
-        asset: Path of the file; a file of this package gives nothing.
-
-    Raises:
-        StorageError: If a file cannot be read.
-    """
+    """Return an MJCF file and its references by role and relative path; empty for a file of this package."""
     mjcf = (ASSETS / asset).resolve()
     if mjcf.is_relative_to(ASSETS):
         return {}

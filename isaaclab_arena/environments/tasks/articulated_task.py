@@ -25,38 +25,21 @@ _FINGER_TOUCHES = ("left_finger_touches_handle", "right_finger_touches_handle")
 
 @dataclass(frozen=True, kw_only=True)
 class MovedJoint:
-    """The joint that a task is about.
+    """The joint that a task moves."""
 
-    Attributes:
-        joint: Its name in the file of the thing.
-        called: What observations and conditions call its position.
-        unit: Of its position: ``m`` or ``rad``.
-        site: Where the hand goes: a site in the file.
-        observed_as: Prefix of the site's position in observations.
-        starts: Lowest and highest position at the start; None where it starts as in the file.
-        bar: From the site to both ends of the handle, in world axes [m].
-        thick_m: From the handle's middle line to its surface [m].
-    """
-
-    joint: str
-    called: str
-    unit: str
-    site: str
-    observed_as: str = "handle"
-    starts: tuple[float, float] | None = None
+    joint: str  # name in the thing's file
+    called: str  # name of its position in observations and conditions
+    unit: str  # of its position: m or rad
+    site: str  # goal of the hand: a site in the file
+    observed_as: str = "handle"  # prefix of the site's position in observations
+    starts: tuple[float, float] | None = None  # lowest and highest start; None: as in the file
+    # from the site to both ends of the handle, in world axes [m]
     bar: tuple[tuple[float, float, float], tuple[float, float, float]] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
-    thick_m: float = 0.008
+    thick_m: float = 0.008  # from the handle's middle line to its surface [m]
 
 
 class ArticulatedTask(Task):
-    """A task about one joint of one thing: where both start, and what is observed of them.
-
-    Args:
-        spec: The task without its thing.
-        thing: What has the joint.
-        moved: The joint.
-        robot: The robot.
-    """
+    """A task that moves one joint of one thing: its start and its observation terms."""
 
     def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, robot: Robot) -> None:
         self.joint, self.site = f"{thing.prefix}/{moved.joint}", f"{thing.prefix}/{moved.site}"
@@ -67,7 +50,7 @@ class ArticulatedTask(Task):
         self._start_condition = f"{thing.name}.{moved.called}"
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw where the thing stands and, unless it starts as in the file, its joint's position."""
+        """Draw the start of the thing and, unless its file sets it, the joint's position."""
         conditions = dict(super().draw_conditions(generator))
         if self.moved.starts is not None:
             low, high = self.moved.starts
@@ -75,14 +58,14 @@ class ArticulatedTask(Task):
         return conditions
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return the thing at rest in its place."""
+        """Return the start of the thing and its joint, at rest."""
         start = super().start_state(conditions)
         if self.moved.starts is None:
             return start
         return replace(start, joint_positions={self.joint: (number(conditions[self._start_condition]),)})
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return where the hand has to go, and the joint's position."""
+        """Return the goal of the hand and the joint's position."""
         moved = self.moved
         return {
             f"{moved.observed_as}_pos": position_term(lambda backend: backend.site_position(self.site)),
@@ -90,11 +73,11 @@ class ArticulatedTask(Task):
         }
 
     def hand_distance(self, backend: NamedState) -> torch.Tensor:
-        """Return the distance from the tool centre point to where the hand has to go [m]. Shape: (num_envs,)."""
+        """Return the distance from the tool centre point to the site [m]. Shape: (num_envs,)."""
         return terms.distance(backend.site_position(self.robot.tcp_site), backend.site_position(self.site))
 
     def _handle_distance(self, state: NamedState) -> torch.Tensor:
-        """Return the distance from the tool centre point to the middle line of the handle [m]. Shape: (num_envs,)."""
+        """Return the distance from the tool centre point to the handle's middle line [m]. Shape: (num_envs,)."""
         start, end = (state.qpos.new_tensor(each) for each in self.moved.bar)
         line = end - start
         way = state.site_position(self.robot.tcp_site) - state.site_position(self.site) - start
@@ -111,16 +94,9 @@ class ArticulatedTask(Task):
         nearly: float = NEARLY,
         is_pulled: bool = False,
     ) -> Facts:
-        """Return what the hand did with the joint: come to its handle, touch it, move it.
-
-        Args:
-            moments: The episode.
-            touched: Whether the hand touches what moves. Shape: (moments,), bool.
-            share: How much of the way the joint has made. Shape: (moments,).
-            met: Whether it is where it should be. Shape: (moments,), bool.
-            nearly: Share of the way from which on it is nearly there.
-            is_pulled: Whether the hand has to stay with it; it may be let go too early then.
-        """
+        """Return the hand's facts: its approach to the handle, its touch, and the joint's ``share`` of its way."""
+        # ``nearly`` is the share from which the joint is nearly there. ``is_pulled``: the hand has to stay with the
+        # joint, so it may let go too early.
         reach_m = self.moved.thick_m + REACH_M
         hand_m = self._handle_distance(moments)
         return Facts(
@@ -129,7 +105,7 @@ class ArticulatedTask(Task):
             hand_m=hand_m,
             reach_m=reach_m,
             taken=touched,
-            # A handle that was only touched was missed.
+            # A handle that was touched but not moved counts as missed.
             carried=touched & (share > _MOVED) if is_pulled else None,
             delivered=met if is_pulled else None,
             met=met,
@@ -138,26 +114,20 @@ class ArticulatedTask(Task):
 
 
 class MovedByHandTask(ArticulatedTask):
-    """An articulated task that counts how far the hand moves the joint.
+    """An articulated task that counts how far the hand moves the joint, in the joint's unit."""
 
-    Way without the hand, or faster than a hand moves, does not count. Lengths are in the joint's unit.
-
-    Attributes:
-        position: The joint's position after the last step. Shape: (num_envs,).
-        by_hand: Way that counted so far. Shape: (num_envs,).
-    """
-
+    # After the last step, (num_envs,). Motion without the hand, or faster than a hand moves, does not count.
     position: torch.Tensor
-    by_hand: torch.Tensor
+    by_hand: torch.Tensor  # counted way so far, (num_envs,)
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters, and the tensors for position and way."""
+        """Create the counters, and the tensors for position and way."""
         super().attach(backend)
         self.position = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
         self.by_hand = torch.zeros_like(self.position)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the way of the episode before. Shape: (n,), int64."""
+        """Reset the way of env slots (n,), int64."""
         super().begin(backend, env_ids)
         self.by_hand[env_ids] = 0
         self.position[env_ids] = backend.joint_position(self.joint)[env_ids, 0]
@@ -165,15 +135,8 @@ class MovedByHandTask(ArticulatedTask):
     def count_way(
         self, position: torch.Tensor, running: torch.Tensor, touched: torch.Tensor, *, sign: int, fastest: float
     ) -> None:
-        """Add the way of a step to what the hand moved.
-
-        Args:
-            position: The joint's position now. Shape: (num_envs,).
-            running: Env slots that made the step. Shape: (num_envs,), bool.
-            touched: Whether the hand touches what moves. Shape: (num_envs,), bool.
-            sign: 1 where the position is to grow, -1 where it is to shrink.
-            fastest: Longest way that counts in one step.
-        """
+        """Add a step's way to the way by hand; ``sign`` is 1 for a growing position, -1 for a shrinking one."""
+        # Only the way under a touch counts, and at most ``fastest`` in one step.
         by_hand = terms.moved_by_hand(self.by_hand, sign * (position - self.position), touched, fastest)
         self.by_hand = torch.where(running, by_hand, self.by_hand)
         self.position = torch.where(running, position, self.position)
@@ -181,34 +144,16 @@ class MovedByHandTask(ArticulatedTask):
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """When a door or a drawer counts as opened. Lengths are in the unit of its joint.
+    """The condition under which a door or drawer is open; lengths are in its joint's unit."""
 
-    Attributes:
-        quantity: What the metrics call the joint's position.
-        open: Position from which on it is open.
-        pulled: Least way that a finger at the handle has to pull.
-        fastest: Longest way of a pull in one step.
-    """
-
-    quantity: str
-    open: float
-    pulled: float
-    fastest: float
+    quantity: str  # name of the position in the metrics
+    open: float  # open from this position on
+    pulled: float  # least way pulled by a finger at the handle
+    fastest: float  # longest way of a pull in one step
 
 
 class OpenByHandle(MovedByHandTask):
-    """A door or a drawer that a finger has to pull open at its handle.
-
-    Args:
-        spec: The task without its thing.
-        thing: What has the door or the drawer.
-        moved: Its joint.
-        opening: When it counts as opened.
-        robot: The robot.
-
-    Raises:
-        ConfigError: If the robot has no fingers.
-    """
+    """A door or a drawer that a finger has to pull open at its handle; ConfigError for a robot without fingers."""
 
     capturable = True
 
@@ -222,7 +167,7 @@ class OpenByHandle(MovedByHandTask):
         self.opening = opening
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by how far it is open and by how much of that a finger pulled."""
+        """Judge by the opening and by the part of it that a finger pulled."""
         opening, unit = self.opening, self.moved.unit
         position = backend.joint_position(self.joint)[:, 0]
         at_handle = _at_handle(backend)
@@ -242,12 +187,12 @@ class OpenByHandle(MovedByHandTask):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether it is open."""
+        """True where it is open."""
         del env_ids
         return state.joint_position(self.joint)[:, 0] >= self.opening.open
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the door or the drawer."""
+        """Return the hand's facts with the door or drawer."""
         del env_id
         position = moments.joint_position(self.joint)[:, 0]
         share = terms.progress(position, start=float(position[0]), goal=self.opening.open)
@@ -256,6 +201,6 @@ class OpenByHandle(MovedByHandTask):
 
 
 def _at_handle(state: NamedState) -> torch.Tensor:
-    """Return whether a finger touches the handle. Shape: (num_envs,), bool."""
+    """True where a finger touches the handle. Shape: (num_envs,), bool."""
     left, right = _FINGER_TOUCHES
     return state.touching(left) | state.touching(right)

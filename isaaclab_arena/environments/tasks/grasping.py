@@ -36,7 +36,7 @@ _AT_REST_M_S = 0.05
 def object_thing(
     thing: ObjectAsset, *, prefix: str = "object", called: str = "", area: Area | None = None, observed_as: str = ""
 ) -> SceneObject:
-    """Return an object as a thing of a task's scene, which stands on the table; see `SceneObject`."""
+    """Return an object on the table as a thing of a task's scene; see `SceneObject`."""
     return SceneObject(
         prefix=prefix,
         asset=thing.asset,
@@ -49,7 +49,7 @@ def object_thing(
 
 
 def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ContactSensor]:
-    """Return the sensors that tell whether each finger touches an object."""
+    """Return the contact sensors of both fingers with an object."""
     left, right = robot.fingers
     return (
         ContactSensor(name=_touch("left", prefix), body=left, other=f"{prefix}/body"),
@@ -58,21 +58,14 @@ def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor,
 
 
 def touched(backend: NamedState, prefix: str = "object") -> torch.Tensor:
-    """Return whether any finger touches an object. Shape: (num_envs,), bool."""
+    """True where any finger touches an object. Shape: (num_envs,), bool."""
     return backend.touching(_touch("left", prefix)) | backend.touching(_touch("right", prefix))
 
 
 def grasped(
     backend: NamedState, robot: Robot, prefix: str = "object", distance: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return whether both fingers touch an object and it is at the fingertips. Shape: (num_envs,), bool.
-
-    Args:
-        backend: The simulation.
-        robot: Whose fingers.
-        prefix: The object's.
-        distance: What `tool_distance` returns for it, where that is known already. Shape: (num_envs,).
-    """
+    """True where both fingers touch an object at the fingertips; ``distance`` saves `tool_distance`. (num_envs,)."""
     both = backend.touching(_touch("left", prefix)) & backend.touching(_touch("right", prefix))
     return both & ((tool_distance(backend, robot, prefix) if distance is None else distance) < _REACH_OF_GRASP_M)
 
@@ -84,27 +77,18 @@ def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> 
 
 @dataclass(frozen=True, kw_only=True)
 class GraspFacts:
-    """What the hand does with one object in each moment of an episode; see `Facts`.
+    """The hand's facts with one object in each moment of an episode, each (moments,); see `Facts`."""
 
-    Attributes:
-        position: Where its centre is [m]. Shape: (moments, 3).
-        height_m: How far it is above where it stands on the table [m]. Shape of this and all others: (moments,).
-        hand_m: How far the tool centre point is from its centre [m].
-        held: Whether it is between the fingers, bool.
-        carried: Whether it is held above the table, bool.
-        off_table: Whether it has left the table, bool.
-    """
-
-    position: torch.Tensor
-    height_m: torch.Tensor
-    hand_m: torch.Tensor
-    held: torch.Tensor
-    carried: torch.Tensor
+    position: torch.Tensor  # of the object's centre [m], (moments, 3)
+    height_m: torch.Tensor  # above its rest on the table [m]
+    hand_m: torch.Tensor  # from the tool centre point to its centre [m]
+    held: torch.Tensor  # between the fingers, bool
+    carried: torch.Tensor  # held above the table, bool
     off_table: torch.Tensor
 
 
 def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: str = "object") -> GraspFacts:
-    """Return what the hand does with an object in an episode."""
+    """Return the hand's facts with an object in an episode."""
     position = moments.body_position(f"{prefix}/body")
     height, held = position[:, 2] - thing.half_height, grasped(moments, robot, prefix)
     return GraspFacts(
@@ -118,26 +102,17 @@ def grasp_facts(moments: NamedState, robot: Robot, thing: ObjectAsset, prefix: s
 
 
 def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
-    """Return whether an object moves more slowly than 5 cm/s. Shape: (num_envs,), bool."""
+    """True where an object moves more slowly than 5 cm/s. Shape: (num_envs,), bool."""
     return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
 
 
 def refuse_without_gripper(robot: Robot) -> None:
-    """Refuse a robot that has no fingers.
-
-    Raises:
-        ConfigError: If it has none.
-    """
+    """Raise ConfigError for a robot without fingers."""
     _ = robot.fingers
 
 
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
-    """Refuse an object that the gripper cannot take.
-
-    Raises:
-        ConfigError: If there is no gripper, or the object is wider than the open gripper, less what is needed to get
-            around it.
-    """
+    """Raise ConfigError for an object wider than the open gripper less a clearance, or without a gripper."""
     refuse_without_gripper(robot)
     widest = robot.gripper_width - _CLEARANCE_M
     if thing.grasp_width > widest:
@@ -154,7 +129,7 @@ def _touch(finger: str, prefix: str) -> str:
     return f"{finger}_finger_touches_{prefix}"
 
 
-# The bin of ``objects/bin.xml``, and what it means to lie in it.
+# Define the bin of ``objects/bin.xml``, and the condition of an object inside it.
 
 BIN_INSIDE_M = 0.09
 BIN_FLOOR_M = 0.008
@@ -170,11 +145,7 @@ def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
 
 
 def refuse_wider_than_bin(thing: ObjectAsset) -> None:
-    """Refuse an object that does not fit into the bin.
-
-    Raises:
-        ConfigError: If it is wider than the bin is inside.
-    """
+    """Raise ConfigError for an object that is wider than the bin's inside."""
     if thing.footprint_radius > BIN_INSIDE_M:
         raise ConfigError(
             Problem(
@@ -186,17 +157,10 @@ def refuse_wider_than_bin(thing: ObjectAsset) -> None:
 
 
 def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:
-    """Return whether a body lies in an upright bin, not higher than on its floor. Shape: (num_envs,), bool.
-
-    Args:
-        backend: The simulation.
-        body: The body.
-        bin_body: The bin's body.
-        half_height: From the body's centre to the surface it rests on [m].
-    """
+    """True where a body lies in an upright bin, not above its floor's level. Shape: (num_envs,), bool."""
     orientation = backend.body_orientation(bin_body)
     local = rotate_inverse(orientation, backend.body_position(body) - backend.body_position(bin_body))
-    highest = BIN_FLOOR_M + half_height + 0.02
+    highest = BIN_FLOOR_M + half_height + 0.02  # 2 cm of tolerance [m]
     in_bin = terms.inside_box(local, (-BIN_INSIDE_M, -BIN_INSIDE_M, 0.0), (BIN_INSIDE_M, BIN_INSIDE_M, highest))
     return in_bin & terms.upright(orientation)
 
@@ -214,18 +178,7 @@ _LEFT_LOW, _LEFT_HIGH = (0.42, 0.07, -np.pi), (0.58, 0.10, np.pi)
 
 
 class TwoCubesTask(Task):
-    """A task with two cubes: ``red`` and ``blue``, called ``red_cube`` and ``blue_cube`` in conditions and recordings.
-
-    Args:
-        embodiment: The robot.
-        things: What else stands in the scene.
-        contact_sensors: Contacts that it wants to know of, besides those of the fingers with each cube.
-        sizes: Lengths that a scripted policy needs besides those of the cubes [m].
-        words_and_limits: Name, instruction, time limit and hold steps of the `TaskSpec`.
-
-    Raises:
-        ConfigError: If the gripper cannot take a cube.
-    """
+    """A task with two cubes, ``red`` and ``blue``; conditions and recordings call them ``red_cube``, ``blue_cube``."""
 
     def __init__(
         self,
@@ -251,7 +204,7 @@ class TwoCubesTask(Task):
         self.left = embodiment.workspace.on_table(_LEFT_LOW, _LEFT_HIGH)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw where the cubes stand, either one on either side, and then everything else."""
+        """Draw the sides and places of the cubes, and then everything else."""
         places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
         if generator.uniform() < 0.5:
             places.reverse()

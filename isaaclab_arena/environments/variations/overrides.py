@@ -11,7 +11,7 @@ from isaaclab_arena.interfaces.episode import ConditionValue
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
 from isaaclab_arena.nested import leaves
 
-# What variations do to the starts that a task draws, and whether two episodes are the same apart from that.
+# Apply variations to the starts that a task draws, and compare two episodes apart from them.
 
 SHIFT, TURN, JOINT_SHIFT = "shift", "turn", "robot.joint_shift"
 ROBOT_START = "robot.joint_position"
@@ -27,12 +27,7 @@ _COUNT, _DISTRACTOR = "distractors.count", "distractor_"
 
 
 def with_moved_starts(conditions: Mapping[str, ConditionValue], keys: Iterable[str]) -> dict[str, ConditionValue]:
-    """Return conditions with the starts that variations of their places and sizes make of those of the task.
-
-    Args:
-        conditions: What the task drew, with the values of the variations.
-        keys: The variations, such as ``cube.shift``; those that move nothing are no matter.
-    """
+    """Return conditions with the task's starts moved by the variations ``keys``, such as ``cube.shift``."""
     moved = dict(conditions)
     for key in keys:
         asset, _, name = key.partition(".")
@@ -46,7 +41,7 @@ def with_moved_starts(conditions: Mapping[str, ConditionValue], keys: Iterable[s
             joints = zip(point(moved[ROBOT_START]), point(moved[key]), strict=True)
             moved[ROBOT_START] = tuple(start + shift for start, shift in joints)
         elif name == _SIZE and f"{asset}.position" in moved:
-            # So that it still stands: its origin's height grows with it.
+            # The height of its origin scales with it, so that it still stands.
             x, y, z = point(moved[f"{asset}.position"])
             moved[f"{asset}.position"] = (x, y, z * number(moved[key]))
     return moved
@@ -55,22 +50,15 @@ def with_moved_starts(conditions: Mapping[str, ConditionValue], keys: Iterable[s
 def differs_only_by(
     before: Mapping[str, ConditionValue], now: Mapping[str, ConditionValue], keys: Collection[str]
 ) -> bool:
-    """Return whether an episode is another one with variations turned on, and the same in everything else.
-
-    That is so where each of them has a value that was not there before, every start is what it was and what the
-    variations add to it, and nothing else differs but what they draw besides: seeds, patterns, places of distractors.
-
-    Args:
-        before: The conditions without them.
-        now: The conditions with them.
-        keys: The variations, such as ``cube.shift``.
-    """
+    """True if two episodes differ only by the variations ``keys`` and the draws that belong to them."""
+    # Each variation has a new value, every start is the old one plus its shift, and all else is equal except what the
+    # variations draw: seeds, patterns, places of distractors.
     if any(key in before or key not in now for key in keys):
         return False
     try:
         expected = with_moved_starts({**before, **{key: now[key] for key in keys}}, keys)
     except (KeyError, TypeError, ValueError):
-        # Recordings may hold anything; what cannot have been moved was not.
+        # Recordings may hold any value; a start that cannot be shifted was not.
         return False
     drawn = {each for key in keys for each in _DRAWN.get(key, ())}
     return all(
@@ -82,11 +70,11 @@ def differs_only_by(
 
 
 def _plain(value: ConditionValue | None) -> object:
-    """Return a value with its numbers in a tuple, which JSON has made a list."""
+    """Return a value with its numbers in a tuple; JSON turns tuples into lists."""
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
-# From a job's ``variations`` to those that are on: Arena's spelling, flat or nested, checked to the last key.
+# Read a job's ``variations``: Arena's spelling, flat or nested, checked to the last key.
 
 _SAMPLER_FIELDS = ("type", "low", "high", "choices", "probabilities", "p")
 _CHOOSING = (SamplerType.CHOICE, SamplerType.CATEGORICAL, SamplerType.SEQUENTIAL_CHOICE)
@@ -100,16 +88,8 @@ _FIELDS_OF = {
 
 
 def enabled_variations(catalogue: Sequence[Variation], overrides: Mapping[str, Any]) -> tuple[Variation, ...]:
-    """Return the variations that a job turns on, with its ranges, in the order of the catalogue.
-
-    Args:
-        catalogue: What the environment offers.
-        overrides: The job's ``variations``: ``{"cube.mass.enabled": true, "cube.mass.sampler_cfg.low": 0.05}``, or
-            the same nested, or both.
-
-    Raises:
-        ConfigError: With every problem; keys begin with ``variations.``.
-    """
+    """Return the variations that a job enables, in catalogue order; ConfigError with every problem."""
+    # ``overrides`` is flat, as ``{"cube.mass.enabled": true, "cube.mass.sampler_cfg.low": 0.05}``, nested, or both.
     problems: list[Problem] = []
     flat = _flat(overrides, problems)
     asked: dict[str, dict[str, Any]] = {}
@@ -130,7 +110,7 @@ def enabled_variations(catalogue: Sequence[Variation], overrides: Mapping[str, A
 
 
 def _beyond(on: Mapping[str, Variation]) -> list[Problem]:
-    """Return where a start that is replaced and moved besides leads beyond what can be, though neither alone does."""
+    """Return a problem if a replaced start and its shift together leave the limits, though neither alone does."""
     problems = []
     for key, moved in on.items():
         start = on.get(key.replace(f".{SHIFT}", ".position").replace(JOINT_SHIFT, ROBOT_START))
@@ -155,7 +135,7 @@ def _flat(tree: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Return variation and field: ``cube.mass`` and ``sampler_cfg.low``."""
+    """Split a path into variation and field: ``cube.mass`` and ``sampler_cfg.low``."""
     asset, _, rest = path.partition(".")
     name, _, field = rest.partition(".")
     return f"{asset}.{name}" if name else asset, field
@@ -308,39 +288,26 @@ _NOT_OBJECTS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One kind of change.
+    """One kind of change."""
 
-    Attributes:
-        name: What it is called in jobs and tables.
-        asset: The asset whose variations it turns on; ``object`` stands for every thing of the task and every camera.
-        names: Names of these variations. Only those with a nominal value are meant, from which levels go away.
-        reach: How far the edge lies from the nominal value, as a multiple of the variation's own range.
-        is_exact: Whether every episode of a level gets the same strength; otherwise it draws one up to it.
-        libero_plus: The axis of LIBERO-plus that it belongs to, None where that has none.
-        pictures_only: Whether nothing but pictures changes, so that a policy without cameras cannot notice.
-        strength: What the strength is, with its unit.
-    """
-
-    name: str
-    asset: str
-    names: tuple[str, ...]
-    reach: float
-    strength: str
-    is_exact: bool = False
-    libero_plus: str | None = None
-    pictures_only: bool = False
+    name: str  # in jobs and tables
+    asset: str  # asset of its variations; `object`: every thing of the task and every camera
+    names: tuple[str, ...]  # of its variations; only those with a nominal value count, from which levels depart
+    reach: float  # distance of the edge from the nominal value, in multiples of the variation's range
+    strength: str  # description of the strength, with its unit
+    is_exact: bool = False  # True: every episode of a level has the same strength; False: up to it
+    libero_plus: str | None = None  # the axis of LIBERO-plus that covers it, None without one
+    pictures_only: bool = False  # True: only pictures change, so a policy without cameras is unaffected
 
     def owns(self, key: str) -> bool:
-        """Return whether a variation, such as ``cube.mass``, is one that this axis turns on.
-
-        By its key alone the ``position`` of a camera cannot be told from that of a thing: only a camera's is among
-        an episode's conditions because of the axis, and a thing's is there anyway.
-        """
+        """True if this axis turns on a variation, such as ``cube.mass``."""
         asset, _, name = key.partition(".")
+        # A key alone does not tell the position of a camera from that of a thing. In an episode's conditions, only a
+        # camera's is there because of the axis.
         return name in self.names and self._is_about(asset)
 
     def variations(self, catalogue: Sequence[Variation]) -> tuple[Variation, ...]:
-        """Return what it turns on in an environment, nothing where the environment has nothing of the kind."""
+        """Return its variations in an environment, none if the environment has no such asset."""
         return tuple(
             variation
             for variation in catalogue
@@ -348,12 +315,7 @@ class Axis:
         )
 
     def settings(self, catalogue: Sequence[Variation], level: int) -> dict[str, Any]:
-        """Return a level as a job's ``variations`` spell it: ``cube.mass.sampler_cfg.low`` and so on.
-
-        Args:
-            catalogue: What may vary in the environment.
-            level: From 1; beyond `EDGE_LEVEL` it goes further than what was found to be solvable.
-        """
+        """Return a level (from 1) as a job's ``variations``; beyond `EDGE_LEVEL` the task may be unsolvable."""
         found: dict[str, Any] = {}
         for variation in self.variations(catalogue):
             low, high = self._span(variation, level)
@@ -373,7 +335,7 @@ class Axis:
             for ends in (default.low, default.high)
         )
         if variation.lowest and level <= EDGE_LEVEL:
-            # One joint that is near its limit does not take the level from the others.
+            # A joint near its limit does not shorten the range of the others.
             low = [max(*each) for each in zip(low, variation.lowest, strict=True)]
             high = [min(*each) for each in zip(high, variation.highest, strict=True)]
         if variation.integer:
@@ -382,7 +344,7 @@ class Axis:
                 for ends in (low, high)
             )
         if self.is_exact:
-            # The end that is the farther one from where nothing changes.
+            # The end farther from the nominal value.
             far = [
                 max(ends, key=lambda end: abs(end - middle))
                 for ends, middle in zip(zip(high, low, strict=True), variation.nominal, strict=True)
@@ -564,7 +526,7 @@ AXES: Mapping[str, Axis] = {
 
 
 def _whole(end: float, middle: float) -> int:
-    """Return the nearest whole number that changes something."""
+    """Return the nearest whole number that differs from ``middle``."""
     return round(end) if round(end) != middle else round(middle) + (1 if end >= middle else -1)
 
 

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-# Knows by geometry which boxes a camera may see, directly or in a mirror; one that may be seen is never left out.
+# Decide by geometry which boxes a camera may see, directly or in a mirror. A visible box is never left out.
 
 MARGIN_M = 1e-3
 """Faces that hide are taken for smaller and lower by this, and mirrors for larger and higher."""
@@ -19,49 +19,35 @@ _LARGEST_TURN = 1e-12
 
 
 class Region(typing.NamedTuple):
-    """A convex part of space, with flat faces: all that lies between some points, and from there along some rays.
+    """A convex region with flat faces: the hull of points, extended along rays. Shape of each: (k, 3)."""
 
-    Shape of each: (k, 3), none of the rays where it has an end.
-
-    Attributes:
-        points: Its corners.
-        rays: Directions in which it has no end.
-        normals: Of its faces, outwards.
-        edges: Directions of the edges between them.
-    """
-
-    points: np.ndarray
-    rays: np.ndarray
-    normals: np.ndarray
-    edges: np.ndarray
+    points: np.ndarray  # corners
+    rays: np.ndarray  # directions without an end; empty for a bounded region
+    normals: np.ndarray  # of its faces, outwards
+    edges: np.ndarray  # directions of the edges between faces
 
 
 class Shape(typing.NamedTuple):
-    """Boxes around geoms: where they are, the axes of each as columns, and half of its lengths along them.
-
-    Shapes: (n, 3), (n, 3, 3) and (n, 3).
-    """
+    """Boxes around geoms: centres (n, 3), axes as columns (n, 3, 3), half lengths along them (n, 3)."""
 
     centers: np.ndarray
     axes: np.ndarray
     halves: np.ndarray
 
     def mirrored(self, point: np.ndarray, normal: np.ndarray) -> Shape:
-        """Return the boxes as they are seen in the plane through a point."""
+        """Return the boxes' mirror images in the plane through a point."""
         flip = np.eye(3) - 2.0 * np.outer(normal, normal)
         return Shape((self.centers - point) @ flip + point, flip @ self.axes, self.halves)
 
     def corners(self) -> np.ndarray:
-        """Shape: (n, 8, 3)."""
+        """Return the corners. Shape: (n, 8, 3)."""
         signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
         return self.centers[:, None] + np.einsum("nij,nkj->nki", self.axes, signs * self.halves[:, None])
 
     def meet(self, region: Region) -> np.ndarray:
-        """Return which boxes are not parted from a region by a plane. Shape: (n,), bool.
-
-        Convex bodies with flat faces that are apart are parted by a plane along a face of one of them, or along an edge
-        of each (Gottschalk, Lin and Manocha, OBBTree, 1996).
-        """
+        """True for boxes that no plane separates from a region. Shape: (n,), bool."""
+        # Disjoint convex bodies with flat faces are separated by a plane along a face of one, or along an edge of each
+        # (Gottschalk, Lin and Manocha, OBBTree, 1996).
         own = np.swapaxes(self.axes, 1, 2)
         along_edges = np.cross(region.edges[:, None], own[:, None]).reshape(len(own), -1, 3)
         across = np.concatenate([own, along_edges], axis=1)
@@ -77,7 +63,7 @@ class Shape(typing.NamedTuple):
 
 
 class Eye(typing.NamedTuple):
-    """What a camera sees: its place, its axes (right, up and forward), and the edges of its picture at distance 1."""
+    """A camera: its place, its axes (right, up, forward), and the edges of its picture at distance 1."""
 
     place: np.ndarray
     axes: np.ndarray
@@ -87,11 +73,7 @@ class Eye(typing.NamedTuple):
     top: float
 
     def sight(self, floor: tuple[np.ndarray, np.ndarray] | None = None) -> Region:
-        """Return what lies in the picture, down to a floor that hides what is below it.
-
-        Args:
-            floor: A point of it and its normal; it lies below the whole picture. None for none.
-        """
+        """Return the visible region, down to a ``floor`` (point, normal) that fills the picture; None for no floor."""
         rays = self._rays()
         sides = np.array([(-1, 0, self.left), (1, 0, -self.right), (0, -1, self.bottom), (0, 1, -self.top)])
         normals = np.concatenate([sides, [(0, 0, -1)]]) @ self.axes
@@ -103,13 +85,7 @@ class Eye(typing.NamedTuple):
         return Region(np.concatenate([self.place[None], ends]), np.zeros((0, 3)), np.vstack([normals, -normal]), edges)
 
     def is_filled_by(self, face: np.ndarray, axes: np.ndarray, halves: np.ndarray) -> bool:
-        """Return whether nothing in the picture passes beside a rectangle, seen from its upper side.
-
-        Args:
-            face: Its middle.
-            axes: Its own axes, of which the third is its normal, as columns.
-            halves: Half of its two lengths.
-        """
+        """True if a rectangle fills the picture, seen from its upper side; its normal is the third of ``axes``."""
         rays = self._rays()
         height, falling = (self.place - face) @ axes[:, 2], -rays @ axes[:, 2]
         if height <= MARGIN_M or (falling <= 0).any():
@@ -118,10 +94,7 @@ class Eye(typing.NamedTuple):
         return bool((np.abs(met[:, :2]) <= halves).all())
 
     def through(self, face: np.ndarray, axes: np.ndarray, halves: np.ndarray) -> Region | None:
-        """Return what lies behind a rectangle for this eye; None if it has no end, or is not seen from its upper side.
-
-        For the arguments see `is_filled_by`.
-        """
+        """Return the region behind a rectangle; None if it is endless, or not seen from its upper side."""
         if (halves <= 0).any() or (self.place - face) @ axes[:, 2] <= 2 * MARGIN_M:
             return None
         wide, middle = halves + MARGIN_M, face + MARGIN_M * axes[:, 2]
@@ -132,7 +105,7 @@ class Eye(typing.NamedTuple):
         return Region(corners, rays, np.vstack([normals, axes[:, 2]]), np.vstack([rays, axes[:, :2].T]))
 
     def part(self, shape: Shape, width: int, height: int) -> tuple[int, int, int, int] | None:
-        """Return the pixels around boxes: first column, first line from below, columns and lines; None if too near."""
+        """Return the pixels around boxes: first column, first line from below, columns, lines; None if too near."""
         seen = (shape.corners().reshape(-1, 3) - self.place) @ self.axes.T
         if (seen[:, 2] < _MARGIN_PX * 1e-3).any():
             return None
@@ -146,27 +119,26 @@ class Eye(typing.NamedTuple):
         return int(first), int(lowest), int(last - first), int(highest - lowest)
 
     def narrowed(self, part: tuple[int, int, int, int], width: int, height: int) -> Eye:
-        """Return what is seen in some of its pixels."""
+        """Return the eye restricted to these pixels."""
         first, lowest, columns, lines = part
         across, upwards = (self.right - self.left) / width, (self.top - self.bottom) / height
         left, bottom = self.left + first * across, self.bottom + lowest * upwards
         return self._replace(left=left, right=left + columns * across, bottom=bottom, top=bottom + lines * upwards)
 
     def _rays(self) -> np.ndarray:
-        """Return where the corners of the picture lie, seen from the eye. Shape: (4, 3)."""
+        """Return the rays through the picture's corners. Shape: (4, 3)."""
         corners = [(across, upwards, 1.0) for across in (self.left, self.right) for upwards in (self.bottom, self.top)]
         return np.array(corners) @ self.axes
 
 
-# Draws the pictures of robosuite's renderers, to the same bits, without geoms that cannot be seen in them.
+# Draw the pictures of robosuite's renderers without invisible geoms, to the same bits.
 #
-# A box or a plane that reflects makes MuJoCo draw all of a scene once more, though few pixels may show it. So
-# pictures are put together from two: one without reflections, and the rectangle around what reflects, drawn with
-# those geoms alone that may be seen there, directly or in a mirror. It pays where a processor draws, which looks at
-# every corner of a mesh.
+# A box or a plane that reflects makes MuJoCo draw all of a scene once more, though few pixels may show it. So a picture
+# is composed of two: one without reflections, and the rectangle around the mirrors, drawn with only the geoms that may
+# be visible there, directly or in a mirror. This pays on a CPU renderer, whose cost grows with each corner of a mesh.
 #
-# What may be left out follows from geometry, and is not trusted: the first picture of each camera of each renderer is
-# drawn whole, too, and where the two are not the same bits, all is drawn from then on.
+# The geometry is checked, not trusted: the first picture of each camera of each renderer is also drawn whole. If the
+# two differ, everything is drawn from then on.
 
 LARGEST_PART = 0.5
 """Where what reflects takes a larger part of a picture than this, the picture is drawn at once."""
@@ -183,7 +155,7 @@ class OpenGL:
         mujoco.mjr_render(viewport=mujoco.MjrRect(*part), scn=renderer.scn, con=renderer.con)
 
     def read(self, renderer: typing.Any, part: tuple[int, int, int, int]) -> np.ndarray:
-        """Return what was drawn. Shape: (lines, columns, 3), uint8."""
+        """Return the drawn pixels. Shape: (lines, columns, 3), uint8."""
         mujoco = importlib.import_module("mujoco")
         picture = np.empty((part[3], part[2], 3), np.uint8)
         mujoco.mjr_readPixels(rgb=picture, depth=None, viewport=mujoco.MjrRect(*part), con=renderer.con)
@@ -191,24 +163,18 @@ class OpenGL:
 
 
 def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, compares: bool = True) -> None:
-    """Let a class of renderers that is made like robosuite's draw as this module does. May be called again.
-
-    Args:
-        renderer_class: The class.
-        opengl: What draws, by default `OpenGL`.
-        compares: Whether first pictures are compared with whole ones.
-    """
+    """Replace the drawing methods of a robosuite-like renderer class by this module's. Can be called again."""
     if _SPARING in vars(renderer_class):
         return
     sparing = _Sparing(renderer_class.render, renderer_class.read_pixels, opengl or OpenGL(), compares=compares)
-    # Functions and no methods, so that they are given the renderer.
+    # Functions instead of bound methods, so that they receive the renderer.
     renderer_class.render = lambda *args, **kwargs: sparing.render(*args, **kwargs)  # noqa: PLW0108
     renderer_class.read_pixels = lambda *args, **kwargs: sparing.read_pixels(*args, **kwargs)  # noqa: PLW0108
     setattr(renderer_class, _SPARING, True)
 
 
 class _Sparing:
-    """What renderers do in place of robosuite's two methods, which are asked for whatever else there is."""
+    """The replacements of robosuite's two methods; other requests go to the originals."""
 
     def __init__(self, draw_all: typing.Any, read: typing.Any, opengl: typing.Any, *, compares: bool) -> None:
         self._draw_all, self._read, self._opengl, self._compares = draw_all, read, opengl, compares
@@ -241,7 +207,7 @@ class _Sparing:
             setattr(renderer, _PICTURE, (asked, picture))
 
     def _compare(self, renderer: typing.Any, asked: tuple, picture: np.ndarray | None) -> None:
-        """Compare a picture with the whole scene, which stays drawn; draw all from now on where they differ."""
+        """Compare a picture with the whole scene, which stays drawn; from a difference on, draw everything."""
         found = self._read(renderer, *asked[:2]) if picture is None else picture
         self._draw_all(renderer, *asked)
         self._differs = not np.array_equal(found, self._read(renderer, *asked[:2]))
@@ -260,18 +226,13 @@ class _Sparing:
         if picture is not None and (width, height) == asked[:2] and not depth and not segmentation:
             return picture.copy()
         if picture is not None:
-            # Of the second part nothing but a rectangle is whole.
+            # After the second drawing only a rectangle is valid.
             self._draw_all(renderer, *asked)
         return self._read(renderer, width, height, depth=depth, segmentation=segmentation)
 
 
 def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> np.ndarray | None:
-    """Draw the scene of a renderer, of which it was just told what it holds.
-
-    Returns:
-        The picture, where it is put together, from below as OpenGL has it: (height, width, 3), uint8. None where it is
-        drawn, and still to be read.
-    """
+    """Draw a renderer's updated scene; return the composed picture (height, width, 3), None if it is drawn whole."""
     mujoco = importlib.import_module("mujoco")
     scene, whole = renderer.scn, (0, 0, width, height)
     geoms = _Geoms(mujoco, renderer)
@@ -297,12 +258,13 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
     opengl.render(renderer, whole)
     first, lowest, columns, lines = part
+    # Lines count from below, as in OpenGL.
     picture[lowest : lowest + lines, first : first + columns] = opengl.read(renderer, part)
     return picture
 
 
 class _Geoms:
-    """The geoms of a scene, and boxes around those that may be left out."""
+    """The geoms of a scene, and boxes around those that can be left out."""
 
     def __init__(self, mujoco: typing.Any, renderer: typing.Any) -> None:
         self._none = int(mujoco.mjtGeom.mjGEOM_NONE)
@@ -323,7 +285,7 @@ class _Geoms:
         self.cast_shadows = bool(scene.flags[shadows]) and any(each.castshadow for each in lights)
 
     def mirrors(self) -> Shape:
-        """Return the boxes and planes that reflect, on the upper side of each; planes have no thickness."""
+        """Return the boxes and planes whose upper side reflects; planes have no thickness."""
         found = [
             each
             for each in self._all
@@ -337,7 +299,7 @@ class _Geoms:
         return Shape(centers, axes, halves)
 
     def seen_by(self, eye: Eye, mirrors: Shape | None = None) -> np.ndarray:
-        """Return which boxes may be seen, directly or in a mirror. Shape: (n,), bool."""
+        """True for boxes that may be visible, directly or in a mirror. Shape: (n,), bool."""
         seen = self.boxes.meet(eye.sight(self._floor(eye)))
         for center, axes, halves in zip(*mirrors) if mirrors else ():  # noqa: B905  Python 3.9 has no strict
             face = center + halves[2] * axes[:, 2]
@@ -348,7 +310,7 @@ class _Geoms:
         return seen
 
     def _floor(self, eye: Eye) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the upper face of an opaque box that fills the picture, a point and the normal; None without one."""
+        """Return a point and the normal of an opaque box's upper face that fills the picture; None without one."""
         for geom in self._bounded:
             if int(geom.type) != self._box or geom.transparent:
                 continue
@@ -359,7 +321,7 @@ class _Geoms:
         return None
 
     def leave_out(self, unseen: np.ndarray) -> list[tuple[typing.Any, int]]:
-        """Take geoms out of the scene, and return them with what they were."""
+        """Remove geoms from the scene, and return them with their types."""
         taken = [(self._bounded[number], int(self._bounded[number].type)) for number in np.flatnonzero(unseen)]
         for geom, _ in taken:
             geom.type = self._none
@@ -372,7 +334,7 @@ class _Geoms:
 
 
 def _around(mirrors: Shape, eye: Eye, width: int, height: int) -> tuple[int, int, int, int] | None:
-    """Return the pixels around mirrors; None where that may be all of the picture."""
+    """Return the pixels around mirrors; None if that may be the whole picture."""
     if not len(mirrors.centers):
         return (0, 0, 0, 0)
     is_endless = (mirrors.halves[:, :2] <= 0).any()
@@ -380,7 +342,7 @@ def _around(mirrors: Shape, eye: Eye, width: int, height: int) -> tuple[int, int
 
 
 def _eye(scene: typing.Any, aspect: float) -> Eye | None:
-    """Return what the camera of a scene sees, None where it is none that looks through a point."""
+    """Return the eye of a scene's camera, None if it is not a perspective one."""
     first, second = scene.camera[0], scene.camera[1]
     if scene.enabletransform or getattr(first, "orthographic", 0) or first.frustum_near <= 0:
         return None

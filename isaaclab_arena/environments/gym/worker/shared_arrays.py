@@ -12,7 +12,7 @@ if typing.TYPE_CHECKING:
     from .env_slot import SlotStep  # noqa: TID252  beside this file, whatever package imports it
 
 
-# What the steps of a worker's environments give, in memory that it shares with the program that started it.
+# Share the steps of a worker's environments with the program that started it, in memory.
 
 NOBODY = -1
 """Stands for no env slot."""
@@ -30,64 +30,45 @@ REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
 
 
 class SharedArrays:
-    """Arrays in a file that two processes have mapped.
-
-    Attributes:
-        arrays: What env slots observe, by term. Shape of each: (num_slots, *shape of the term), uint8 for pictures,
-            else float32.
-        asked: What each env slot is to do in the next step: `REST`, `MOVE` or `MOVE_AND_LOOK`. Shape: (num_slots,),
-            uint8.
-        actions: What those that move are given. Shape: (num_slots, action_dim), float32.
-        results: What their last step gave; see `num_results`. Shape: (num_slots, num_results), float64.
-        moving: The env slot that is being reset or stepped, or else `NOBODY`. It tells whose fault it was if the worker
-            dies. Shape: (1,), int32.
-        ahead_asked: How many steps beyond the next one each env slot may make. Shape: (num_slots,), int32.
-        ahead_made: How many of them are made. Shape: (num_slots,), int32.
-        ahead_actions: What they are given. Shape: (num_slots, num_ahead, action_dim), float32.
-        ahead_results: What they gave. Shape: (num_slots, num_ahead, num_results), float64.
-        ahead_arrays: What was observed after each, but for pictures, by term.
-            Shape of each: (num_slots, num_ahead, *shape of the term), float32.
-
-    Args:
-        descriptor: The open file, of `num_bytes`; -1 for memory that no other process shares.
-        description: What an environment looks like.
-        num_slots: How many env slots there are.
-        num_ahead: How many steps beyond the next one may be made.
-    """
+    """Arrays in a file that two processes have mapped; descriptor -1 for memory of one process."""
 
     def __init__(self, descriptor: int, description: Description, num_slots: int, num_ahead: int = 0) -> None:
+        # ``num_ahead`` is the number of steps that can be made beyond the next one.
         self._info_keys = description["info_keys"]
         self._memory = memory = mmap.mmap(descriptor, num_bytes(description, num_slots, num_ahead))
         places = [*_places(description, num_slots, num_ahead)]
+        # Observations by term, each (num_slots, *shape), uint8 for pictures, else float32.
         self.arrays: dict[str, np.ndarray] = {
             name: np.ndarray(shape, dtype, memory, offset) for name, dtype, shape, offset, _ in places
         }
         [self._first_result] = (offset for name, *_, offset, _ in places if name == _RESULTS)
         self._result = struct.Struct(f"={num_results(description)}d")
+        # Env slot that is being reset or stepped, else `NOBODY`: the culprit if the worker dies. (1,), int32.
         self.moving: np.ndarray = self.arrays.pop(_MOVING)
-        self.asked: np.ndarray = self.arrays.pop(_ASKED)
-        self.actions: np.ndarray = self.arrays.pop(_ACTIONS)
-        self.results: np.ndarray = self.arrays.pop(_RESULTS)
-        self.ahead_asked: np.ndarray = self.arrays.pop(_AHEAD_ASKED)
-        self.ahead_made: np.ndarray = self.arrays.pop(_AHEAD_MADE)
-        self.ahead_actions: np.ndarray = self.arrays.pop(_AHEAD_ACTIONS)
-        self.ahead_results: np.ndarray = self.arrays.pop(_AHEAD_RESULTS)
+        self.asked: np.ndarray = self.arrays.pop(_ASKED)  # (num_slots,), uint8
+        self.actions: np.ndarray = self.arrays.pop(_ACTIONS)  # (num_slots, action_dim), float32
+        self.results: np.ndarray = self.arrays.pop(_RESULTS)  # (num_slots, num_results), float64
+        self.ahead_asked: np.ndarray = self.arrays.pop(_AHEAD_ASKED)  # requested steps beyond the next, (num_slots,)
+        self.ahead_made: np.ndarray = self.arrays.pop(_AHEAD_MADE)  # steps of those made so far, (num_slots,)
+        self.ahead_actions: np.ndarray = self.arrays.pop(_AHEAD_ACTIONS)  # (num_slots, num_ahead, action_dim)
+        self.ahead_results: np.ndarray = self.arrays.pop(_AHEAD_RESULTS)  # (num_slots, num_ahead, num_results)
         numbers = [name for name, term in description["observation"].items() if not term["image"]]
+        # Observations after each step ahead, without pictures, each (num_slots, num_ahead, *shape), float32.
         self.ahead_arrays: dict[str, np.ndarray] = {name: self.arrays.pop(_AHEAD + name) for name in numbers}
 
     def put(self, slot: int, observation: typing.Mapping[str, np.ndarray]) -> None:
-        """Show what an env slot observed; terms that are missing stay as they are."""
+        """Write an env slot's observation; missing terms keep their values."""
         for name, value in observation.items():
             self.arrays[name][slot] = value
 
     def put_step(self, slot: int, step: SlotStep) -> None:
-        """Show what a step of an env slot gave, but for the names in its ``info``."""
+        """Write an env slot's step, without the names in its ``info``."""
         self.put(slot, step.observation)
-        # A list that is put into an array takes ten times as long.
+        # struct is ten times as fast as assigning a list to an array.
         self._result.pack_into(self._memory, self._first_result + slot * self._result.size, *self._numbers(step))
 
     def put_ahead(self, slot: int, number: int, step: SlotStep) -> None:
-        """Keep what a step of an env slot gave that is not asked for yet, but for the names in its ``info``."""
+        """Store a step made ahead for an env slot, without the names in its ``info``."""
         for name, values in self.ahead_arrays.items():
             values[slot, number] = step.observation[name]
         self.ahead_results[slot, number] = self._numbers(step)
@@ -98,16 +79,16 @@ class SharedArrays:
 
 
 def num_results(description: Description) -> int:
-    """Return how many numbers the results of a step are."""
+    """Return the number of numbers in a step's results."""
     return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
 def num_bytes(description: Description, num_slots: int, num_ahead: int = 0) -> int:
-    """Return the size that the file has to have."""
+    """Return the required size of the file."""
     return max(end for *_, end in _places(description, num_slots, num_ahead))
 
 
-# Terms of observations have no such names.
+# No term of an observation has such a name.
 _MOVING, _ASKED, _ACTIONS, _RESULTS = "<moving>", "<asked>", "<actions>", "<results>"
 _AHEAD = "<ahead> "
 _AHEAD_ASKED, _AHEAD_MADE = "<ahead asked>", "<ahead made>"
@@ -117,7 +98,7 @@ _AHEAD_ACTIONS, _AHEAD_RESULTS = "<ahead actions>", "<ahead results>"
 def _places(
     description: Description, num_slots: int, num_ahead: int
 ) -> typing.Iterator[tuple[str, typing.Any, tuple[int, ...], int, int]]:
-    """Yield each array with its type and shape, and where it begins and ends."""
+    """Yield each array's name, type, shape, begin and end."""
     arrays: list[tuple[str, typing.Any, tuple[int, ...]]] = [
         (_MOVING, np.int32, (1,)),
         (_ASKED, np.uint8, (num_slots,)),
@@ -141,18 +122,11 @@ def _places(
         offset += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-# Steps that a worker makes beyond the one it is asked for, where it is told the actions that follow.
+# Manage the steps that a worker makes beyond the requested one, from actions planned in advance.
 
 
 class StepsAhead:
-    """Which steps of each env slot are made but not shown, for the program that asks for steps.
-
-    What was made is thrown away when an episode ends before it.
-
-    Args:
-        shared: The memory that the worker shares.
-        most: Steps that are made at most beyond the one that is asked for.
-    """
+    """The steps of each env slot that are made but not shown; an episode's end discards them."""
 
     def __init__(self, shared: SharedArrays, most: int) -> None:
         self._shared, self._most = shared, most
@@ -161,25 +135,21 @@ class StepsAhead:
         self._names: dict[int, typing.Mapping[str, typing.Sequence[str]]] = {}
 
     def left(self) -> np.ndarray:
-        """Return how many steps of each env slot are made but not shown. Shape: (num_slots,), int32."""
+        """Return the number of made but not shown steps. Shape: (num_slots,), int32."""
         return self._shared.ahead_made - self._shown
 
     def forget(self, slots: typing.Sequence[int]) -> None:
-        """Throw away what is made in some env slots."""
+        """Discard the steps made in these env slots."""
         self._shared.ahead_made[slots] = self._shown[slots] = 0
         for slot in slots:
             self._names.pop(slot, None)
 
     def plan(self, asked: np.ndarray, planned: typing.Mapping[int, np.ndarray]) -> int:
-        """Tell the actions that follow the next ones, and return how many steps beyond these may be made of all.
-
-        Args:
-            asked: As in `SharedArrays.asked`. Env slots whose step is made already are to rest from now on.
-            planned: Env slot to its actions. Shape of each: (n, action_dim).
-        """
+        """Write the planned actions (n, action_dim) per env slot; return the number of steps that may be made ahead."""
         is_made = (asked != REST) & (self.left() > 0)
-        # All env slots are to have used theirs up at the same time, so that one message is for all.
+        # All env slots use up their steps at the same time, so that one message serves all.
         most = min(self._most, int(self.left()[is_made].max()) - 1) if is_made.any() else self._most
+        # ``asked`` changes in place: env slots with a step in stock rest.
         asked[is_made] = REST
         self._shared.ahead_asked[:] = 0
         asking = np.flatnonzero(asked != REST).tolist()
@@ -192,22 +162,11 @@ class StepsAhead:
         return int(self._shared.ahead_asked.sum())
 
     def note(self, slot: int, names: typing.Mapping[str, typing.Sequence[str]]) -> None:
-        """Keep what the worker says of names in the ``info`` of an env slot, by the number of the step."""
+        """Store the names in an env slot's ``info``, by the number of the step."""
         self._names[slot] = names
 
     def show(self, slots: typing.Sequence[int], actions: np.ndarray) -> dict[int, typing.Sequence[str]]:
-        """Show the next step of some env slots as if it had been made now.
-
-        Args:
-            slots: Env slots that have steps left.
-            actions: What all env slots are given. Shape: (num_slots, action_dim).
-
-        Returns:
-            Env slot to the names in its ``info``, where there is something to be said of them.
-
-        Raises:
-            ValueError: If other actions were planned.
-        """
+        """Show the next step of env slots that have one; ValueError if other actions were planned."""
         shared, numbers = self._shared, self._shown[slots]
         planned = shared.ahead_actions[slots, numbers]
         if not np.array_equal(planned, actions[slots]):
@@ -216,6 +175,7 @@ class StepsAhead:
         for name, values in shared.ahead_arrays.items():
             shared.arrays[name][slots] = values[slots, numbers]
         self._shown[slots] += 1
+        # The result holds only steps that lack a wanted entry of ``info``.
         said = {slot: self._names.get(slot, {}).get(str(self._shown[slot] - 1)) for slot in slots}
         return {slot: names for slot, names in said.items() if names}
 
@@ -227,20 +187,13 @@ def make_ahead(
     make: typing.Callable[[np.ndarray], SlotStep],
     names: dict[str, typing.Sequence[str]],
 ) -> None:
-    """Make the steps that follow the one that was asked for, until the episode ends or all are made.
-
-    Args:
-        shared: The memory; it says how many, with which actions.
-        slot: The env slot.
-        first: The step that was asked for.
-        make: Makes a step with an action. Shape: (action_dim,).
-        names: Gets the names in the ``info`` of a step, by its number, where there is something to be said of them.
-    """
+    """Make the steps that follow the requested one, until the episode ends or all are made."""
     step = first
     for number in range(int(shared.ahead_asked[slot])):
         if step.terminated or step.truncated:
             break
         step = make(shared.ahead_actions[slot, number])
+        # ``names`` receives the names in ``info``, by the number of the step, if a wanted entry is missing.
         shared.put_ahead(slot, number, step)
         if step.info_names:
             names[str(number)] = step.info_names

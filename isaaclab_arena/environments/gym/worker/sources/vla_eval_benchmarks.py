@@ -12,18 +12,11 @@ import typing
 
 import numpy as np
 
-# Spaces and a base of environments for interpreters that have numpy, but not Gymnasium.
+# Define spaces and a base class of environments for interpreters that have NumPy, but not Gymnasium.
 
 
 class Box:
-    """Arrays of one shape and type, as Gymnasium's space of this name.
-
-    Args:
-        low: Lowest value of every element.
-        high: Highest value of every element.
-        shape: Their shape.
-        dtype: Their type.
-    """
+    """Arrays of one shape and type, as Gymnasium's space of this name."""
 
     def __init__(self, low: float, high: float, shape: tuple[int, ...], dtype: typing.Any = np.float32) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
@@ -31,35 +24,25 @@ class Box:
 
 
 class Dict:
-    """Named spaces, as Gymnasium's space of this name.
-
-    Args:
-        spaces: They, by name.
-    """
+    """Named spaces, as Gymnasium's space of this name."""
 
     def __init__(self, spaces: typing.Mapping[str, typing.Any]) -> None:
         self.spaces = dict(spaces)
 
 
 class Spec(typing.NamedTuple):
-    """What Gymnasium's registration says of an environment, as far as it is read here."""
+    """The used part of Gymnasium's registration of an environment."""
 
     max_episode_steps: int | None
     nondeterministic: bool = False
 
 
 class PlainEnvironment:
-    """An environment with the interface of `gymnasium.Env`.
-
-    Attributes:
-        action_space: A space of this module.
-        observation_space: A space of this module.
-        made_by: The class whose package's version is told.
-        spec: How long an episode may take.
-    """
+    """An environment with the interface of `gymnasium.Env`."""
 
     action_space: Box
     observation_space: Dict
+    # Its package's version is recorded.
     made_by: type
     spec: Spec
     metadata: typing.ClassVar[dict[str, typing.Any]] = {}
@@ -71,10 +54,10 @@ class PlainEnvironment:
         return self
 
     def close(self) -> None:
-        """Close the environment; does nothing by default."""
+        """Close the environment; by default no operation."""
 
 
-# The benchmark classes of vla-eval: one task of one class, whose episodes are those of vla-eval's own loop.
+# Run a task of a vla-eval benchmark class, with the episodes of vla-eval's own loop.
 
 DEFAULT_MAX_STEPS = 300
 """Control steps that vla-eval gives an episode of a class that does not say."""
@@ -103,16 +86,7 @@ _NUMBER_KINDS = "biuf"
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
-    """Return what is known of a class before an episode: limits, its tasks, and what is wrong with the options.
-
-    Args:
-        name: ``module:Class``.
-        make_kwargs: As for `make`.
-
-    Raises:
-        LookupError: If there is no such class.
-        ImportError: If vla-eval, the module or what the class needs is not installed.
-    """
+    """Return the limits and tasks of class ``module:Class``, and its first wrong option; ImportError, LookupError."""
     module = name.partition(":")[0]
     found: dict[str, typing.Any] = {"max_episode_length": DEFAULT_MAX_STEPS, "modules": ["vla_eval", module]}
     found["num_episodes"] = None
@@ -135,37 +109,18 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
 
 
 def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> BenchmarkTask:
-    """Return a new environment of one task.
-
-    Args:
-        name: ``module:Class``.
-        make_kwargs: ``task`` (its name, its index, or None where there is one), ``arguments`` (of the class),
-            ``render`` (``gpu``, ``cpu``, or None for what ``MUJOCO_GL`` says), ``new_each_episode`` and ``action_dim``.
-        max_episode_length: Control steps until an episode is truncated, None for the class's own limit.
-    """
+    """Return a new environment of one task of class ``module:Class``."""
+    # ``make_kwargs``: ``task`` (name, index, or None if there is one), ``arguments`` of the class, ``render`` (gpu,
+    # cpu, or None for MUJOCO_GL), ``new_each_episode`` and ``action_dim``.
     return BenchmarkTask(_class_of(name), make_kwargs, max_episode_length)
 
 
 class BenchmarkTask(PlainEnvironment):
-    """One task of a benchmark class.
-
-    It is asked as vla-eval's runner asks it: ``start_episode``, ``get_observation``, and in each step ``apply_action``,
-    ``is_done`` and ``get_observation``. ``info`` holds the class's result at the last step of an episode.
-
-    Attributes:
-        runs_on: Packages whose versions are told.
-        stated_conditions: The task.
-        metric_keys: The numbers that the class declares beside success.
-        hold_action: What keeps the robot where it is, as the class declares it: numbers, ``last`` for the last action,
-            or None.
-
-    Args:
-        benchmark_class: The class.
-        settings: See `make`.
-        max_episode_length: Control steps until an episode is truncated, None for the class's own limit.
-    """
+    """One task of a benchmark class, called in the order of vla-eval's runner."""
 
     def __init__(self, benchmark_class: type, settings: dict, max_episode_length: int | None) -> None:
+        # An episode is start_episode and get_observation; a step is apply_action, is_done and get_observation. ``info``
+        # holds the class's result at the last step of an episode.
         self.made_by = benchmark_class
         self._settings = settings
         self._loop = asyncio.new_event_loop()
@@ -179,19 +134,15 @@ class BenchmarkTask(PlainEnvironment):
         self.metric_keys = tuple(key for key in self._benchmark.get_metric_keys() if key != "success")
         action_dim = settings["action_dim"] or _action_dim(self._benchmark)
         self.hold_action = _hold_action(self._benchmark, action_dim)
-        # Its declared ranges are no limits: vla-eval passes actions on as they are.
+        # The declared ranges are no limits: vla-eval passes actions on unchanged.
         self.action_space = Box(-np.inf, np.inf, (action_dim,))
         self.observation_space = Dict({name: _space(value) for name, value in shown.items()})
         self.stated_conditions = {"vla_eval.task": str(self._task.get("name"))}
         self.runs_on = tuple(name for name in RUNS_ON if name in sys.modules)
 
     def reset(self, *, seed: int, options: typing.Mapping[str, typing.Any]) -> tuple[dict, dict]:
-        """Start the episode ``options["episode_index"]``.
-
-        Raises:
-            ValueError: If the task has no such episode.
-        """
-        del seed  # the process-wide generators, from which benchmarks draw, begin with it
+        """Start the episode ``options["episode_index"]``; ValueError if the task has no such episode."""
+        del seed  # it seeds the process-wide generators, from which benchmarks draw
         observation = self._started(options["episode_index"])
         return self._observed(observation), {LANGUAGE: observation.get(LANGUAGE) or self._task.get("name")}
 
@@ -203,12 +154,12 @@ class BenchmarkTask(PlainEnvironment):
         done = bool(self._wait(benchmark.is_done()))
         over = done or self._num_steps >= self._limit
         info = _numbers(self._wait(benchmark.get_result())) if over else {}
-        # Only benchmarks that step have a reward, and only there.
+        # Only step-based benchmark classes have a reward.
         reward = getattr(getattr(benchmark, "_last_result", None), "reward", 0.0)
         return self._observed(self._wait(benchmark.get_observation())), reward, done, over and not done, info
 
     def close(self) -> None:
-        """Let the benchmark release what it holds."""
+        """Release the benchmark's resources."""
         if self._benchmark is not None:
             self._benchmark.cleanup()
         self._loop.close()
@@ -224,7 +175,7 @@ class BenchmarkTask(PlainEnvironment):
         return self._wait(benchmark.get_observation())
 
     def _current(self) -> typing.Any:
-        """Return the object of the class that the next episode is played with."""
+        """Return the benchmark object for the next episode, a new one per episode if the settings ask for it."""
         if self._benchmark is not None and self._settings["new_each_episode"]:
             self._benchmark.cleanup()
             self._benchmark = None
@@ -243,7 +194,7 @@ class BenchmarkTask(PlainEnvironment):
 
 
 class _WrongOptionError(Exception):
-    """An option of the job is wrong: its key, and what is wrong with it."""
+    """A wrong job option: its key and the problem."""
 
 
 def _class_of(name: str) -> type:
@@ -265,17 +216,13 @@ def _class_of(name: str) -> type:
 
 
 def _made(benchmark_class: typing.Any, settings: dict) -> typing.Any:
-    """Return a new object of a class, drawing where it is asked to.
-
-    Raises:
-        _WrongOptionError: If the class does not take the arguments, or cannot draw there.
-    """
+    """Return a new object of a class with its render mode set; _WrongOptionError for wrong arguments or mode."""
     arguments, backends = settings["arguments"], sorted(benchmark_class.render_backends)
     by_software = os.environ.get("MUJOCO_GL") == "osmesa" and "cpu" in backends  # noqa: TID251  the worker's own
     mode = settings["render"] or ("cpu" if by_software else "gpu")
     if mode not in backends:
         raise _WrongOptionError("render", f"'{mode}' is not supported: this class draws on {', '.join(backends)}")
-    # The simulator that the class is about to import reads it.
+    # The simulator, which the class imports next, reads the mode.
     benchmark_class.configure_render(mode)
     try:
         inspect.signature(benchmark_class).bind(**arguments)
@@ -291,11 +238,7 @@ def _chosen(tasks: typing.Sequence[dict], wanted: str | int | None) -> dict:
 
 
 def _action_dim(benchmark: typing.Any) -> int:
-    """Return the numbers of an action that a class declares.
-
-    Raises:
-        TypeError: If it declares none.
-    """
+    """Return the size of a class's declared action; TypeError if it declares none."""
     stated = benchmark.get_metadata().get("action_dim")
     if stated is not None:
         return int(stated)
@@ -318,7 +261,7 @@ def _hold_action(benchmark: typing.Any, action_dim: int) -> list[float] | str | 
 
 
 def _arrays(values: typing.Mapping[str, typing.Any], prefix: str = "") -> typing.Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays and numbers of an observation, by their names joined with dots."""
+    """Yield an observation's arrays and numbers, with nested names joined with dots."""
     for name, value in values.items():
         if isinstance(value, typing.Mapping):
             yield from _arrays(value, f"{prefix}{name}.")
