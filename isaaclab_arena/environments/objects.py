@@ -8,34 +8,21 @@ _PUSH_HEIGHT_M = 0.015
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectAsset:
-    """A rigid object. Its file holds one body called ``body`` on a free joint called ``free``, centred on its origin.
+    """A rigid object; its file holds one body ``body`` on a free joint ``free``, centred on its origin."""
 
-    Attributes:
-        name: Registered name.
-        words: What an instruction calls it.
-        asset: Path of its MJCF file, relative to the package's assets or absolute.
-        half_height: From its centre to the surface it rests on [m].
-        grasp_width: Widest distance between the fingers that a grasp from above needs [m].
-        footprint_radius: Radius of the circle around everything of it, seen from above [m].
-        round: Whether it looks the same from every side, so that the gripper may come in at any yaw.
-        oblong: Whether the gripper must take it along its own y axis, its width along x being larger.
-        top: From its centre to its highest point [m]; ``half_height`` by default.
-        inner_radius: Radius of the circle within its outline, seen from above [m]; half the grasp width by default.
-    """
-
-    name: str
-    words: str
-    asset: str
-    half_height: float
-    grasp_width: float
-    footprint_radius: float
-    round: bool
-    oblong: bool = False
-    top: float | None = None
-    inner_radius: float | None = None
+    name: str  # registered name
+    words: str  # its name in instructions
+    asset: str  # path of its MJCF file, relative to the package's assets or absolute
+    half_height: float  # from its centre to the surface it rests on [m]
+    grasp_width: float  # widest distance between the fingers for a grasp from above [m]
+    footprint_radius: float  # of the circle around it, seen from above [m]
+    round: bool  # True: it looks the same from all sides, so any yaw of the gripper fits
+    oblong: bool = False  # True: only a grasp along its own y axis fits, its width along x being larger
+    top: float | None = None  # from its centre to its highest point [m]; None: half_height
+    inner_radius: float | None = None  # of the circle within its outline [m]; None: half of grasp_width
 
     def sizes(self) -> Mapping[str, float]:
-        """Return what a scripted policy needs to know of it [m]."""
+        """Return its lengths [m] and flags for scripted policies."""
         inner_radius = self.grasp_width / 2 if self.inner_radius is None else self.inner_radius
         return {
             "object_half_height": self.half_height,

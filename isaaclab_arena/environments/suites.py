@@ -9,16 +9,10 @@ from isaaclab_arena.config.expansion.suites import SuiteTask
 
 @dataclass(frozen=True, kw_only=True)
 class NamedTasks:
-    """A suite whose tasks are the same wherever it is run.
+    """A suite with a fixed list of tasks."""
 
-    Attributes:
-        words: What it is, for the list of suites.
-        family: What stands before the colon in the names of its environments.
-        names: The tasks.
-    """
-
-    words: str
-    family: str
+    words: str  # description for the list of suites
+    family: str  # part before the colon in the names of its environments
     names: tuple[str, ...]
 
     def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:

@@ -24,20 +24,14 @@ from isaaclab_arena.sim.backend import (
 
 # CPU physics: MuJoCo's own batch of simulations, stepped on a thread pool.
 
-# Bad positions, velocities, accelerations and controls, which MuJoCo numbers in this order.
+# MuJoCo numbers the warnings of bad positions, velocities, accelerations and controls in this order.
 _BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
 
 
 class MujocoBackend(Backend):
-    """Worlds of a model on CPU threads, bit for bit what a loop over `mujoco.MjData` gives.
-
-    Args:
-        model: The compiled model; the batch keeps a copy.
-        num_envs: Number of worlds.
-        num_threads: Threads that share them.
-    """
+    """Worlds of a model on CPU threads, bit-equal to a loop over `mujoco.MjData`."""
 
     reproducible = True
 
@@ -65,7 +59,7 @@ class MujocoBackend(Backend):
         self._bytes_at_reset = self._warnings_at_reset.tobytes()
 
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
-        """Put the named worlds into their start states; see `Backend.reset`."""
+        """Reset the given worlds to their start states; see `Backend.reset`."""
         ids = env_ids.numpy()
         self.batch.reset(ids, stage=_NO_STAGE)
         write_starts(starts, self.names, self._start_fields, ids)
@@ -75,7 +69,7 @@ class MujocoBackend(Backend):
         self._forward(ids)
 
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
-        """Advance some worlds; one that MuJoCo gives up on is marked in ``diverged``; see `Backend.step`."""
+        """Advance worlds; one that MuJoCo gives up on is marked in ``diverged``; see `Backend.step`."""
         ids = np.flatnonzero(moved.numpy())
         if ids.size == 0:
             return
@@ -86,7 +80,7 @@ class MujocoBackend(Backend):
         self._mark_diverged()
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
-        """Give the named worlds values of the model of their own; see `Backend.vary`."""
+        """Set model values of single worlds; see `Backend.vary`."""
         ids = env_ids.numpy()
         fields = {change.field for own in changes for change in own}
         self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
@@ -99,7 +93,7 @@ class MujocoBackend(Backend):
             self.batch.set_const(ids)
 
     def model_field(self, name: str) -> np.ndarray:
-        """Return a field of the model in every world, copied. Shape: (num_envs, ...)."""
+        """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
         own = self.batch.expanded(name)
         shared = getattr(self.model, name)
         return np.array(np.broadcast_to(shared, (self.num_envs, *shared.shape)) if own is None else own)
@@ -111,34 +105,34 @@ class MujocoBackend(Backend):
         return torch.from_numpy(np.concatenate((translation, rotation), axis=1))
 
     def live_field(self, name: str) -> torch.Tensor:
-        """Return a view of a field of `mujoco.MjData` in every world, as of its last call. Shape: (num_envs, ...)."""
+        """Return a view of a field of `mujoco.MjData` in every world, as of the last call. Shape: (num_envs, ...)."""
         with warnings.catch_warnings():
-            # Derived fields are read-only arrays, and torch has no read-only tensors; nobody writes to these.
+            # Derived fields are read-only arrays. Torch has no read-only tensors; no code writes to these.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(self.batch.bind(name))
 
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
-        """Return the mjSTATE_INTEGRATION of some worlds, copied. Shape: (len(env_ids), state_size), float64."""
+        """Return copies of the worlds' mjSTATE_INTEGRATION. Shape: (len(env_ids), state_size), float64."""
         return self.batch.state[list(env_ids)]
 
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
-        """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""
+        """Set a world to an mjSTATE_INTEGRATION. Shape: (state_size,)."""
         self.batch.state[env_id] = state
         self._forward(np.array([env_id]))
 
     def snapshot(self) -> Mapping[str, torch.Tensor]:
-        """Return all worlds' states and all that can be read of them; see `Backend.snapshot`."""
+        """Return a copy of all worlds' states and all that can be read of them; see `Backend.snapshot`."""
         state = torch.from_numpy(self.batch.state.copy())
         return {"state": state, "diverged": self.diverged.clone(), **{n: t.clone() for n, t in self._derived().items()}}
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
-        """Put all worlds where they were; see `Backend.restore_snapshot`."""
+        """Restore all worlds; see `Backend.restore_snapshot`."""
         self.batch.state[:] = snapshot["state"].numpy()
         self.diverged.copy_(snapshot["diverged"])
         self._forward(np.flatnonzero(~self._diverged))
         self._warnings_at_reset[:] = self._num_warnings
         self._bytes_at_reset = self._warnings_at_reset.tobytes()
-        # A forward pass renews what contact sensors say, and they are to say what they said after the last step.
+        # A forward pass updates the contact sensors, which have to show the state after the last step.
         for name, tensor in self._derived().items():
             tensor.copy_(snapshot[name])
 
@@ -154,7 +148,7 @@ class MujocoBackend(Backend):
         return f"mujoco {mujoco.__version__}"
 
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
-        """Return a world's model and its state with current poses of everything visible; good until the next call."""
+        """Return a world's model and state with current poses of all visible things; valid until the next call."""
         if self._shown is None:
             self._shown = mujoco.MjData(self.model)
         data = self.batch.get_data(env_id, self._shown)
@@ -167,7 +161,7 @@ class MujocoBackend(Backend):
         return model, data
 
     def _forward(self, ids: np.ndarray) -> None:
-        # A forward pass overwrites the warm start, and a world that continues from a stored state needs the stored one.
+        # A forward pass overwrites the warm start, and a restored world needs the stored one.
         kept = self._warm_start[ids].copy()
         try:
             self.batch.forward(ids)
@@ -176,8 +170,8 @@ class MujocoBackend(Backend):
         self._warm_start[ids] = kept
 
     def _mark_diverged(self) -> None:
-        # A world that rests has the same numbers as when it was last looked at, so all can be looked at together.
-        # A sum is finite if every number is; that of finite numbers overflows only far beyond what MuJoCo calls bad.
+        # A resting world has the same numbers as at the last check, so one check of all worlds is enough. A sum is
+        # finite if every number is; finite numbers overflow only far beyond MuJoCo's limits.
         total = self._qpos.sum() + self._qvel.sum()
         if math.isfinite(total) and self._num_warnings.tobytes() == self._bytes_at_reset:
             return
@@ -186,33 +180,25 @@ class MujocoBackend(Backend):
 
 
 def _stop_mujoco_writing_logs() -> None:
-    # MuJoCo writes MUJOCO_LOG.TXT into the working directory and prints into the live display whenever a world breaks
-    # down, which `diverged` reports already.
+    # Each breakdown would make MuJoCo write MUJOCO_LOG.TXT into the working directory and print into the live display;
+    # `diverged` reports it already.
     config = mujoco.MjLogConfig.get()
     config.logto_file, config.logto_console = False, False
     config.set()
 
 
-# A window that shows one world while it runs: MuJoCo's viewer, where there is a display.
+# Show one world in a window while it runs: MuJoCo's viewer, on a machine with a display.
 
 
 def has_display() -> bool:
-    """Return whether windows can be opened here."""
+    """True if this machine can open windows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return bool(glfw.init())
 
 
 class Window:
-    """Shows one world of a batch, at most as fast as time passes.
-
-    Args:
-        backend: The worlds.
-        env_id: Which of them is shown.
-
-    Raises:
-        RuntimeError: If no window can be opened.
-    """
+    """Shows one world of a batch, at most in real time; RuntimeError if no window can be opened."""
 
     def __init__(self, backend: MujocoBackend, env_id: int = 0) -> None:
         import mujoco.viewer  # noqa: PLC0415  fails on machines without a window system
@@ -234,15 +220,11 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Whether the person has not closed it yet."""
+        """Whether the user has not closed it yet."""
         return self._viewer.is_running()
 
     def show(self, wait_s: float) -> None:
-        """Show the world as it is now.
-
-        Args:
-            wait_s: How long after the picture before it this one is due [s].
-        """
+        """Show the world's current state, ``wait_s`` [s] after the previous picture at the earliest."""
         time.sleep(max(0.0, self._next_s - time.perf_counter()))
         self._next_s = max(self._next_s, time.perf_counter()) + wait_s
         with self._viewer.lock():

@@ -29,7 +29,7 @@ Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def capture_on(device: torch.device) -> Capture | None:
-    """Return what captures work on a device as a graph, None for a device that has no graphs."""
+    """Return a capture of a device's work as a graph, None for a device without graphs."""
     return partial(_graph_of, device) if device.type == "cuda" else None
 
 
@@ -37,7 +37,7 @@ def _graph_of(device: torch.device, work: Callable[[], None]) -> Callable[[], No
     try:
         return _captured_graph(device, work)
     except RuntimeError:
-        # Torch gives no random numbers of the GPU after a capture that failed until another one has not.
+        # After a failed capture, torch yields no random numbers of the GPU until another capture succeeds.
         _captured_graph(device, lambda: torch.zeros(1, device=device))
         raise
 
@@ -47,9 +47,9 @@ def _captured_graph(device: torch.device, work: Callable[[], Any]) -> Callable[[
     stream = torch.cuda.Stream(device)
     with (
         torch.cuda.device(device),
-        # Where a capture fails, torch leaves its stream the current one.
+        # A failed capture leaves its stream the current one, so that is restored here.
         torch.cuda.stream(torch.cuda.current_stream(device)),
-        # What other threads do with the GPU meanwhile is their own affair.
+        # Calls of other threads to the GPU are allowed meanwhile.
         torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
     ):
         work()
@@ -57,22 +57,15 @@ def _captured_graph(device: torch.device, work: Callable[[], Any]) -> Callable[[
 
 
 class Replayed(Generic[_Result]):
-    """Work that is captured when it is done for the third time, and replayed from then on.
-
-    The first times make what is made once only, such as a constant on the device. Work that waits for the device, or
-    that cannot be captured for another reason, is done kernel by kernel for ever.
-
-    Args:
-        work: Does the same each time with tensors that stay where they are in memory. What it returns is good until the
-            next time.
-        capture: See `Capture`; None to capture nothing.
-        keeper: Whose attributes the work may set. The tensors among them stay where they are and get the new values.
-        name: What the work is, for the log.
-    """
+    """Work that is captured at its third call, and replayed from then on."""
 
     def __init__(
         self, work: Callable[[], _Result], capture: Capture | None, *, keeper: object | None = None, name: str
     ) -> None:
+        # The first calls create constants on the device. Work that waits for the device, or that cannot be captured for
+        # another reason, always runs kernel by kernel.
+        # ``work`` does the same each time, with tensors at fixed addresses; its result is valid until the next call. It
+        # may set tensor attributes of ``keeper``, which keep their addresses and get the new values.
         self._work, self._capture, self._keeper, self._name = work, capture, keeper, name
         self._times_done = 0
         self._kept: Mapping[str, torch.Tensor] = {}
@@ -99,7 +92,7 @@ class Replayed(Generic[_Result]):
         return self._result[0]
 
     def forget(self) -> None:
-        """Give back what was captured, and begin anew: tensors that the work reads may be others now."""
+        """Release the graph, and begin anew: the work's tensors may have been replaced."""
         self._replay = None
         self._kept = {}
         self._result.clear()
@@ -110,7 +103,7 @@ class Replayed(Generic[_Result]):
         self._capture = None
 
     def _watched(self) -> _Result:
-        """Do the work, and capture it never if it waits: where a capture fails, torch may not be what it was."""
+        """Do the work, and rule out a capture if it waits: after a failed capture torch may be in a bad state."""
         with _Watch() as watch:
             result = self._work()
         if watch.waits:
@@ -132,22 +125,18 @@ class Replayed(Generic[_Result]):
                 setattr(self._keeper, name, tensor)
 
     def _check_kept(self) -> None:
-        """Refuse to go on where somebody else has set an attribute of the keeper since the work was captured."""
+        """Raise RuntimeError if other code has replaced an attribute of the keeper since the capture."""
         for name, tensor in self._kept.items():
             if getattr(self._keeper, name) is not tensor:
                 raise RuntimeError(f"'{name}' was set elsewhere, and not changed in place")
 
 
 class _Watch(TorchDispatchMode):
-    """Notes which operations wait for a GPU: those that read what it has computed, or send it something.
-
-    Attributes:
-        waits: Names of these operations.
-    """
+    """Records the operations that wait for a GPU: they read its results or send it data."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.waits: set[str] = set()
+        self.waits: set[str] = set()  # names of these operations
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -160,10 +149,10 @@ class _Watch(TorchDispatchMode):
 
 
 def _waits(func: Any, values: Sequence[Any]) -> bool:
-    """Return whether an operation waits, with the values that it was given and the one that it returned."""
+    """True if an operation waits; ``values`` are its arguments and its result."""
     tensors = [leaf for leaf in tree_leaves(list(values)) if isinstance(leaf, torch.Tensor)]
     if func in _INDEXING:
-        # Where a mask is true has to be counted.
+        # A mask index needs the number of true entries, which only the device knows.
         return any(tensor.dtype in {torch.bool, torch.uint8} for tensor in tree_leaves(values[1]) if tensor is not None)
     if (
         func in _CONSTANTS
@@ -171,16 +160,14 @@ def _waits(func: Any, values: Sequence[Any]) -> bool:
         or torch.Tag.dynamic_output_shape in func.tags
     ):
         return True
-    # Single numbers of the CPU go into a kernel as they are.
+    # CPU scalars are passed to a kernel by value.
     return func in _COPIES and len({tensor.device for tensor in tensors if tensor.ndim}) > 1
 
 
 def _is_main_thread() -> bool:
-    """Return whether this is the main thread.
-
-    While torch captures a graph, no other thread may draw from the GPU's own random numbers, as the policy may that
-    runs beside a thread of the simulation.
-    """
+    """True on the main thread."""
+    # During a capture no other thread may draw from the GPU's default random generator, as a policy beside a simulation
+    # thread may do.
     return threading.current_thread() is threading.main_thread()
 
 
@@ -193,7 +180,7 @@ def _write_back(kept: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor
     """Write the values of new tensors into those that are kept."""
     changed = {name: new[name] for name, tensor in kept.items() if new[name] is not tensor}
     places = {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
-    # What lies in the memory of another kept tensor would be overwritten before it is read.
+    # A value in the memory of another kept tensor would be overwritten before it is read.
     safe = {
         name: tensor.clone() if tensor.untyped_storage().data_ptr() in places else tensor
         for name, tensor in changed.items()

@@ -77,30 +77,25 @@ class VlaEvalBuilder(GymBuilder[VlaEvalConfig]):
         return config.task if isinstance(config.task, str) else f"{super().task_name(config)}/{config.task}"
 
     def num_episodes(self, config: VlaEvalConfig) -> int | None:
-        """Return how many episodes the class says that each of its tasks has; see `CountedBuilder`."""
+        """Return the class's own number of episodes per task; see `CountedBuilder`."""
         return self._find(config)["num_episodes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VlaEvalSuite:
-    """All tasks of a benchmark class, called by their index, because their names are too long for names of jobs.
-
-    Only the class knows its tasks, and asking it would run the program that a job file names, whoever reads the file.
-    So the job says how many there are, and its check says whether that is true.
-
-    Attributes:
-        name: ``module:Class``.
-    """
+    """All tasks of a class ``module:Class``, called by index: their names are too long for job names."""
 
     name: str
 
     @property
     def words(self) -> str:
-        """What it is, for the list of suites."""
+        """Description for the list of suites."""
         return f"The tasks of {self.name}, as many as the option tasks says."
 
     def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:
         """Return the tasks; see `Suite`."""
+        # Only the class knows its tasks, and reading a job file must not run the program that it names. So the job
+        # states the number, and its check verifies it.
         count = options.get("tasks")
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_JOBS:
             message = f"says how many tasks the class has, 1 to {MAX_JOBS}; each of them becomes a job"

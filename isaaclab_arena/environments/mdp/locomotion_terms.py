@@ -26,62 +26,31 @@ def mean_square(values: torch.Tensor) -> torch.Tensor:
 
 
 def tracking(squared_error: torch.Tensor, width: float) -> torch.Tensor:
-    """Return 1 without an error, falling like ``exp(-squared_error / width**2)``, with a longer tail.
-
-    It is ``(1 + x / 4) ** -4``, whose slope at 0 and whose width are those of ``exp(-x)``, but which needs no
-    transcendental function.
-
-    Args:
-        squared_error: Shape: (num_envs,), not negative.
-        width: Error at which the term is 0.41, in the unit whose square the error has.
-    """
+    """Return 1 for no error, with a tail like ``exp(-squared_error / width**2)`` but longer. Shape: (num_envs,)."""
+    # (1 + x / 4) ** -4 has the slope at 0 and the width of exp(-x), without a transcendental function. It is 0.41 at
+    # ``width``.
     base = 1 + squared_error / (4 * width * width)
     square = base * base
     return 1 / (square * square)
 
 
 def low_passed(so_far: _Number, value: _Number, dt: float, time_constant: float) -> _Number:
-    """Return a value filtered by a first-order low pass: a tensor of any shape, or one number.
-
-    Args:
-        so_far: The filtered value one step ago.
-        value: The value now, of the same shape.
-        dt: Time between the two [s].
-        time_constant: Of the filter [s], several times ``dt``.
-    """
+    """Return one step of a first-order low pass; ``dt`` and ``time_constant`` (several times dt) [s]."""
     return so_far + (dt / time_constant) * (value - so_far)
 
 
 def relative_tracking(error: torch.Tensor, asked: torch.Tensor, slack: float) -> torch.Tensor:
-    """Return 1 without an error, falling to 0 in a straight line as the error reaches what is asked for plus a slack.
-
-    Doing nothing is worth next to nothing where much is asked for, and every bit of the way is worth the same.
-
-    Args:
-        error: Shape: (num_envs,), not negative.
-        asked: Size of what is asked for, in the same unit. Shape: (num_envs,), not negative.
-        slack: Error at which the term is 0 where nothing is asked for, in the same unit.
-    """
+    """Return 1 for no error, falling linearly to 0 at an error of ``asked + slack``. Shape: (num_envs,)."""
+    # A robot that does nothing earns next to nothing if much is asked, and each part of the way has the same worth.
     return (1 - error / (asked + slack)).clamp(min=0.0)
 
 
 def clearance_tracking(clearance: torch.Tensor, wanted: torch.Tensor, width: float) -> torch.Tensor:
-    """Return how well feet keep to the heights of a gait, 1 if all of them do.
-
-    Args:
-        clearance: How high each foot is above the floor [m]. Shape: (num_envs, num_feet).
-        wanted: How high it is to be [m]. Shape: (num_envs, num_feet).
-        width: See `tracking` [m].
-    """
+    """Return the mean `tracking` of the feet's heights (num_envs, num_feet) [m], 1 if all fit the gait."""
     difference = clearance - wanted
     return total(tracking(difference * difference, width)) / clearance.shape[-1]
 
 
 def slip(feet_velocity: torch.Tensor, touching: torch.Tensor) -> torch.Tensor:
-    """Return the squared speed of feet over the floor that they touch [m²/s²]. Shape: (num_envs,).
-
-    Args:
-        feet_velocity: Horizontal. Shape: (num_envs, num_feet, 2).
-        touching: Shape: (num_envs, num_feet), bool.
-    """
+    """Return the squared horizontal speed of feet on the floor [m²/s²], from (num_envs, num_feet, 2). (num_envs,)."""
     return total(torch.where(touching, total_square(feet_velocity), 0.0))

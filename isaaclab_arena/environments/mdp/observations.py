@@ -12,7 +12,7 @@ from isaaclab_arena.sim.backend import Backend, NamedState, side_by_side
 from isaaclab_arena.sim.math import rotate_inverse
 from isaaclab_arena.sim.scene.scene import FloorRobot, Robot
 
-# Observation terms: what each one is called, what it looks like, and how it is read from the simulation.
+# Define observation terms: their names, their specifications, and their readers.
 
 _XYZ = ("x", "y", "z")
 _WXYZ = ("w", "x", "y", "z")
@@ -23,9 +23,9 @@ class ObservationTerm:
     """One entry of an observation group.
 
     Attributes:
-        spec: What it looks like.
+        spec: Its specification.
         read: Returns it for every env slot. Shape: (num_envs, *spec.shape).
-        is_point: Whether it is a point in the world, which policies see from the robot's base.
+        is_point: Whether it is a point in the world, which policies see relative to the robot's base.
     """
 
     spec: ArraySpec
@@ -39,7 +39,7 @@ def position_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
 
 
 def offset_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
-    """Return a term that is the way from one point to another [m], the same wherever the robot's base stands."""
+    """Return a term that is the offset from one point to another [m], independent of the robot's base."""
     return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read)
 
 
@@ -62,7 +62,7 @@ def body_pose_terms(name: str, body: str) -> dict[str, ObservationTerm]:
 
 
 def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
-    """Return what every task observes of the robot: joints, gripper and end effector."""
+    """Return the terms of the robot in every task: joints, gripper and end effector."""
     joints = tuple(name.rpartition("/")[2] for name in robot.arm_joints)
     fingers = tuple(name.rpartition("/")[2] for name in robot.finger_joints)
     positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
@@ -90,37 +90,23 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
 def read_terms(
     terms: Mapping[str, ObservationTerm], backend: Backend, device: torch.device, origin: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:
-    """Read all terms, as float32 copies on a device; they may share memory that is nobody else's.
-
-    Args:
-        terms: What is observed.
-        backend: Where it is read.
-        device: Where observations live.
-        origin: Where the robot's base stands, if not at the world's origin [m]. Shape: (num_envs, 3).
-
-    Returns:
-        Shapes: (num_envs, *spec.shape).
-    """
+    """Return all terms as float32 on a device, each (num_envs, *spec.shape); they share no memory with others."""
     values = {name: term.read(backend) for name, term in terms.items()}
+    # ``origin`` is the place of the robot's base [m], (num_envs, 3), None for the world's origin.
     if origin is not None:
         values |= {name: values[name] - origin for name, term in terms.items() if term.is_point}
     if any(value.ndim != 2 for value in values.values()):
         return {name: value.to(device, torch.float32, copy=True) for name, value in values.items()}
-    # Side by side in one piece of memory: one copy of all takes the time of two of single terms.
+    # One contiguous block: one copy of all takes the time of two single terms.
     together = torch.cat(tuple(values.values()), dim=1).to(device, torch.float32)
     return SideBySide(together, {name: value.shape[1] for name, value in values.items()})
 
 
-# Compute a robot's observations of itself, in its own frame, as in Isaac Lab and mjlab.
+# Compute a robot's proprioception, in its own frame, as in Isaac Lab and mjlab.
 
 
 class FloorSenses:
-    """Reads how a robot with a free joint moves.
-
-    Args:
-        robot: The robot.
-        backend: The simulation that it stands in, or other states of its model.
-    """
+    """Reads the motion of a floor robot, from its simulation or from other states of its model."""
 
     def __init__(self, robot: FloorRobot, backend: NamedState) -> None:
         self._backend = backend
@@ -137,19 +123,19 @@ class FloorSenses:
         return rotate_inverse(self._orientation(), self._backend.joint_velocity(self._root)[:, :3])
 
     def angular_velocity(self) -> torch.Tensor:
-        """Return how fast the root turns, in its own frame [rad/s]. Shape: (num_envs, 3)."""
+        """Return the root's angular velocity in its own frame [rad/s]. Shape: (num_envs, 3)."""
         return self._backend.joint_velocity(self._root)[:, 3:]
 
     def gravity(self) -> torch.Tensor:
-        """Return where down is in the root's frame, a unit vector. Shape: (num_envs, 3)."""
+        """Return the unit vector of gravity in the root's frame. Shape: (num_envs, 3)."""
         return rotate_inverse(self._orientation(), self._down)
 
     def joint_position(self) -> torch.Tensor:
-        """Return how far the joints are from the default posture [rad]. Shape: (num_envs, num_joints)."""
+        """Return the joints' offsets from the default posture [rad]. Shape: (num_envs, num_joints)."""
         return self._backend.qpos[:, self._positions] - self._default
 
     def joint_velocity(self) -> torch.Tensor:
-        """Return how fast the joints turn [rad/s]. Shape: (num_envs, num_joints)."""
+        """Return the joints' velocities [rad/s]. Shape: (num_envs, num_joints)."""
         return self._backend.qvel[:, self._dofs]
 
     def _orientation(self) -> torch.Tensor:
@@ -157,12 +143,7 @@ class FloorSenses:
 
 
 def sense_terms(robot: FloorRobot, senses: Callable[[], FloorSenses]) -> dict[str, ObservationTerm]:
-    """Return what a robot feels of itself as observation terms.
-
-    Args:
-        robot: The robot.
-        senses: Returns its senses, once there is a simulation.
-    """
+    """Return a robot's proprioceptive terms; ``senses`` is called once there is a simulation."""
     joints = tuple(joint.rpartition("/")[2] for joint in robot.joints)
     return {
         "base_lin_vel": vector_term(_XYZ, "m/s", lambda _: senses().linear_velocity()),
@@ -174,12 +155,7 @@ def sense_terms(robot: FloorRobot, senses: Callable[[], FloorSenses]) -> dict[st
 
 
 def last_action_term(robot: FloorRobot, actions: Callable[[], FloorActions]) -> ObservationTerm:
-    """Return the action of which the controls are the result, 0 before the first.
-
-    Args:
-        robot: The robot.
-        actions: Returns what actions mean, once there is a simulation.
-    """
+    """Return the term of the action that gave the current controls, 0 before the first."""
     names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
     return vector_term(names, "", lambda backend: actions().last(backend))
 

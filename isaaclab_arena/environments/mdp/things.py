@@ -19,12 +19,12 @@ class SceneObject:
     Attributes:
         prefix: Its role in the scene: everything in its file is called ``<prefix>/<its name in the file>``.
         asset: Path of its MJCF file, relative to the package's assets or absolute.
-        position: Where it is put when the scene is compiled [m]; its height is that of every start.
-        called: What conditions and recordings call it; the prefix by default.
-        area: Lowest and highest corner of where episodes start it: x and y or x, y and z [m], and the yaw of a loose
-            thing [rad]. None where the task draws it in a way of its own.
+        position: Its place when the scene is compiled [m]; its height is that of every start.
+        called: Its name in conditions and recordings; the prefix by default.
+        area: Lowest and highest corner of its starts: x and y or x, y and z [m], and the yaw of a loose thing [rad].
+            None if the task draws it in its own way.
         loose: Whether the body hangs on a free joint called ``free``; otherwise it is a mocap body.
-        observed_as: Prefix of what is observed of it, empty for nothing. A thing that is observed is a landmark.
+        observed_as: Prefix of its observation terms, empty for none. A thing that is observed is a landmark.
 
     Raises:
         ConfigError: If its file cannot be read, or lacks the body, or the joint or the mark that it moves by.
@@ -54,7 +54,7 @@ class SceneObject:
 
     @property
     def name(self) -> str:
-        """What conditions and recordings call it."""
+        """Its name in conditions and recordings."""
         return self.called or self.prefix
 
     @property
@@ -72,7 +72,7 @@ class SceneObject:
         return ScenePart(prefix=self.prefix, asset=self.asset, position=self.position)
 
     def draw(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw ``<name>.position`` and, of a loose thing, ``<name>.yaw``; nothing without an area."""
+        """Draw ``<name>.position`` and, for a loose thing, ``<name>.yaw``; nothing without an area."""
         if self.area is None:
             return {}
         drawn = draw_uniform(generator, *self.area)
@@ -83,14 +83,14 @@ class SceneObject:
         return {f"{self.name}.position": (x, y, self.position[2]), f"{self.name}.yaw": yaw}
 
     def pose(self, conditions: Conditions) -> Mapping[str, tuple[float, ...]]:
-        """Return its free joint or its mocap body with the pose or position that conditions give it."""
+        """Map its free joint or its mocap body to the pose or position in the conditions."""
         position = conditions[f"{self.name}.position"]
         if self.loose:
             return {self.joint: upright_pose(position, conditions[f"{self.name}.yaw"])}
         return {self.body: point(position)}
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return what is observed of it: the pose of a loose thing, the position of another."""
+        """Return its terms: the pose of a loose thing, the position of another."""
         if not self.observed_as:
             return {}
         if self.loose:
@@ -98,4 +98,4 @@ class SceneObject:
         return {f"{self.observed_as}_pos": position_term(lambda backend: backend.body_position(self.body))}
 
 
-Thing = SceneObject  # the name that documents had before
+Thing = SceneObject  # former name, kept for saved documents

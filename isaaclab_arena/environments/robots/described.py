@@ -32,18 +32,10 @@ _KINDS = {_JOINT: "joint", _ACTUATOR: "actuator", _BODY: "body"}
 
 
 def described_embodiment(path: str | Path, *, directory: Path | None = None) -> Embodiment:
-    """Return the robot that a description file describes.
-
-    Args:
-        path: The description, YAML or JSON.
-        directory: Directory of its ``mjcf``, by default the description's own. All files of the robot must lie below
-            it, or below a checkout of MuJoCo Menagerie that MENAGERIE_ROOT names.
-
-    Raises:
-        ConfigError: With every problem of the description, each with file and key.
-    """
+    """Return the robot of a YAML or JSON description; ConfigError with every problem."""
     path = Path(path)
     description = read_description(path)
+    # All files must lie below ``directory`` (default: the description's), or below MENAGERIE_ROOT's checkout.
     is_strange = directory is None
     directory = directory or path.parent
     asset = (directory / description.mjcf).resolve()
@@ -65,7 +57,7 @@ def _compiled(asset: Path, directory: Path, file: str, *, is_strange: bool) -> m
     if wrong is not None:
         raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
     _refuse_outside(asset, directory.resolve(), file)
-    # Files of MuJoCo Menagerie are trusted, and need not be compiled twice.
+    # Files of MuJoCo Menagerie are trusted, so a trial compilation is not needed.
     wrong = wrong_with_mjcf(asset) if is_strange else None
     if wrong is not None:
         raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
@@ -76,7 +68,7 @@ def _compiled(asset: Path, directory: Path, file: str, *, is_strange: bool) -> m
 
 
 def _refuse_outside(asset: Path, directory: Path, file: str) -> None:
-    """Refuse a robot with files outside of its directory: a foreign description must not read arbitrary files."""
+    """Raise ConfigError for files outside the robot's directory: a foreign description must not read any file."""
     checkout = menagerie_root()
     root = directory
     if checkout is not None and not asset.is_relative_to(directory) and asset.is_relative_to(Path(checkout).resolve()):

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from isaaclab_arena.sim.scene.scene import CameraPose, PartFrame, Robot, ScenePart
 
-# Define where on the table a robot works, and scale tasks from one robot's workspace to another's.
+# Define a robot's workspace on the table, and scale tasks from one workspace to another.
 
 TABLE = "scenes/table.xml"
 """The scene that every robot on the table stands in, relative to the package's assets."""
@@ -17,34 +17,21 @@ Area: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """The part of the table, and of the space above it, in which a robot can do its work.
+    """The part of the table, and of the space above it, in which a robot can do its work."""
 
-    Tasks are laid out for the reference workspace, the Panda's. For another robot they are scaled, so that each corner
-    of the reference box maps to the same corner of the robot's own.
-
-    Attributes:
-        low: Lowest corner: x, y and z [m].
-        high: Highest corner: x, y and z [m].
-        reach_m: Largest horizontal distance from its base at which the robot can touch things [m].
-        tallest_m: Height of the tallest object that it can grasp from above or push [m].
-    """
-
+    # Lowest corner: x, y, z [m]. Tasks are laid out for the reference workspace, the Panda's. They are scaled so that
+    # its corners map to this box's corners.
     low: tuple[float, float, float]
-    high: tuple[float, float, float]
-    reach_m: float
-    tallest_m: float = math.inf
+    high: tuple[float, float, float]  # highest corner: x, y, z [m]
+    reach_m: float  # largest horizontal distance from the base at which it can touch things
+    tallest_m: float = math.inf  # of an object to grasp from above or push
 
     def on_table(self, low: tuple[float, ...], high: tuple[float, ...]) -> Area:
-        """Return an area of the reference table, scaled to this robot's workspace.
-
-        Args:
-            low: Lowest x and y [m]; further values are returned unchanged.
-            high: Highest x and y [m], likewise.
-        """
+        """Scale an area of the reference table to this workspace: x and y [m]; further values stay unchanged."""
         return self._fitted(low, 2), self._fitted(high, 2)
 
     def in_space(self, low: tuple[float, float, float], high: tuple[float, float, float]) -> Area:
-        """Return a box of the reference workspace, scaled to this robot's; x, y and z [m]."""
+        """Scale a box of the reference workspace to this one; x, y and z [m]."""
         return self._fitted(low, 3), self._fitted(high, 3)
 
     def _fitted(self, corner: tuple[float, ...], num_axes: int) -> tuple[float, ...]:
@@ -74,9 +61,9 @@ class Embodiment:
     Attributes:
         robot: The names of its parts, in a scene where its prefix is ``robot``, and its limits.
         asset: Path of its MJCF file, relative to the package's assets or absolute.
-        workspace: Where it works.
-        position: Where its base stands [m].
-        quaternion: How its base is turned.
+        workspace: The box in which it can work.
+        position: Place of its base [m].
+        quaternion: Orientation of its base.
         frames: Frames fixed to its bodies that its file lacks: a tool frame, cameras.
         gravity_compensation: Whether its controller carries its own weight, if the file does not say so.
         scene_cameras: Cameras of the scene that have another pose for this robot.

@@ -14,14 +14,7 @@ _PACKAGE = "mujoco_menagerie"
 
 
 def menagerie_embodiment(name: str) -> Embodiment:
-    """Return a robot of MuJoCo Menagerie.
-
-    Args:
-        name: Its directory in Menagerie, for example ``franka_emika_panda``.
-
-    Raises:
-        ConfigError: If there is no description of it here, or its files cannot be found.
-    """
+    """Return a Menagerie robot by its directory, such as ``franka_emika_panda``; ConfigError if it is missing."""
     descriptions = {path.stem: path for path in _DESCRIPTIONS.glob("*.yaml")}
     if name not in descriptions:
         hint = did_you_mean(name, descriptions)

@@ -22,13 +22,13 @@ PHASE_S = 1.0
 """How long each thing is asked for."""
 SAMPLE_S = 0.05
 _PHASE = round(PHASE_S / SAMPLE_S)
-# The mean of the last quarter of a second counts, so that a servo that rings is read at its middle.
+# The mean of the last quarter of a second, so that an oscillating servo is read at its centre.
 _SETTLED = (slice(_PHASE - 5, _PHASE), slice(2 * _PHASE - 5, 2 * _PHASE))
 
 _STEP_RAD, _STEP_OF_RANGE = 0.1, 0.1
 
-# What fails is far from what robots of MuJoCo Menagerie do, and from half of what was asked: that is a gear of 2, an
-# integrator, or one finger of two. What lies between is told as doubtful.
+# A failure is far from the behaviour of MuJoCo Menagerie's robots, and from half of the request: that is a gear of 2,
+# an integrator, or one finger of two. Values in between are doubtful.
 _HOME_FAILS, _HOME_DOUBTFUL = 1.5, 0.3
 """Distance from home, in steps."""
 _STEP_FAILS, _STEP_DOUBTFUL = (0.6, 1.5), (0.85, 1.2)
@@ -47,64 +47,40 @@ _CONTROL_SLACK = 0.01
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Motions:
-    """What a robot did in `PHASE_S` and once more as long, every `SAMPLE_S`.
+    """A robot's motions in two phases of `PHASE_S`: t samples, n arm joints, f finger joints, q positions."""
 
-    Legend: t samples, n joints of the arm, f joints of the fingers, q positions of the model.
-
-    Attributes:
-        model: The compiled scene.
-        held: Joints of the arm that was to stay at home [rad]. Shape: (t, n).
-        asked: Where each joint, alone, was to go first and then [rad]. Shape: (2, n).
-        moved: Where each of them went, in a world of its own [rad]. Shape: (t, n).
-        fingers: Joints of the fingers while the gripper was to stay open. Shape: (t, f).
-        tips: Where the left and the right fingertip were, from where they meet and in the tool's axes, while the
-            gripper was to stay open, to close and then to open, and to be half open [m]; empty without a gripper.
-            Shape: (3, t, 2, 3).
-        base_shift_m: Largest distance of the base from its place.
-        diverged: Whether the physics broke down.
-        shown: All positions: at home as described, after it was to stay there, with the gripper closed. Shape: (3, q).
-    """
-
-    model: mujoco.MjModel
-    held: np.ndarray
-    asked: np.ndarray
-    moved: np.ndarray
-    fingers: np.ndarray
+    model: mujoco.MjModel  # the compiled scene
+    held: np.ndarray  # arm joints of the world that was to stay at home [rad], (t, n)
+    asked: np.ndarray  # targets of each joint, alone, in both phases [rad], (2, n)
+    moved: np.ndarray  # position of each of them, in its own world [rad], (t, n)
+    fingers: np.ndarray  # finger joints with the gripper open, (t, f)
+    # Left and right fingertip from their meeting point in the tool's axes [m], (3, t, 2, 3): gripper open, closing then
+    # opening, half open. Empty without a gripper.
     tips: np.ndarray
-    base_shift_m: float
-    diverged: bool
-    shown: np.ndarray
+    base_shift_m: float  # largest distance of the base from its place
+    diverged: bool  # the physics broke down
+    shown: np.ndarray  # all positions: home as described, home after PHASE_S, gripper closed, (3, q)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A difference between what a description says and what the robot did.
+    """A difference between a description and the robot's behaviour."""
 
-    Attributes:
-        key: The description's key that is at fault.
-        message: What was asked, what was measured, and the likely cause.
-        fails: Whether the robot cannot be used like this; otherwise it is doubtful.
-    """
-
-    key: str
-    message: str
-    fails: bool = True
+    key: str  # the faulty key of the description
+    message: str  # request, measurement, and likely cause
+    fails: bool = True  # False: doubtful only
 
 
 def measured_motions(embodiment: Embodiment) -> Motions:
-    """Simulate a robot alone and return what it did, the same bits each time; an arm of seven joints takes 0.2 s.
-
-    Raises:
-        ValueError: If it does not compile in a scene, with MuJoCo's reason.
-        KeyError: If it names a part that its file lacks.
-    """
+    """Simulate a robot alone and return its motions, with the same bits each time; ValueError or KeyError."""
     robot = embodiment.robot
+    # ValueError: the robot does not compile in a scene. KeyError: its file lacks a named part. Seven joints take 0.2 s.
     model = compose_scene(TABLE, (embodiment.part(),), cameras=embodiment.scene_cameras)
     # The robot is measured, not the scene: a hand may rest on the table at home.
     in_scene = [not model.body(int(body)).name.startswith("robot/") for body in model.geom_bodyid]
     model.geom_contype[in_scene] = model.geom_conaffinity[in_scene] = 0
 
-    # World 0 stays at home, one per joint moves it alone, the last two move the gripper.
+    # World 0 stays at home, one world per joint moves that joint alone, the last two move the gripper.
     num_joints = len(robot.arm_joints)
     has_gripper = robot.gripper_actuator is not None and bool(robot.finger_bodies) and robot.gripper_width > 0
     num_worlds = 1 + num_joints + 2 * has_gripper
@@ -155,13 +131,10 @@ def measured_motions(embodiment: Embodiment) -> Motions:
 def _tips(
     backend: MujocoBackend, robot: Robot, xpos: torch.Tensor, xquat: torch.Tensor, site_xpos: torch.Tensor
 ) -> np.ndarray:
-    """Return what `Motions.tips` says; a fingertip is the point of a finger that is at the tool when closed.
-
-    Shapes: (t, num_worlds, number of bodies or sites, 3 or 4) -> (3, t, 2, 3).
-    """
+    """Return `Motions.tips`: a fingertip is the finger's point at the tool when closed. (3, t, 2, 3)."""
     worlds, closed = [0, -2, -1], _PHASE - 1
     hand, site = xquat[:, worlds, backend.names.bodies[robot.hand_body]], backend.names.sites[robot.tcp_site]
-    # Of a gripper with one fixed finger, the tips meet at that one.
+    # With one fixed finger, the tips meet at that one.
     shift = torch.tensor([0.0, -robot.gripper_width / 2 if robot.right_finger_fixed else 0.0, 0.0], dtype=hand.dtype)
     meeting = site_xpos[:, worlds, site] + rotate(hand, shift.expand(*hand.shape[:-1], 3))
     tips = []
@@ -173,7 +146,7 @@ def _tips(
 
 
 def findings(embodiment: Embodiment, motions: Motions) -> tuple[Finding, ...]:
-    """Return what a robot did not do as its description says."""
+    """Return the differences between a description and the measured motions."""
     if motions.diverged:
         message = "the physics breaks down within two seconds at home; look at masses, inertias, gains and contacts"
         return (Finding(key="mjcf", message=message),)
@@ -203,7 +176,7 @@ def _of_base(robot: Robot, motions: Motions) -> Iterator[Finding]:
 
 
 def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:
-    """Yield what is wrong with a joint of the arm: it leaves home, does not go where it is sent, or takes long."""
+    """Yield the findings of an arm joint: it leaves home, misses its target, or is slow."""
     home, low, high = robot.home[index], robot.joint_low[index], robot.joint_high[index]
     held, moved, asked = motions.held[:, index], motions.moved[:, index], motions.asked[:, index].tolist()
     step = min(_STEP_RAD, _STEP_OF_RANGE * (high - low))
@@ -217,7 +190,7 @@ def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:
         yield Finding(key=key, message=message, fails=abs(off) > _HOME_FAILS * step)
 
     first, then = (float((moved - held)[last].mean()) for last in _SETTLED)
-    # At an end of its range a joint is asked for nothing on one side.
+    # A joint at the end of its range has no motion to one side.
     steps = [
         (made, wanted)
         for made, wanted in ((first, asked[0] - home), (then - first, asked[1] - asked[0]))
@@ -246,7 +219,7 @@ def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:
 
 
 def _causes(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
-    """Return what in the MJCF file may keep a joint from following its target."""
+    """Return the likely causes in the MJCF file for a joint that misses its target."""
     joint, actuator = model.joint(robot.arm_joints[index]), model.actuator(robot.arm_actuators[index])
     takes, dynamics = actuator.ctrlrange.tolist(), int(actuator.dyntype[0])
     causes = [f"actuator '{other}' drives it too, at control 0" for other in _others(robot, model, index)]
@@ -271,7 +244,7 @@ def _causes(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
 
 
 def _others(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
-    """Return the actuators of a joint that the description does not name for it."""
+    """Return a joint's actuators that the description does not name for it."""
     joint, own = model.joint(robot.arm_joints[index]).id, model.actuator(robot.arm_actuators[index]).id
     at_joints = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
     of_joint = np.flatnonzero(at_joints & (model.actuator_trnid[:, 0] == joint)).tolist()
@@ -279,7 +252,7 @@ def _others(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
 
 
 def _of_gripper(robot: Robot, motions: Motions) -> Iterator[Finding]:
-    """Yield what is wrong with a gripper: its width, a finger that stands still, units, sides."""
+    """Yield the findings of a gripper: its width, a finger that stands still, units, sides."""
     actuator, wanted_m = motions.model.actuator(str(robot.gripper_actuator)), robot.gripper_width
     opened, reopened, half = (tips[_SETTLED[1]].mean(axis=0) for tips in motions.tips)
     width_m, reopened_m, half_m = (float(np.linalg.norm(tips[0] - tips[1])) for tips in (opened, reopened, half))
@@ -331,5 +304,5 @@ def _within(value: float, span: tuple[float, float]) -> bool:
 
 
 def _own(name: str) -> str:
-    """Return what the robot's file calls a part of the scene."""
+    """Return the name of a scene's part in the robot's file."""
     return name.removeprefix("robot/")

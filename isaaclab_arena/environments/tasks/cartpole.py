@@ -80,17 +80,17 @@ class Cartpole(FloorTask):
         self._held_steps = self._episode_length if self.starts_upright else round(HELD_S / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters, and room for how long each episode has been."""
+        """Create the counters, and the length of each episode."""
         super().attach(backend)
         self._length = torch.zeros_like(self.held_steps)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget how long the episode has been. Shape: (n,), int64."""
+        """Reset the length of env slots (n,), int64."""
         super().begin(backend, env_ids)
         self._length[env_ids] = 0
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw where the cart is and how the pole stands or hangs, and how fast they are."""
+        """Draw the positions and velocities of cart and pole."""
         position, lean, speed, rate = draw_uniform(generator, (-0.3, -0.1, -0.2, -0.2), (0.3, 0.1, 0.2, 0.2))
         return {
             "cart.position": position,
@@ -100,7 +100,7 @@ class Cartpole(FloorTask):
         }
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return cart and pole in their places, moving."""
+        """Return the start positions and velocities of cart and pole."""
         return StartState(
             joint_positions={
                 _SLIDER: (number(conditions["cart.position"]),),
@@ -113,7 +113,7 @@ class Cartpole(FloorTask):
         )
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return the cart's place and speed, and the pole's angle, as cosine and sine, and rate."""
+        """Return the cart's position and velocity, and the pole's angle, as cosine and sine, and rate."""
         return {
             "cart_pos": number_term("x", "m", lambda backend: backend.joint_position(_SLIDER)),
             "pole_angle": ObservationTerm(spec=ArraySpec(shape=(2,), names=("cos", "sin")), read=_cos_and_sin),
@@ -122,7 +122,7 @@ class Cartpole(FloorTask):
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the pole's angle and the cart's place."""
+        """Judge by the pole's angle and the cart's position."""
         upright = _cos_and_sin(backend)[:, 0]
         position = backend.joint_position(_SLIDER)[:, 0]
         in_place = _in_place(upright, position)
@@ -136,14 +136,14 @@ class Cartpole(FloorTask):
         )
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return for how long the pole stood, or how far it came."""
+        """Return for each moment how long the pole stood, or how far it swung up."""
         del env_id
         angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
         upright = np.cos(angle)
         return self._balanced(upright, position) if self.starts_upright else self._swung_up(upright, position)
 
     def _balanced(self, upright: np.ndarray, position: np.ndarray) -> FloorFacts:
-        """Return the facts of a pole that stood at the start: whatever is out of place once is lost."""
+        """Return the facts of a pole that stood at the start: one moment out of place loses the episode."""
         steps = np.arange(len(upright))
         lost = streak(_in_place(upright, position)) < steps
         return FloorFacts(
@@ -157,7 +157,7 @@ class Cartpole(FloorTask):
         )
 
     def _swung_up(self, upright: np.ndarray, position: np.ndarray) -> FloorFacts:
-        """Return the facts of a pole that hung: it has to rise, and then to stand; a third is left for success."""
+        """Return the facts of a pole that hung: it rises, and then stands; the last third is for success."""
         in_place = _in_place(upright, position)
         stands = streak(in_place)
         off_rail = _off_rail(position)
@@ -176,7 +176,7 @@ class Cartpole(FloorTask):
         )
 
     def _reward(self, backend: Backend, upright: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Return the product of upright, centred, at rest and gentle, which together are 1 when all is well."""
+        """Return the product of upright, centred, slow and gentle, which is 1 if all are ideal."""
         action = self.actions.last(backend)[:, 0]
         centred = terms.closeness(position, half_at=1.0)
         calm = terms.closeness(backend.joint_velocity(_HINGE)[:, 0], half_at=8.0)
@@ -185,23 +185,17 @@ class Cartpole(FloorTask):
 
 
 def _in_place(upright: Any, position: Any, least: float = UPRIGHT_COS) -> Any:
-    """Return whether the pole stands and the cart is on its rail: a tensor, or an array of arrays, bool.
-
-    Args:
-        upright: Cosine of the pole's angle from upright. Shape: (n,).
-        position: Where the cart is [m]. Shape: (n,).
-        least: Cosine beyond which the pole stands.
-    """
+    """True where the pole's cosine exceeds ``least`` and the cart is on its rail; tensors or arrays (n,)."""
     return (upright > least) & (abs(position) <= RAIL_M)
 
 
 def _leans(upright: Any) -> Any:
-    """Return whether a pole that stood has fallen, by the cosine of its angle. Shape: (n,) -> (n,), bool."""
+    """True where the cosine of the pole's angle says that it has fallen. Shape: (n,) -> (n,), bool."""
     return upright < FALLEN_COS
 
 
 def _off_rail(position: Any) -> Any:
-    """Return whether the cart is beyond the end of its rail. Shape: (n,) -> (n,), bool."""
+    """True where the cart is beyond the end of its rail. Shape: (n,) -> (n,), bool."""
     return abs(position) > RAIL_M
 
 

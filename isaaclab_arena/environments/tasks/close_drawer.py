@@ -59,17 +59,17 @@ class CloseDrawer(MovedByHandTask):
         super().__init__(replace(_SPEC, contact_sensors=(touch,)), _CABINET, _DRAWER, embodiment.robot)
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters, and the tensor for how far each drawer was open at the start [m]."""
+        """Create the counters, and the initial opening of each drawer [m]."""
         super().attach(backend)
         self.first_m = torch.zeros_like(self.position)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the episode before. Shape: (n,), int64."""
+        """Reset the state of env slots (n,), int64."""
         super().begin(backend, env_ids)
         self.first_m[env_ids] = self.position[env_ids]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the drawer's opening and by how much of its way the hand pushed it."""
+        """Judge by the drawer's opening and by the part of its way that the hand pushed."""
         opening = backend.joint_position(self.joint)[:, 0]
         self.count_way(opening, running, backend.touching(_TOUCH), sign=-1, fastest=_FASTEST_PUSH_M)
         success = self.held((opening <= SHUT_M) & (self.by_hand >= _SHARE_BY_HAND * self.first_m), running)
@@ -86,12 +86,12 @@ class CloseDrawer(MovedByHandTask):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the drawer is shut."""
+        """True where the drawer is shut."""
         del env_ids
         return state.joint_position(self.joint)[:, 0] <= SHUT_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the drawer."""
+        """Return the hand's facts with the drawer."""
         del env_id
         opening = moments.joint_position(self.joint)[:, 0]
         first = float(opening[0])

@@ -18,14 +18,14 @@ from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.scene.scene import CameraPose, FloorRobot, FloorRobotPoses
 
-# The humanoid: its names, how it stands, and what tasks read of it. All shapes begin with (num_envs, ...).
+# Define the humanoid: its names, its posture, and the terms that tasks share. All shapes begin with (num_envs, ...).
 
 STANDING_HEIGHT_M = 0.812
 PELVIS, ROOT = "robot/pelvis", "robot/root"
 FEET = ("robot/left_foot", "robot/right_foot")
 KEYPOINTS = ("robot/head", "robot/left_hand", "robot/right_hand", *FEET)
 
-# Joint, position in the default posture [rad], and how far an action of 1 moves its target [rad].
+# Joint, position in the default posture [rad], and target offset per unit of action [rad].
 _WAIST = (("waist_yaw", 0.0, 0.3), ("waist_roll", 0.0, 0.2), ("waist_pitch", 0.0, 0.3))
 _LEG = (
     ("hip_yaw", 0.0, 0.3),
@@ -69,13 +69,13 @@ HUMANOID = FloorRobot(
 
 
 class HumanoidTask(FloorTask):
-    """A task of the humanoid, which keeps the action before the last, for rewards of smooth motion."""
+    """A task of the humanoid, which stores the previous action, for rewards of smooth motion."""
 
     robot = HUMANOID
     control_dt = 0.02
 
     def attach(self, backend: Backend) -> None:
-        """Make room for what is remembered of each env slot."""
+        """Create the tensors of what is stored per env slot."""
         super().attach(backend)
         num_joints = len(HUMANOID.joints)
         self.previous_action = torch.zeros(
@@ -83,39 +83,32 @@ class HumanoidTask(FloorTask):
         )
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the past of env slots that were just reset. Shape: (n,), int64."""
+        """Reset the state of env slots (n,), int64, that were just reset."""
         super().begin(backend, env_ids)
         self.previous_action[env_ids] = 0
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return what it feels of itself: how the pelvis moves and leans, its joints, and its last action."""
+        """Return its proprioception: the pelvis' motion and tilt, its joints, and its last action."""
         return {
             **sense_terms(HUMANOID, lambda: self.senses),
             "last_action": vector_term(JOINTS, "", self.last_action),
         }
 
     def last_action(self, backend: Backend) -> torch.Tensor:
-        """Return the action of which the controls are now the result. Shape: (num_envs, num_joints)."""
+        """Return the action that gave the current controls. Shape: (num_envs, num_joints)."""
         return self.actions.last(backend)
 
     def jerkiness(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
-        """Return the mean square of the change between the last two actions; called once per step.
-
-        Args:
-            backend: The simulation.
-            running: Env slots that made the step. Shape: (num_envs,), bool.
-
-        Returns:
-            Shape: (num_envs,).
-        """
+        """Return the mean squared change between the last two actions; call it once per step. Shape: (num_envs,)."""
         action = self.last_action(backend)
         change = action - self.previous_action
+        # Env slots outside ``running`` made no step and keep their action.
         self.previous_action = torch.where(running[:, None], action, self.previous_action)
         return mean_square(change)
 
 
 def heading(backend: NamedState) -> torch.Tensor:
-    """Return the direction in which the pelvis looks, seen from above, as a unit vector. Shape: (num_envs, 2)."""
+    """Return the pelvis' horizontal forward direction, a unit vector. Shape: (num_envs, 2)."""
     orientation = backend.body_orientation(PELVIS)
     ahead = torch.zeros_like(orientation[:, :3])
     ahead[:, 0].fill_(1.0)
@@ -124,7 +117,7 @@ def heading(backend: NamedState) -> torch.Tensor:
     return torch.stack((x / length, y / length), dim=-1)
 
 
-# Reference motions: a robot's pose over time, read from a table of numbers.
+# Read reference motions: a robot's pose over time, from a table of numbers.
 
 KEY = "motion_file"
 COLUMNS_OF_THE_ROOT = ("root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz")
@@ -137,47 +130,25 @@ _LONGEST_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceMotion:
-    """A motion at a control rate, one frame per control step.
+    """A motion with one frame per control step: f frames, k joints, p keypoints."""
 
-    Legend: f frames, k joints, p keypoints.
-
-    Attributes:
-        root_position: In the world [m]. Shape: (f, 3).
-        root_orientation: Unit quaternions, w x y z. Shape: (f, 4).
-        root_velocity: Linear in the world [m/s], then angular in its own frame [rad/s]. Shape: (f, 6).
-        joint_position: In the robot's order [rad]. Shape: (f, k).
-        joint_velocity: Likewise [rad/s]. Shape: (f, k).
-        keypoints: Where sites of the robot are [m]. Shape: (f, p, 3).
-    """
-
-    root_position: np.ndarray
-    root_orientation: np.ndarray
-    root_velocity: np.ndarray
-    joint_position: np.ndarray
-    joint_velocity: np.ndarray
-    keypoints: np.ndarray
+    root_position: np.ndarray  # in the world [m], (f, 3)
+    root_orientation: np.ndarray  # unit quaternions, w x y z, (f, 4)
+    root_velocity: np.ndarray  # linear in the world [m/s], then angular in its own frame [rad/s], (f, 6)
+    joint_position: np.ndarray  # in the robot's order [rad], (f, k)
+    joint_velocity: np.ndarray  # in the robot's order [rad/s], (f, k)
+    keypoints: np.ndarray  # positions of the robot's sites [m], (f, p, 3)
 
     @property
     def num_frames(self) -> int:
-        """How many frames it has."""
+        """Number of frames."""
         return len(self.root_position)
 
 
 def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_dt: float) -> ReferenceMotion:
-    """Return the motion of a file.
-
-    The file is a table with a line of names, separated by commas: ``time_s``, the root's place ``root_x`` to
-    ``root_z`` [m] and orientation ``root_qw`` to ``root_qz``, and every joint of the robot, in any order [rad].
-
-    Args:
-        path: The file.
-        robot: Whose motion it is.
-        keypoints: Sites whose places are wanted.
-        frame_dt: Time between two frames; frames between those of the file are interpolated [s].
-
-    Raises:
-        ConfigError: If the file cannot be read or is not a motion of this robot, with ``key`` set to its option.
-    """
+    """Return the motion of a file, resampled to ``frame_dt`` [s]; ConfigError if it is not one of this robot."""
+    # The file is a CSV table with a header: ``time_s``, the root's ``root_x`` to ``root_z`` [m] and ``root_qw`` to
+    # ``root_qz``, and every joint of the robot [rad], in any order.
     joints = tuple(name.rpartition("/")[2] for name in robot.joints)
     table = _table(path, (_TIME, *COLUMNS_OF_THE_ROOT, *joints))
     poses = FloorRobotPoses(robot)
@@ -197,7 +168,7 @@ def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_d
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
-    """Return the columns of a file in the order asked for. Shape: (num_lines, len(columns))."""
+    """Return the columns of a file in the given order. Shape: (num_lines, len(columns))."""
     wrong = not_a_plain_file(path)
     if wrong is not None:
         raise ConfigError(Problem(f"'{path}': {wrong}", key=KEY))
@@ -246,10 +217,11 @@ def _check(table: np.ndarray, poses: FloorRobotPoses, joints: Sequence[str], pat
 
 def _resampled(table: np.ndarray, frame_dt: float) -> np.ndarray:
     times = table[:, 0] - table[0, 0]
-    # The last frame stays the last even where the file's times are rounded.
+    # The tolerance keeps the last frame if the file's times are rounded.
     num_frames = math.floor(times[-1] / frame_dt + 1e-6) + 1
     wanted = np.arange(num_frames) * frame_dt
     values = table.copy()
+    # Neighbouring quaternions need the same sign for interpolation.
     flips = np.cumprod(np.where((values[1:, 4:8] * values[:-1, 4:8]).sum(axis=1) < 0, -1.0, 1.0))
     values[1:, 4:8] *= flips[:, None]
     new = np.stack([wanted, *(np.interp(wanted, times, column) for column in values[:, 1:].T)], axis=1)

@@ -61,7 +61,7 @@ class LiftObject(Task):
         self.thing = thing
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the object's height and by what touches it."""
+        """Judge by the object's height and the fingers' contacts."""
         position = backend.body_position(OBJECT_BODY)
         distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         height = position[:, 2] - self.thing.half_height
@@ -76,13 +76,13 @@ class LiftObject(Task):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the object is held high enough."""
+        """True where the object is held high enough."""
         del env_ids
         height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
         return grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the object: come to it, hold it, lift it."""
+        """Return the hand's facts with the object: approach, hold, lift."""
         del env_id
         grasp, reach_m = grasp_facts(moments, self.robot, self.thing), self.thing.half_height + REACH_M
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)

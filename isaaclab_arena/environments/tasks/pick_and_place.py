@@ -82,7 +82,7 @@ class PickAndPlace(Task):
         self.thing = thing
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by where the object is in the bin's frame, its speed, and the fingers."""
+        """Judge by the object's place in the bin's frame, its speed, and the fingers."""
         position, bin_position = backend.body_position(OBJECT_BODY), backend.body_position(_BIN_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         inside = inside_bin(backend, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
@@ -105,14 +105,14 @@ class PickAndPlace(Task):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the object rests in the bin, let go of."""
+        """True where the object rests in the bin, released."""
         del env_ids
         inside = inside_bin(state, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         let_go = ~touched(state) & (tool_distance(state, self.robot) > _AWAY_M)
         return _placed(state, inside, let_go)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the object: come to it, hold it, bring it to the bin, put it in."""
+        """Return the hand's facts with the object: approach, hold, carry to the bin, put in."""
         del env_id
         grasp, reach_m = grasp_facts(moments, self.robot, self.thing), self.thing.half_height + REACH_M
         inside = inside_bin(moments, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
@@ -135,7 +135,7 @@ class PickAndPlace(Task):
 
 
 def _placed(state: NamedState, inside: torch.Tensor, let_go: torch.Tensor) -> torch.Tensor:
-    """Return whether the object rests in the bin, and is let go. Shape: (num_envs,), bool."""
+    """True where the object rests in the bin, released. Shape: (num_envs,), bool."""
     return inside & at_rest(state) & state.touching(_BIN_TOUCH) & let_go
 
 

@@ -56,29 +56,29 @@ class PickByColour(TwoCubesTask):
         )
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw where the cubes stand, and which of them is asked for."""
+        """Draw the cubes' places and the requested colour."""
         return {**super().draw_conditions(generator), _COLOUR: COLOURS[int(generator.uniform() < 0.5)]}
 
     def instruction_for(self, conditions: Conditions) -> str:
-        """Return the instruction with the colour that was drawn."""
+        """Return the instruction with the drawn colour."""
         return f"pick up the {conditions[_COLOUR]} cube"
 
     def paraphrases_for(self, conditions: Conditions) -> Sequence[str]:
-        """Return the paraphrases with the colour that was drawn."""
+        """Return the paraphrases with the drawn colour."""
         return [said.format(colour=conditions[_COLOUR]) for said in self.spec.paraphrases]
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters, and room for which cube each env slot asks for."""
+        """Create the counters, and the requested colour of each env slot."""
         super().attach(backend)
         self._wants_blue = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember which cube is asked for. Shape of ``env_ids``: (n,), int64."""
+        """Store the requested colour of env slots (n,), int64."""
         for env_id, condition in zip(env_ids.tolist(), conditions, strict=True):
             self._wants_blue[env_id] = condition[_COLOUR] == "blue"
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the heights of both cubes and by what the fingers hold."""
+        """Judge by the heights of both cubes and by the cube between the fingers."""
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         wanted = torch.where(self._wants_blue[:, None], blue, red)
         other = torch.where(self._wants_blue[:, None], red, blue)
@@ -98,7 +98,7 @@ class PickByColour(TwoCubesTask):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the named cube is held high enough."""
+        """True where the named cube is held high enough."""
         held_high = [
             grasped(state, self.robot, colour)
             & (state.body_position(f"{colour}/body")[:, 2] - CUBE.half_height >= LIFT_HEIGHT_M)
@@ -107,7 +107,7 @@ class PickByColour(TwoCubesTask):
         return torch.where(self._wants_blue[env_ids], *held_high)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the named cube, and with the other one."""
+        """Return the hand's facts with the named cube, and with the other one."""
         wanted, other = COLOURS[::-1] if self._wants_blue[env_id] else COLOURS
         grasp, wrong = (grasp_facts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
         reach_m = CUBE.half_height + REACH_M

@@ -52,7 +52,7 @@ class PressButton(ArticulatedTask):
         super().__init__(spec, button, _CAP, embodiment.robot)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by how far the button is down and by what touches it."""
+        """Judge by the button's way and the contact with it."""
         press = backend.joint_position(self.joint)[:, 0]
         touched = backend.touching(_TOUCH)
         success = self.held(touched & (press >= PRESSED_M), running)
@@ -66,12 +66,12 @@ class PressButton(ArticulatedTask):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the hand holds the button down."""
+        """True where the hand holds the button down."""
         del env_ids
         return state.touching(_TOUCH) & (state.joint_position(self.joint)[:, 0] >= PRESSED_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the button."""
+        """Return the hand's facts with the button."""
         del env_id
         press, touched = moments.joint_position(self.joint)[:, 0], moments.touching(_TOUCH)
         share = touched * terms.progress(press, start=0.0, goal=PRESSED_M)

@@ -60,7 +60,7 @@ class PushCube(PushToGoal):
         self.area = embodiment.workspace.on_table(_LOW, _HIGH)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
-        """Draw where the cube stands, and the disc 10 to 18 cm away from it in any direction."""
+        """Draw the cube's place, and the disc 10 to 18 cm away from it in any direction."""
         x, y, yaw = draw_uniform(generator, *self.area)
         distance, direction = draw_uniform(generator, (NEAREST_GOAL_M, -np.pi), (FARTHEST_GOAL_M, np.pi))
         return {
@@ -70,13 +70,13 @@ class PushCube(PushToGoal):
         }
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters, and look up the arm."""
+        """Create the counters, and look up the arm's indices."""
         super().attach(backend)
         self._joints, _ = backend.joint_indices(self.robot.arm_joints)
         self._held = backend.actuator_indices(self.robot.arm_actuators)
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return the cube's pose, the disc's place, and the ways from the hand behind the cube and on to the disc."""
+        """Return the cube's pose, the disc's place, and the offsets from hand to push point and from cube to disc."""
         return {
             **super().observation_terms(),
             "eef_to_push_point": offset_term(self._hand_to_push_point),
@@ -86,26 +86,24 @@ class PushCube(PushToGoal):
         }
 
     def _hand_to_push_point(self, backend: Backend) -> torch.Tensor:
-        """Return the way to where the cube has to be pushed from, over the cube and not through it [m].
-
-        The farther the hand is from above that point, the higher the way leads. Shape: (num_envs, 3).
-        """
+        """Return the offset from the hand to the cube's push point, over the cube [m]. Shape: (num_envs, 3)."""
         hand, cube = backend.site_position(self.robot.tcp_site), backend.body_position(OBJECT_BODY)
         point = terms.push_point(hand, cube, backend.body_position(GOAL_BODY), _BEHIND_M)
+        # The farther the hand is from above that point, the higher the way leads.
         aside = (terms.horizontal_distance(hand, point) - _BESIDE_M).clamp(min=0.0)
         height = (_RISE * aside).clamp(max=_HIGHEST_M) - _BELOW_M
         zero = torch.zeros_like(height)
         return point - hand + torch.stack((zero, zero, height), dim=-1)
 
     def _advance(self, backend: Backend, position: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
-        """Return how fast the cube comes nearer to the disc, 1 for at least 5 cm/s. Shape: (num_envs,)."""
+        """Return the cube's speed towards the disc, 1 for at least 5 cm/s. Shape: (num_envs,)."""
         way, velocity = goal - position, backend.free_velocity(OBJECT_JOINT)
         length = terms.horizontal_distance(goal, position).clamp(min=1e-6)
         speed = (way[:, 0] * velocity[:, 0] + way[:, 1] * velocity[:, 1]) / length
         return torch.where(length < TOLERANCE_M, 0.0, (speed / _FAST_M_S).clamp(-1, 1))
 
     def _closed(self, backend: Backend) -> torch.Tensor:
-        """Return 1 for a gripper that is told to be closed, 0 for one that is to be open. Shape: (num_envs,)."""
+        """Return 1 for a gripper commanded to be closed, 0 for open. Shape: (num_envs,)."""
         robot = self.robot
         if robot.gripper_actuator is None:
             return torch.ones_like(backend.ctrl[:, 0])
@@ -113,19 +111,16 @@ class PushCube(PushToGoal):
         return terms.progress(control, start=robot.gripper_open, goal=robot.gripper_closed)
 
     def _strain(self, backend: Backend) -> torch.Tensor:
-        """Return how far the arm's joints are from where they are told to be [rad]. Shape: (num_envs, num_joints).
-
-        A hand that presses on the table or on the cube gets stuck there, and this is how it shows.
-        """
+        """Return the joints' distance from their targets [rad], large if the hand is stuck. (num_envs, num_joints)."""
         return backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the cube's way to the disc, and by the hand's to the side from which it has to push."""
+        """Judge by the cube's distance to the disc, and by the hand's to the push point."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < TOLERANCE_M
         hand_distance = norm(self._hand_to_push_point(backend))
-        # Behind a cube that is where it should be there is no side to be on.
+        # A cube on the disc has no push point.
         in_place = torch.where(on_goal, 1.0, _near(hand_distance, _HAND_HALF_AT_M))
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
@@ -144,20 +139,20 @@ class PushCube(PushToGoal):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the cube is on the disc."""
+        """True where the cube is on the disc."""
         del env_ids
         position, goal = state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY)
         return terms.horizontal_distance(position, goal) < TOLERANCE_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the cube, which need not rest on the disc, and may lie on any of its sides."""
+        """Return the hand's facts with the cube, which need not rest on the disc, and may lie on any side."""
         del env_id
         any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
         return self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=any_way, stands=any_way)
 
 
 def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
-    """Return the mean of a closeness that sees far and of one that sees well. Shape: (num_envs,) -> (num_envs,)."""
+    """Return the mean of a wide and a narrow closeness. Shape: (num_envs,) -> (num_envs,)."""
     far, well = half_at
     return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 

@@ -65,7 +65,7 @@ class PushToGoal(Task):
         self.thing = thing
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by where the object is on the table, how it stands, and its speed."""
+        """Judge by the object's place on the table, its posture, and its speed."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         goal_distance = terms.horizontal_distance(position, goal)
@@ -83,13 +83,13 @@ class PushToGoal(Task):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the object stands on the disc."""
+        """True where the object stands on the disc."""
         del env_ids
         distance = terms.horizontal_distance(state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY))
         return self._stands(state) & (distance < TOLERANCE_M)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the object: come to it, push it to the disc."""
+        """Return the hand's facts with the object: approach it, push it to the disc."""
         del env_id
         upright = terms.upright(moments.body_orientation(OBJECT_BODY))
         stands = self._stands(moments)
@@ -99,14 +99,7 @@ class PushToGoal(Task):
     def _push_facts(
         self, moments: NamedState, *, tolerance_m: float, upright: torch.Tensor, stands: torch.Tensor
     ) -> Facts:
-        """Return the facts of a push to the disc.
-
-        Args:
-            moments: The episode.
-            tolerance_m: How far from the disc's middle the object may be [m].
-            upright: Whether it has not fallen over. Shape: (moments,), bool.
-            stands: Whether it stands there as it has to. Shape: (moments,), bool.
-        """
+        """Return the facts of a push to within ``tolerance_m`` [m] of the disc's middle; masks are (moments,), bool."""
         position, goal = moments.body_position(OBJECT_BODY), moments.body_position(GOAL_BODY)
         distance = terms.horizontal_distance(position, goal)
         hand_m = terms.distance(moments.site_position(self.robot.tcp_site), position)
@@ -118,7 +111,7 @@ class PushToGoal(Task):
             hand_m=hand_m,
             reach_m=reach_m,
             taken=norm(moments.free_velocity(OBJECT_JOINT)[:, :3]) > _AT_REST_M_S,
-            # One that has fallen over is as good as pushed away.
+            # A fallen object counts as pushed away.
             strayed_m=torch.where(upright, distance - distance[:1], 1.0),
             off_table=terms.off_the_table(position),
             met=stands & (distance < tolerance_m),
@@ -126,11 +119,11 @@ class PushToGoal(Task):
         )
 
     def _height_m(self, state: NamedState) -> torch.Tensor:
-        """Return how far the object is above where it stands on the table [m]. Shape: (num_envs,)."""
+        """Return the object's height above its rest on the table [m]. Shape: (num_envs,)."""
         return state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
 
     def _stands(self, state: NamedState) -> torch.Tensor:
-        """Return whether the object stands upright on the table, at rest. Shape: (num_envs,), bool."""
+        """True where the object stands upright on the table, at rest. Shape: (num_envs,), bool."""
         height = self._height_m(state)
         at_rest = norm(state.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
         return (height.abs() < _ON_TABLE_M) & terms.upright(state.body_orientation(OBJECT_BODY)) & at_rest

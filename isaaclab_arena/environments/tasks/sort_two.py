@@ -71,7 +71,7 @@ class SortTwo(TwoCubesTask):
             raise ConfigError(Problem(message, key="embodiment"))
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge each cube by where it is in its bin, its speed, and the fingers."""
+        """Judge each cube by its place in its bin, its speed, and the fingers."""
         sorted_in = {colour: self._is_sorted(backend, colour) for colour in _BIN_OF}
         success = self.held(sorted_in["red"] & sorted_in["blue"], running)
         things = ("red/body", "blue/body", "left_bin/body", "right_bin/body")
@@ -86,12 +86,12 @@ class SortTwo(TwoCubesTask):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether both cubes rest in their bins, let go of."""
+        """True where both cubes rest in their bins, released."""
         del env_ids
         return self._is_sorted(state, "red") & self._is_sorted(state, "blue")
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the cube that is not sorted yet, and where the cubes lie."""
+        """Return the hand's facts with the unsorted cube, and the places of the cubes."""
         del env_id
         red, blue = (grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
@@ -100,7 +100,7 @@ class SortTwo(TwoCubesTask):
         reach_m = CUBE.half_height + REACH_M
         brought = torch.maximum(self._brought(moments, "red", red), self._brought(moments, "blue", blue))
         come = torch.maximum(approach(red.hand_m, reach_m), approach(blue.hand_m, reach_m))
-        # A cube that lies in its bin is not what the hand has to go to, unless both do.
+        # A cube in its bin is not the hand's goal, unless both are.
         first = torch.where(red_in & ~blue_in, blue.hand_m, red.hand_m)
         second = torch.where(blue_in & ~red_in, red.hand_m, blue.hand_m)
         bins = (moments.body_position(f"{place}/body") for place in _BIN_OF.values())
@@ -141,7 +141,7 @@ class SortTwo(TwoCubesTask):
         return self._is_let_go(backend, colour, self._is_inside(backend, colour, _BIN_OF[colour]))
 
     def _is_let_go(self, state: NamedState, colour: str, inside: torch.Tensor) -> torch.Tensor:
-        """Return whether a cube that is inside its bin rests there, and no finger is on or near it."""
+        """True where a cube inside its bin rests there, and no finger is on or near it."""
         let_go = ~touched(state, colour) & (tool_distance(state, self.robot, colour) > _AWAY_M)
         return inside & at_rest(state, colour) & let_go
 
@@ -154,7 +154,7 @@ class SortTwo(TwoCubesTask):
 
 
 def _is_latest(holds: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return whether the first of two things held at least as late as the other one. Shape: (num_envs,), bool."""
+    """True where ``holds`` was true at least as recently as ``other``. Shape: (num_envs,), bool."""
     moments = torch.arange(len(holds))
     latest = [torch.cummax(torch.where(each, moments, -1), dim=0).values for each in (holds, other)]
     return latest[0] >= latest[1]

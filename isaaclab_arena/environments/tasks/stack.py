@@ -56,7 +56,7 @@ class Stack(TwoCubesTask):
         )
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by where the red cube is above the blue one, how both stand, their speeds, and the fingers."""
+        """Judge by the red cube's place above the blue one, their posture and speeds, and the fingers."""
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
         beside = terms.horizontal_distance(red, blue)
         above = red[:, 2] - blue[:, 2]
@@ -81,13 +81,13 @@ class Stack(TwoCubesTask):
         )
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        """Return whether the red cube stands on the blue one, let go of."""
+        """True where the red cube stands on the blue one, released."""
         del env_ids
         rests = at_rest(state, "red") & at_rest(state, "blue")
         return _on_top(state) & rests & self._let_go(state, tool_distance(state, self.robot, "red"))
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        """Return what the hand did with the red cube: come to it, hold it, bring it over the blue one, put it there."""
+        """Return the hand's facts with the red cube: approach, hold, carry over the blue one, release."""
         del env_id
         red, blue = (grasp_facts(moments, self.robot, CUBE, colour) for colour in ("red", "blue"))
         reach_m = CUBE.half_height + REACH_M
@@ -112,12 +112,12 @@ class Stack(TwoCubesTask):
         )
 
     def _let_go(self, state: NamedState, tcp_distance: torch.Tensor) -> torch.Tensor:
-        """Return whether no finger is on or near the cubes. Shape: (num_envs,), bool."""
+        """True where no finger is on or near the cubes. Shape: (num_envs,), bool."""
         return ~touched(state, "red") & ~touched(state, "blue") & (tcp_distance > _AWAY_M)
 
 
 def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
-    """Return whether the red cube stands on the blue one, within its tolerances times a factor. Shape: (num_envs,)."""
+    """True where the red cube stands on the blue one, within ``tolerance`` times the limits. Shape: (num_envs,)."""
     red, blue = state.body_position("red/body"), state.body_position("blue/body")
     is_above = terms.horizontal_distance(red, blue) < tolerance * _BESIDE_M
     is_above &= (red[:, 2] - blue[:, 2] - _CUBE_M).abs() < tolerance * _HEIGHT_TOLERANCE_M

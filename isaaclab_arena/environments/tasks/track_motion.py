@@ -76,7 +76,7 @@ class TrackMotion(HumanoidTask):
         super().__init__(TaskSpec(name="track_motion", instruction="follow the motion", time_limit_s=duration_s))
 
     def attach(self, backend: Backend) -> None:
-        """Put the motion beside the simulation, and make room for where in it each env slot is."""
+        """Copy the motion to the device, and create the frame counter and sums of each env slot."""
         super().attach(backend)
 
         def beside(values: np.ndarray) -> torch.Tensor:
@@ -94,14 +94,14 @@ class TrackMotion(HumanoidTask):
         self._joint_errors = torch.zeros_like(self._keypoint_errors)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw how it stands, and where in the motion it starts."""
+        """Draw the posture's offset, and the first frame of the motion."""
         offset = draw_uniform(generator, (-_NOISE_RAD,) * len(JOINTS), (_NOISE_RAD,) * len(JOINTS))
         (share,) = draw_uniform(generator, (0.0,), (_LATEST_START,))
         frame = int(share * self._last_frame) if self._starts_anywhere else 0
         return {"motion.start_s": round(frame * self.control_dt, 6), "robot.joint_offset": offset}
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return it as the motion has it there, moving likewise, its joints a little off."""
+        """Return the motion's state at the first frame, with small offsets of the joints."""
         motion, frame = self._motion, self._frame_at(conditions)
         root = (*motion.root_position[frame].tolist(), *motion.root_orientation[frame].tolist())
         joints = motion.joint_position[frame] + np.array(point(conditions["robot.joint_offset"]))
@@ -121,11 +121,11 @@ class TrackMotion(HumanoidTask):
         )
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember where in the motion env slots that were just reset are. Shape: (n,), int64."""
+        """Store the first frame of env slots (n,), int64, that were just reset."""
         self._frame[env_ids] = self._frame.new_tensor([self._frame_at(each) for each in conditions])
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the errors of env slots that were just reset. Shape: (n,), int64."""
+        """Reset the errors of env slots (n,), int64, that were just reset."""
         super().begin(backend, env_ids)
         self._length[env_ids] = 0
         self._keypoint_errors[env_ids] = 0
@@ -136,11 +136,11 @@ class TrackMotion(HumanoidTask):
         return self._joint_position[self._next_frame()]
 
     def last_action(self, backend: Backend) -> torch.Tensor:
-        """Return the action of which the controls are now the result. Shape: (num_envs, num_joints)."""
+        """Return the action that gave the current controls. Shape: (num_envs, num_joints)."""
         return self.actions.last(backend, self._joint_position[self._frame])
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return what it feels of itself, and the motion's next frame: its joints, and its root from its own."""
+        """Return its proprioception, and the motion's next frame: joints, and root relative to the pelvis."""
         return {
             **super().observation_terms(),
             "motion_phase": number_term("share", "1", lambda _: (self._frame / self._last_frame)[:, None]),
@@ -151,7 +151,7 @@ class TrackMotion(HumanoidTask):
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by how far joints, pelvis and keypoints are from the motion."""
+        """Judge by the distance of joints, pelvis and keypoints from the motion."""
         self._length = self._length + running
         self._frame = torch.where(running, self._next_frame(), self._frame)
         missed = self.senses.joint_position() - self._joint_offset[self._frame]
@@ -183,7 +183,7 @@ class TrackMotion(HumanoidTask):
         )
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return for how long the motion was followed."""
+        """Return for each moment how long the motion was followed."""
         last = int(self._frame[env_id])
         first = last + 1 - len(moments.qpos)
 
@@ -194,7 +194,8 @@ class TrackMotion(HumanoidTask):
         off = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
         errors = _keypoint_error(moments, of_frames(motion.keypoints)).numpy()
         due = self._last_frame - first
-        # The start is not judged. From where the errors make up for all that is due, no later step makes up for them.
+        # The start is not judged. Once the sum of errors exceeds the limit for the whole motion, no later step can
+        # lower it.
         mean_error = (errors.cumsum() - errors[0]) / due
         too_far = off.astray()
         astray = ever(too_far.numpy())
@@ -209,12 +210,12 @@ class TrackMotion(HumanoidTask):
         )
 
     def _root_offset(self, backend: Backend) -> torch.Tensor:
-        """Return the way from the pelvis to where the motion has it next, in its own frame. Shape: (num_envs, 3)."""
+        """Return the motion's next root position in the pelvis' frame [m]. Shape: (num_envs, 3)."""
         way = self._root_position[self._next_frame()] - backend.body_position(PELVIS)
         return rotate_inverse(backend.body_orientation(PELVIS), way)
 
     def _root_turn(self, backend: Backend) -> torch.Tensor:
-        """Return the turn from the pelvis to how the motion has it next, in its own frame. Shape: (num_envs, 3)."""
+        """Return the rotation from the pelvis to the motion's next root, in the pelvis' frame. Shape: (num_envs, 3)."""
         orientation = backend.body_orientation(PELVIS)
         return rotate_inverse(orientation, rotation_error(self._root_orientation[self._next_frame()], orientation))
 
@@ -227,35 +228,30 @@ class TrackMotion(HumanoidTask):
 
 @dataclass(frozen=True)
 class _OffCourse:
-    """How far the pelvis is from where the motion has it.
+    """The deviation of the pelvis from the motion."""
 
-    Attributes:
-        rise: By how much it is too high [m]. Shape: (n,).
-        turn: Rotation from it to the motion [rad]; see `rotation_error`. Shape: (n, 3).
-    """
-
-    rise: torch.Tensor
-    turn: torch.Tensor
+    rise: torch.Tensor  # above the motion's height [m], (n,)
+    turn: torch.Tensor  # rotation from the pelvis to the motion [rad]; see `rotation_error`, (n, 3)
 
     def astray(self) -> torch.Tensor:
-        """Return whether that is too far. Shape: (n,), bool."""
+        """True where the deviation is too large. Shape: (n,), bool."""
         return (self.rise.abs() > FARTHEST_HEIGHT_M) | (norm(self.turn) > FARTHEST_TURN_RAD)
 
     def sunk_or_tipped(self) -> torch.Tensor:
-        """Return whether it is too low, or tips more than it is turned: the robot falls. Shape: (n,), bool."""
+        """True where the pelvis is too low, or tilts more than it yaws: the robot falls. Shape: (n,), bool."""
         about_the_vertical = self.turn[:, 2]
         tips = dot(self.turn, self.turn) > 2 * about_the_vertical * about_the_vertical
         return (self.rise < -FARTHEST_HEIGHT_M) | tips
 
 
 def _off_course(state: NamedState, position: torch.Tensor, orientation: torch.Tensor) -> _OffCourse:
-    """Return how far the pelvis is from where the motion has it. Shapes: (n, 3), (n, 4)."""
+    """Return the pelvis' deviation from a motion's positions (n, 3) and orientations (n, 4)."""
     rise = (state.body_position(PELVIS) - position)[:, 2]
     return _OffCourse(rise, rotation_error(orientation, state.body_orientation(PELVIS)))
 
 
 def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
-    """Return the mean distance of the keypoints from where the motion has them [m]. Shape: (n, p, 3) -> (n,)."""
+    """Return the mean distance of the keypoints from the motion's [m]. Shape: (n, p, 3) -> (n,)."""
     points = torch.stack([state.site_position(site) for site in KEYPOINTS], dim=1)
     return total(norm(points - keypoints)) / len(KEYPOINTS)
 

@@ -54,7 +54,7 @@ GO1 = FloorRobot(
     joints=tuple(f"robot/{leg}_{part}_joint" for leg in _LEGS for part in ("hip", "thigh", "calf")),
     default_joint_position=(0.0, 0.8, -1.5) * 4,
     actuators=tuple(f"robot/{leg}_{part}" for leg in _LEGS for part in ("hip", "thigh", "calf")),
-    # Knees that are told to be straighter than they are to be carry the robot's weight.
+    # Knee targets straighter than the posture carry the robot's weight.
     default_control=(0.0, 0.8, -1.38) * 4,
     action_scale=(0.25,) * 12,
     action_bound=4.0,
@@ -98,7 +98,7 @@ class VelocityGo1(FloorTask):
         )
 
     def attach(self, backend: Backend) -> None:
-        """Make room for what is remembered of each env slot."""
+        """Create the tensors of what is stored per env slot."""
         super().attach(backend)
         like = {"dtype": backend.qpos.dtype, "device": backend.device}
         num_envs = backend.num_envs
@@ -114,7 +114,7 @@ class VelocityGo1(FloorTask):
         self._clock = torch.tensor([(math.cos(phase), math.sin(phase)) for phase in phases], **like)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw how the robot stands and the velocity that it is told: forward, to the left [m/s], turn [rad/s]."""
+        """Draw the robot's posture and the commanded velocity: forward, left [m/s], turn [rad/s]."""
         noise = (_JOINT_NOISE_RAD,) * len(GO1.joints)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
         joints = tuple(home + shift for home, shift in zip(GO1.default_joint_position, offset, strict=True))
@@ -130,7 +130,7 @@ class VelocityGo1(FloorTask):
         return StartState(joint_positions={"robot/free": pose, **{name: (value,) for name, value in joints}})
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return what the robot feels of itself, its last action, a clock of its gait, and what it is told."""
+        """Return its proprioception, its last action, a gait clock, and its command."""
         return {
             **sense_terms(GO1, lambda: self.senses),
             "last_action": last_action_term(GO1, lambda: self.actions),
@@ -139,12 +139,12 @@ class VelocityGo1(FloorTask):
         }
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember what the robots are told. Shape of ``env_ids``: (n,), int64."""
+        """Store the commands of env slots (n,), int64."""
         commands = [point(condition[COMMAND]) for condition in conditions]
         self._command[env_ids] = self._command.new_tensor(commands).reshape(-1, 3)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the episode before. Shape: (n,), int64."""
+        """Reset the state of env slots (n,), int64."""
         super().begin(backend, env_ids)
         for kept in (self._length, self._velocity, self._action, self._error_sums, self._worst_errors):
             kept[env_ids] = 0
@@ -152,7 +152,7 @@ class VelocityGo1(FloorTask):
         self._feet[env_ids] = self._feet_positions(backend)[env_ids]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by velocity, posture, and how the feet are set."""
+        """Judge by velocity, posture, and the feet's gait."""
         reward = self._reward(backend)
         self._remember_step(backend, running)
         ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
@@ -170,7 +170,7 @@ class VelocityGo1(FloorTask):
         )
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return for how long it moved as it was told."""
+        """Return for each moment how long the robot followed its command."""
         senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
         errors = _errors(_smoothed(_planar_velocity(senses)), command)
         steps = torch.arange(len(errors))
@@ -200,11 +200,11 @@ class VelocityGo1(FloorTask):
         self._broke_bounds = self._broke_bounds | _beyond_bounds(errors)
 
     def _gait_clock(self) -> torch.Tensor:
-        """Return where in its stride a robot is to be, as cosine and sine. Shape: (num_envs, 2)."""
+        """Return the phase of the stride as cosine and sine. Shape: (num_envs, 2)."""
         return self._clock[self._length % _GAIT_STEPS]
 
     def _wanted_clearance(self, *, told_to_move: torch.Tensor) -> torch.Tensor:
-        """Return how high feet are to be in a trot, in which diagonal pairs take turns [m]. Shape: (num_envs, 4)."""
+        """Return the feet's heights in a trot, whose diagonal pairs alternate [m]. Shape: (num_envs, 4)."""
         lift = _SWING_HEIGHT_M * told_to_move * self._gait_clock()[:, 1]
         one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
         return torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
@@ -216,7 +216,7 @@ class VelocityGo1(FloorTask):
         return torch.stack([backend.site_position(f"robot/{leg}_foot") for leg in _LEGS], dim=1)
 
     def _reward(self, backend: Backend) -> torch.Tensor:
-        """Return what a second like this step is worth."""
+        """Return the reward per second."""
         senses, action = self.senses, self.actions.last(backend)
         linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
         touching, feet = self._touching(backend), self._feet_positions(backend)
@@ -248,33 +248,33 @@ def _settling_steps() -> int:
 
 
 def _planar_velocity(senses: FloorSenses) -> torch.Tensor:
-    """Return forward and sideward velocity [m/s] and turn [rad/s]. Shape: (n, 3)."""
+    """Return the forward and left velocity [m/s] and the turn [rad/s]. Shape: (n, 3)."""
     return torch.cat((senses.linear_velocity()[:, :2], senses.angular_velocity()[:, 2:]), dim=-1)
 
 
 def _errors(velocity: torch.Tensor, command: torch.Tensor) -> torch.Tensor:
-    """Return by how much velocities miss a command [m/s, rad/s]. Shapes: (n, 3), (n, 3) or (3,) -> (n, 2)."""
+    """Return the errors against a command [m/s, rad/s]. Shapes: (n, 3), (n, 3) or (3,) -> (n, 2)."""
     difference = velocity - command
     return torch.stack((torch.sqrt(total_square(difference[:, :2])), difference[:, 2].abs()), dim=-1)
 
 
 def _beyond_bounds(errors: torch.Tensor, times: float = 1.0) -> torch.Tensor:
-    """Return whether errors are larger than so many times what is allowed. Shape: (n, 2) -> (n,), bool."""
+    """True where errors exceed the bounds times a factor. Shape: (n, 2) -> (n,), bool."""
     return (errors[:, 0] > times * SPEED_BOUND_M_S) | (errors[:, 1] > times * TURN_BOUND_RAD_S)
 
 
 def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
-    """Return whether the trunk lies on the floor or tilts too far. Shape: (n,), bool."""
+    """True where the trunk lies on the floor or tilts too far. Shape: (n,), bool."""
     return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > _TILTED)
 
 
 def _smoothed(velocity: torch.Tensor) -> torch.Tensor:
-    """Return what is judged of the velocities of an episode, from its start on. Shape: (moments, 3)."""
+    """Return the low-passed velocities of an episode, from its start on. Shape: (moments, 3)."""
 
     def step(so_far: float, value: float) -> float:
         return terms.low_passed(so_far, value, VelocityGo1.control_dt, FILTER_S)
 
-    # Plain numbers: a tensor of one moment costs as much to filter as a hundred of these.
+    # Plain numbers: filtering a tensor of one moment costs as much as a hundred of these.
     columns = [list(accumulate(each.tolist(), step, initial=0.0)) for each in velocity[1:].T]
     return velocity.new_tensor(columns).T
 

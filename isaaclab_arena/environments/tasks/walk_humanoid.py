@@ -74,7 +74,7 @@ class WalkHumanoid(HumanoidTask):
         self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
-        """Make the tensors for command, start and length of each episode, and the table of the gait clock."""
+        """Create the command, start and length of each episode, and the table of the gait clock."""
         super().attach(backend)
         zeros = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
         self._speed = zeros.clone()
@@ -88,7 +88,7 @@ class WalkHumanoid(HumanoidTask):
         self._aside = torch.tensor(_ASIDE, device=zeros.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw the asked speed, where it looks at the start, and how it stands."""
+        """Draw the commanded speed, the initial yaw, and the posture."""
         speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
         noise = (0.03,) * len(HUMANOID.joints)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
@@ -96,7 +96,7 @@ class WalkHumanoid(HumanoidTask):
         return {"command.speed": speed, "robot.yaw": yaw, "robot.joint_position": joints}
 
     def start_state(self, conditions: Conditions) -> StartState:
-        """Return it standing at the origin."""
+        """Return the humanoid upright at the origin."""
         joints = zip(HUMANOID.joints, point(conditions["robot.joint_position"]), strict=True)
         return StartState(
             joint_positions={
@@ -106,11 +106,11 @@ class WalkHumanoid(HumanoidTask):
         )
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember what is asked of env slots that were just reset. Shape: (n,), int64."""
+        """Store the commanded speed of env slots (n,), int64."""
         self._speed[env_ids] = self._speed.new_tensor([number(each["command.speed"]) for each in conditions])
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Remember where env slots that were just reset begin. Shape: (n,), int64."""
+        """Store the start and heading of env slots (n,), int64, that were just reset."""
         super().begin(backend, env_ids)
         self._length[env_ids] = 0
         self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
@@ -118,7 +118,7 @@ class WalkHumanoid(HumanoidTask):
         self._feet[env_ids] = _feet(backend)[env_ids]
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return what it feels of itself, what is asked, where it looks, and the clock that it walks by."""
+        """Return its proprioception, its command, its heading error, and the gait clock."""
         return {
             **super().observation_terms(),
             "speed_command": number_term("x", "m/s", lambda _: self._speed[:, None]),
@@ -127,7 +127,7 @@ class WalkHumanoid(HumanoidTask):
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge by the way that it has come and by how it stands."""
+        """Judge by the distance and the posture."""
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
         fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
@@ -141,7 +141,7 @@ class WalkHumanoid(HumanoidTask):
         )
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        """Return how far it came, and whether it fell."""
+        """Return for each moment the distance, and whether it fell."""
         place = moments.body_position(PELVIS)[:, :2]
         way, ahead = place - place[:1], heading(moments)[:1]
         distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
@@ -153,13 +153,13 @@ class WalkHumanoid(HumanoidTask):
             lost=fallen,
             fallen=fallen,
             nearly=made >= _NEARLY,
-            # It walks aside or back, and has come far enough for that to be seen.
+            # It walks sideways or back, far enough to be visible.
             strayed=(distance < aside) & (aside * aside + distance * distance > _SEEN_WAY_M * _SEEN_WAY_M),
             moved=moved_from_start(moments.joint_position(ROOT).numpy()),
         )
 
     def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
-        """Return the reward per second: speed, direction, bearing, a gait by the clock, less what is rough."""
+        """Return the reward per second: speed, direction, posture, gait by the clock, less roughness."""
         velocity = backend.joint_velocity(ROOT)[:, :2]
         forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
         miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
@@ -184,7 +184,7 @@ class WalkHumanoid(HumanoidTask):
         )
 
     def _gait(self, backend: Backend) -> torch.Tensor:
-        """Return up to 1 for feet that stand and swing when the clock says so, and swing high enough."""
+        """Return up to 1 for feet that stand and swing by the clock, and swing high enough."""
         reward = torch.zeros_like(self._speed)
         for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
             step = (self._gait_step() + index * self._gait_steps // 2) % self._gait_steps
@@ -196,7 +196,7 @@ class WalkHumanoid(HumanoidTask):
         return reward
 
     def _slip(self, backend: Backend) -> torch.Tensor:
-        """Return the squared speed of the feet over the floor that they touch [m²/s²]. Shape: (num_envs,)."""
+        """Return the squared speed of the feet on the floor [m²/s²]. Shape: (num_envs,)."""
         velocity = (_feet(backend) - self._feet)[:, :, :2] / self.control_dt
         touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
         return slip(velocity, touching)
@@ -217,17 +217,17 @@ _ASIDE = [
 
 
 def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
-    """Return whether the pelvis is low or leans, which is to have fallen. Shape: (n,), bool."""
+    """True where the pelvis is low or leans too far. Shape: (n,), bool."""
     return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > _MOST_TILTED)
 
 
 def _asked_m(speed: torch.Tensor) -> torch.Tensor:
-    """Return how far it has to come [m], of the speed that is asked for [m/s]. Shape: (n,)."""
+    """Return the required distance [m] at a commanded speed [m/s]. Shape: (n,)."""
     return SHARE_OF_THE_WAY * _TIME_LIMIT_S * speed
 
 
 def _feet(backend: Backend) -> torch.Tensor:
-    """Return where the soles are [m]. Shape: (num_envs, 2, 3)."""
+    """Return the positions of the soles [m]. Shape: (num_envs, 2, 3)."""
     return torch.stack([backend.site_position(foot) for foot in FEET], dim=1)
 
 

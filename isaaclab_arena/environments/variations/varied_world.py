@@ -54,19 +54,7 @@ _SEEDS = {
 
 
 class VariedWorld:
-    """The variations of one environment.
-
-    Everything that an episode needs is among its conditions, so an episode with recorded conditions is the same one.
-
-    Args:
-        backend: The worlds.
-        base_body: The robot's foot, which a table of another height lowers.
-        task: The task.
-        action_spec: What an action looks like.
-        variations: Those that are on.
-        distractors: The distractors in the model.
-        device: Where observations live.
-    """
+    """The variations of one environment; an episode's conditions hold all of them, so recorded ones reproduce it."""
 
     def __init__(
         self,
@@ -81,6 +69,7 @@ class VariedWorld:
     ) -> None:
         self._backend = backend
         self._model = backend.model
+        # The robot's base, which a lower or higher table shifts.
         self._base_body = base_body
         self._variations = tuple(variations)
         self._distractors = distractors
@@ -94,7 +83,7 @@ class VariedWorld:
 
     @property
     def rigid_objects(self) -> Mapping[str, str]:
-        """Name in recordings to free joint, of what is there beside the task's things."""
+        """Name in recordings to free joint, for objects beside the task's."""
         return self._distractors.rigid_objects
 
     def vary(self, conditions: Conditions, episode: Episode) -> Conditions:
@@ -114,14 +103,9 @@ class VariedWorld:
         return varied
 
     def begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
-        """Put what varies into effect in env slots, before the backend resets them.
-
-        Args:
-            env_ids: The env slots, where the worlds are. Shape: (n,), int64.
-            slots: Their numbers, which nobody has to wait for.
-            conditions: Those of each episode.
-        """
+        """Apply variations to env slots (n,), int64, before the backend resets them."""
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
+        # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
         strengths = [number(own.get(ACTION_NOISE, 0.0)) for own in conditions]
         seeds = [round(number(own.get(ACTION_NOISE_SEED, 0))) for own in conditions]
         self._noise.begin(slots, strengths, seeds)
@@ -132,25 +116,20 @@ class VariedWorld:
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
 
     def joint_positions(self, conditions: Conditions) -> Mapping[str, Sequence[float]]:
-        """Return where distractors start."""
+        """Return the start poses of the distractors."""
         return self._distractors.joint_positions(conditions)
 
     def executed(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        """Return what becomes of actions on their way to the robot. Shape: (num_envs, action_dim)."""
+        """Return the actions that the robot receives. Shape: (num_envs, action_dim)."""
         return self._noise.added(action, running)
 
     @property
     def delays_observations(self) -> bool:
-        """Whether policies see an env slot as it was some control steps ago."""
+        """Whether policies see an env slot of some control steps ago."""
         return not self._delay.is_none
 
     def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
-        """Return what policies see of an observation.
-
-        Args:
-            observation: What is observed now.
-            moved: Env slots that began or made a step. Shape: (num_envs,), bool.
-        """
+        """Return the policies' view of an observation; ``moved`` (num_envs,), bool, began or made a step."""
         return self._delay.delayed(self._disturbances.disturbed(observation, moved), moved)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
@@ -193,7 +172,7 @@ class VariedWorld:
 def _disturbance(conditions: Conditions) -> Disturbance:
     seed = conditions.get(OBSERVATION_NOISE_SEED, conditions.get(PICTURE_NOISE_SEED, 0))
     return Disturbance(
-        # As a float it would lose its last digits.
+        # A float would lose the last digits of the seed.
         seed=seed if isinstance(seed, int) else round(number(seed)),
         state_noise=number(conditions.get(OBSERVATION_NOISE, 0.0)),
         picture_noise=number(conditions.get(PICTURE_NOISE, 0.0)),
@@ -204,7 +183,7 @@ def _disturbance(conditions: Conditions) -> Disturbance:
 
 
 def _most_blur(variations: Sequence[Variation]) -> float:
-    """Return the strongest blur that an episode may have [pixels]."""
+    """Return the strongest possible blur of an episode [pixels]."""
     return max((max(each.sampler.numbers) for each in variations if each.key == PICTURE_BLUR), default=0.0)
 
 
@@ -219,7 +198,7 @@ def _light_changes(model: mujoco.MjModel, conditions: Conditions) -> list[ModelC
 
 
 def _put(conditions: dict[str, ConditionValue], key: str, value: ConditionValue) -> None:
-    """Set a condition; a position without a height keeps that of the task."""
+    """Set a condition; a position without a height keeps the task's height."""
     before = conditions.get(key)
     if isinstance(value, tuple) and isinstance(before, tuple) and len(value) < len(before):
         value = (*value, *before[len(value) :])

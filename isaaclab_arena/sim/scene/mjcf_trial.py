@@ -22,12 +22,8 @@ _BUDGET = "give the robot fewer replicas, smaller textures or simpler meshes"
 
 
 def wrong_with_mjcf(path: Path, *, max_seconds: int = MAX_SECONDS) -> str | None:
-    """Return why an MJCF file is not to be compiled in this process, None where it compiles within the limits.
-
-    Args:
-        path: The file.
-        max_seconds: Processor time that compiling may take; wall time is limited to twice as much [s].
-    """
+    """Return the problem of an MJCF file, None if it compiles within the limits; ``max_seconds`` is CPU time [s]."""
+    # Wall time is limited to twice the CPU time.
     command = [sys.executable, "-I", __file__, str(path), str(max_seconds)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=2 * max_seconds, check=False)  # noqa: S603  this file

@@ -12,47 +12,41 @@ _MODULE_LOADED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTimes:
-    """Seconds spent on kernels.
+    """Time spent on kernels [s]."""
 
-    Attributes:
-        compile_s: Modules that were compiled here, loading included.
-        load_s: Modules that were found in the cache.
-        wait_s: Waiting until no other process of this machine compiled or loaded any.
-    """
-
-    compile_s: float = 0.0
-    load_s: float = 0.0
-    wait_s: float = 0.0
+    compile_s: float = 0.0  # modules compiled here, loading included
+    load_s: float = 0.0  # modules found in the cache
+    wait_s: float = 0.0  # waiting for other processes of this machine to compile or load
 
     @property
     def total_s(self) -> float:
-        """All of it [s]."""
+        """Sum of all times [s]."""
         return self.compile_s + self.load_s + self.wait_s
 
     def __add__(self, other: Self) -> "KernelTimes":
         return KernelTimes(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
     def since(self, earlier: Self) -> "KernelTimes":
-        """Return what has come since then."""
+        """Return the times since ``earlier``."""
         return KernelTimes(
             **{each.name: getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)}
         )
 
 
 class KernelLedger:
-    """Adds up what threads report."""
+    """Sums the times that threads report."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._times = KernelTimes()
 
     def add(self, times: KernelTimes) -> None:
-        """Count some more."""
+        """Add times to the sum."""
         with self._lock:
             self._times += times
 
     def times(self) -> KernelTimes:
-        """Return what has been counted."""
+        """Return the sum."""
         return self._times
 
 
@@ -61,7 +55,7 @@ KERNELS = KernelLedger()
 
 
 def module_times(message: str) -> KernelTimes:
-    """Return what a line of Warp's log says of the loading of a module of kernels; nothing of any other line."""
+    """Return the time of a module in a line of Warp's log; zero times for any other line."""
     found = _MODULE_LOADED.match(message)
     if found is None:
         return KernelTimes()

@@ -1,3 +1,3 @@
 """What workers of environments answer by, in interpreters that have numpy, and mostly Gymnasium."""
 
-# So nothing here imports anything of this package, and everything keeps to what Python 3.9 understands.
+# Workers run it, so nothing here imports this package, and all code is valid in Python 3.9.

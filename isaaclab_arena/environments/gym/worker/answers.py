@@ -17,25 +17,21 @@ _SLOW_RESET_S = 0.05
 
 
 class Answers:
-    """The environments, and what may be asked of them. What they observe goes into memory that is shared.
-
-    Args:
-        memory: Descriptor of the file for it.
-        told: Gives the message that says what an environment raised.
-    """
+    """The environments of a worker, and its answers to requests; observations go into shared memory."""
 
     def __init__(self, memory: int, told: typing.Callable[[Exception], dict]) -> None:
+        # ``told`` converts an environment's exception to a message.
         self._memory, self._told = memory, told
         self._shared: typing.Any = None
         self._slots: dict[int, typing.Any] = {}
         self._description: dict = {}
         self._num_slots = self._num_ahead = 0
         self._made_by: dict = {}
-        # What env slots raised in steps that nobody has asked for yet.
+        # Errors of env slots in steps ahead that are not requested yet.
         self._raised: dict[int, dict] = {}
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
-        """Return message and arrays of the answer to those of a request."""
+        """Return the message and arrays of the answer to a request."""
         try:
             return self._answer(message, arrays)
         finally:
@@ -44,7 +40,7 @@ class Answers:
 
     def _answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         if not message:
-            # What there mostly is to say of steps travels in the shared memory.
+            # Most results of steps travel in the shared memory.
             return self._steps(), {}
         request = message["request"]
         plain = {"find": self._find, "make": self._make, "forget": self._forget}
@@ -61,7 +57,7 @@ class Answers:
         raise ValueError(f"there is no request '{request}'")
 
     def _steps(self) -> dict:
-        """Make the steps that the shared memory asks for, and return by env slot what else is to be said of them."""
+        """Make the steps that the shared memory requests; return further notes by env slot."""
         asked = self._shared.asked.tolist()
         notes = {slot: self._step(slot, what) for slot, what in enumerate(asked) if what != shared_arrays.REST}
         return {slot: note for slot, note in notes.items() if note}
@@ -75,13 +71,13 @@ class Answers:
         self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
         self._description, self._num_slots = made[0].description(), message["num_slots"]
         self._num_ahead, self._made_by = message.get("num_ahead", 0), message
-        # Of all that is imported now nothing becomes garbage, and to look through it takes as long as many steps.
+        # Imported objects never become garbage, and a scan of them takes as long as many steps.
         gc.freeze()
         told = versions.versions_of(made[0].environment, alone=True)
         return {**self._description, "versions": told, **render_contexts.drawn_with()}
 
     def _forget(self, message: dict) -> dict:
-        """Close the environments, so that the next ones are made as in a new process."""
+        """Close the environments, so that the next ones start as in a new process."""
         del message
         if self._raised:
             raise RuntimeError("an environment raised, and may have left this process in any state")
@@ -107,13 +103,13 @@ class Answers:
         started = self._moving(slot).reset(start["seed"], pictures=pictures, options=start["options"])
         self._shared.put(slot, started.observation)
         if time.perf_counter() - began_s > _SLOW_RESET_S:
-            # A scene that was made anew leaves the one before as garbage, robosuite's some hundred megabytes of it, and
-            # Python looks for garbage by the number of objects, not by their size.
+            # A new scene leaves the old one as garbage: in robosuite some hundred megabytes. Python triggers its
+            # collection by the number of objects, not by their size.
             gc.collect()
         return started.instruction, started.info, started.error
 
     def _step(self, slot: int, asked: int) -> dict:
-        """Make a step, show what it gave, and return what else is to be said of it."""
+        """Make a step, show its results, and return further notes on it."""
         pictures = asked == shared_arrays.MOVE_AND_LOOK
         if slot in self._raised:
             del self._slots[slot]
@@ -121,7 +117,7 @@ class Answers:
         try:
             step = self._moving(slot).step(self._shared.actions[slot], pictures=pictures)
         except Exception as error:  # noqa: BLE001  the other env slots go on
-            # Its state is unknown.
+            # The environment's state is unknown after an error.
             del self._slots[slot]
             return self._told(error)
         self._shared.put_step(slot, step)
@@ -130,7 +126,7 @@ class Answers:
         return {**note, "ahead_names": ahead} if ahead else note
 
     def _go_ahead(self, slot: int, step: typing.Any) -> dict:
-        """Make the steps that follow one, and return what is to be said of names in ``info``."""
+        """Make the steps that follow one; return the names in ``info`` by the number of the step."""
         make, names = functools.partial(self._slots[slot].step, pictures=False), {}
         try:
             steps_ahead.make_ahead(self._shared, slot, step, make, names)
@@ -139,7 +135,7 @@ class Answers:
         return names
 
     def _moving(self, slot: int) -> typing.Any:
-        """Return the environment in an env slot, which moves from now on."""
+        """Mark an env slot as moving, and return its environment."""
         if self._shared is None:
             told = self._description, self._num_slots, self._num_ahead
             self._shared = shared_arrays.SharedArrays(self._memory, *told)

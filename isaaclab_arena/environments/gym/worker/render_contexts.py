@@ -19,10 +19,8 @@ _CONTEXTS = (
 
 
 def drawn_with() -> dict[str, str]:
-    """Return ``opengl``, the value of MUJOCO_GL, and ``renderer``, which OpenGL names itself, as far as they are known.
-
-    An environment may have set the first when it was made, and the second is that of the context that it has made.
-    """
+    """Return ``opengl``, the value of MUJOCO_GL, and ``renderer``, OpenGL's own name, if they are known."""
+    # An environment may have set it when it was made. The renderer is that of the environment's own context.
     chosen = os.environ.get("MUJOCO_GL")  # noqa: TID251  a worker's own
     renderer = _renderer()
     return {**({"opengl": chosen} if chosen else {}), **({"renderer": renderer} if renderer else {})}
@@ -41,7 +39,7 @@ def _renderer() -> str | None:
 
 
 def keep_robosuite_apart() -> None:
-    """See `OwnContexts` and, where a processor draws, `seen_geoms`, for robosuite as far as it is loaded."""
+    """Apply `OwnContexts`, and on a CPU renderer `seen_geoms`, to robosuite's loaded classes."""
     for renderer_class in _loaded(_RENDERERS):
         if os.environ.get("MUJOCO_GL") == "osmesa":  # noqa: TID251  a worker's own
             seen_geoms.leave_out_unseen(renderer_class)
@@ -49,24 +47,17 @@ def keep_robosuite_apart() -> None:
 
 
 class OwnContexts:
-    """Lets each renderer draw, and free what it holds, in its own OpenGL context and in no other.
-
-    A reset of robosuite makes another renderer. The old one lives until Python finds that it is garbage, which may be
-    many steps later. Then it frees its textures by their numbers, in whatever context is current: the numbers are
-    those of the new renderer's textures as well, and pictures are dark from there on.
-    """
+    """Lets each renderer draw, and free its resources, in its own OpenGL context only."""
 
     def __init__(self) -> None:
+        # A reset of robosuite makes a new renderer. The old one lives until garbage collection, maybe many steps later.
+        # It then frees its textures by number in the current context, where the same numbers are the new renderer's
+        # textures: pictures would be dark from there on.
         self._changed: set[typing.Any] = set()
         self._current: typing.Callable[[], typing.Any] = _nothing
 
     def keep_apart(self, renderer_class: typing.Any, context_classes: typing.Sequence[typing.Any]) -> None:
-        """Change classes that were not changed before.
-
-        Args:
-            renderer_class: Has ``gl_ctx``, ``render`` and ``__del__``.
-            context_classes: What ``gl_ctx`` may be, with ``make_current``.
-        """
+        """Patch a renderer class and its context classes, each once."""
         if renderer_class not in self._changed:
             self._draw_in_its_own(renderer_class)
         for context_class in set(context_classes) - self._changed:
@@ -86,7 +77,7 @@ class OwnContexts:
             own.make_current()
             free(renderer)
             self._current = _nothing
-            # It may have been made for a renderer that is being made.
+            # The previous context may belong to a renderer that is being made.
             if before is not None and before is not own:
                 before.make_current()
 
@@ -103,11 +94,11 @@ class OwnContexts:
 
 
 def _nothing() -> None:
-    """Stand for a context that is gone, or not known."""
+    """Stand for a context that is deleted or unknown."""
 
 
 def _loaded(place: tuple[str, str]) -> list[typing.Any]:
-    """Return the class of that name in a module, none where the module is not loaded."""
+    """Return a module's class in a list, an empty list if the module is not loaded."""
     module, name = place
     return [getattr(sys.modules[module], name)] if module in sys.modules else []
 

@@ -15,22 +15,14 @@ if typing.TYPE_CHECKING:
 
 _ENGINES = ("mujoco", "mujoco_py", "pymunk", "pybullet", "Box2D", "sapien")
 
-# They wrap an engine, and are what an environment imports in its place.
+# Wrappers of an engine, which environments import in its place.
 _AROUND_ENGINES = {"dm_control": "mujoco"}
 
 
 def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str, str]:
-    """Return versions by package, and where they are known ``revision`` and ``engine``.
-
-    Packages that are not installed are left out.
-
-    Args:
-        environment: The environment.
-        alone: Whether nothing else in this process needs an engine. Then, if the code of the environment names none
-            before it is used, those count that are loaded.
-    """
+    """Return versions by package, and ``revision`` and ``engine`` if known; packages not installed are left out."""
     inner = environment.unwrapped
-    # One that only passes on what another does names the class of that.
+    # A wrapper environment names the class of the wrapped one in ``made_by``.
     made_by = getattr(inner, "made_by", type(inner))
     package = made_by.__module__.partition(".")[0]
     found = {"python": platform.python_version()}
@@ -38,25 +30,25 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
         version = _version(name)
         if version is not None:
             found[name] = version
+    # ``alone``: no other code in this process uses an engine. So if the environment's code names none, the loaded ones
+    # count.
     commit, engine = revision(package), engine_of(made_by) or (_told(loaded_engines()) if alone else None)
     return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
 
 
 def origin(module: str) -> dict[str, str | None]:
-    """Return the file of a module that is imported, and the versions of what provides it, if that is installed."""
+    """Return the file of an imported module, and the versions of its distributions if installed."""
     versions = [f"{name} {metadata.version(name)}" for name in _providers(module.partition(".")[0])]
     return {"file": getattr(sys.modules[module], "__file__", None), "versions": ", ".join(versions) or None}
 
 
 def engine_of(made_by: type) -> str | None:
-    """Return the physics engines that the code of an environment uses, such as ``mujoco 3.3.2``; None if none.
-
-    An engine counts if a module imports it that defines the class or a class above it, or that belongs to the same
-    package. Gymnasium has environments on several engines, so there only the classes count.
-    """
-    # MuJoCo leaves a class of its own among Python's built-in names.
+    """Return the physics engines of an environment's code, such as ``mujoco 3.3.2``; None without one."""
+    # MuJoCo adds a class to Python's built-in names.
     modules = {each.__module__ for each in made_by.__mro__} - {"builtins"}
     package = made_by.__module__.partition(".")[0]
+    # An engine counts if a module imports it that defines the class or a base class, or that is in the same package.
+    # Gymnasium has environments on several engines, so there only the classes count.
     if package != "gymnasium":
         modules |= {name for name in list(sys.modules) if name.partition(".")[0] == package}
     used = {engine for name in modules for engine in _imported_engines(sys.modules.get(name))}
@@ -73,7 +65,7 @@ def _told(engines: set[str]) -> str | None:
 
 
 def revision(package: str) -> str | None:
-    """Return the commit that a package was installed from, or that its checkout stands at; None if nothing tells."""
+    """Return the commit of a package's installation or checkout; None if it is unknown."""
     for distribution in _distributions(package):
         told = distribution.read_text("direct_url.json")
         commit = json.loads(told).get("vcs_info", {}).get("commit_id") if told else None
@@ -87,10 +79,7 @@ def revision(package: str) -> str | None:
 
 
 def commit_at(checkout: pathlib.Path) -> str | None:
-    """Return the commit that a checkout stands at, also one that is a worktree or a submodule; None if nothing tells.
-
-    Changes that were made in it since are not seen.
-    """
+    """Return the commit of a checkout, worktree or submodule, without later changes; None if it is unknown."""
     git = checkout / ".git"
     try:
         if git.is_file():
@@ -98,7 +87,7 @@ def commit_at(checkout: pathlib.Path) -> str | None:
         head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
             return head or None
-        # The branches of a worktree are those of the repository that it belongs to.
+        # A worktree shares the branches of its repository.
         common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
         return _commit_of(head[len("ref: ") :], git) or _commit_of(head[len("ref: ") :], common)
     except OSError:
@@ -113,7 +102,7 @@ def _commit_of(branch: str, git: pathlib.Path) -> str | None:
 
 
 def _imported_engines(module: types.ModuleType | None) -> set[str]:
-    """Return the engines of which a module holds anything: a module, a class or a function."""
+    """Return the engines of which a module holds a module, a class or a function."""
     tops = set()
     for value in list(vars(module or types.ModuleType("none")).values()):
         name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
@@ -127,7 +116,7 @@ def _version(package: str) -> str | None:
 
 
 def _distributions(package: str) -> list[metadata.Distribution]:
-    """Return the distribution of a package's own name, or else those that provide it."""
+    """Return the distribution with a package's own name, or else those that provide it."""
     try:
         return [metadata.distribution(package)]
     except metadata.PackageNotFoundError:
@@ -143,6 +132,6 @@ def _provides(distribution: metadata.Distribution, package: str) -> bool:
     declared = (distribution.read_text("top_level.txt") or "").split()
     if declared:
         return package in declared
-    # Read as text: an object for each file of all that is installed takes half a second, in every worker.
+    # Read as text: one object per installed file would take half a second, in every worker.
     installed = (distribution.read_text("RECORD") or "").splitlines()
     return any(line.startswith((f"{package}/", f"{package}.py,")) for line in installed)

@@ -1,6 +1,6 @@
 """Where single environments come from: modules with ``find`` and ``make``, by the kind that a name begins with."""
 
-# So nothing here imports anything of this package, and everything keeps to what Python 3.9 understands.
+# Workers run it, so nothing here imports this package, and all code is valid in Python 3.9.
 
 import importlib
 import types
@@ -16,5 +16,5 @@ SOURCES = {
 
 
 def source_of(kind: str) -> types.ModuleType:
-    """Return the module of a kind, which is imported when it is first asked for: another may need other packages."""
+    """Return the module of a kind, imported at its first use, because each needs other packages."""
     return importlib.import_module(f"{__name__}.{SOURCES[kind]}")

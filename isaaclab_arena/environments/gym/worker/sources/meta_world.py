@@ -14,12 +14,7 @@ EPISODE_LENGTH = 500
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
-    """Return what is known of a task before it is made, and the module that decides what it does.
-
-    Raises:
-        LookupError: If there is no such task; the message names those that exist.
-        ImportError: If Meta-World is not installed.
-    """
+    """Return a task's limit and its deciding module; LookupError for no such task, ImportError without Meta-World."""
     del make_kwargs
     tasks = task_names()
     if name not in tasks:
@@ -28,11 +23,7 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
 
 
 def task_names() -> list[str]:
-    """Return the names of all tasks, such as ``reach-v3``, in alphabetical order.
-
-    Raises:
-        ImportError: If Meta-World is not installed.
-    """
+    """Return the sorted names of all tasks, such as ``reach-v3``; ImportError without Meta-World."""
     return sorted(importlib.import_module("metaworld.env_dict").ALL_V3_ENVIRONMENTS)
 
 
@@ -43,7 +34,7 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
     if importlib.import_module("mujoco").mjNEQDATA > 11:
         metaworld.sawyer_xyz_env.SawyerMocapBase.reset_mocap_welds = _reset_mocap_welds
     task: typing.Any = metaworld.ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{name}-goal-observable"](seed=0, **make_kwargs)
-    # Made with a seed, a task would start every episode from the same drawn positions.
+    # A task made with a seed freezes its random vector: every episode would start from the same positions.
     task._freeze_rand_vec = False
     task.seeded_rand_vec = True
     task.spec = registration.EnvSpec(f"Meta-World/{name}")
@@ -51,33 +42,21 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
 
 
 def expert_actions(task: str, observations: np.ndarray) -> np.ndarray:
-    """Return what Meta-World's scripted expert of a task does, seeing nothing but observations.
-
-    Args:
-        task: Name of the task.
-        observations: Shape: (n, 39).
-
-    Returns:
-        Shape: (n, 4), float32, -1 to 1.
-
-    Raises:
-        LookupError: If there is no such expert; the message names those that exist.
-        ImportError: If Meta-World is not installed.
-    """
+    """Return the scripted expert's actions (n, 4), float32, -1 to 1, for observations (n, 39); or LookupError."""
     experts = importlib.import_module("metaworld.policies").ENV_POLICY_MAP
     if task not in experts:
         raise LookupError(f"Meta-World has no expert for '{task}'; it has some for {', '.join(sorted(experts))}")
     # Experts keep nothing between steps, so one serves all env slots.
     expert = experts[task]()
     with warnings.catch_warnings():
-        # They ask for more than the environment takes, and say so at every step.
+        # Experts exceed the action range, and warn of it at every step.
         warnings.simplefilter("ignore")
         actions = [expert.get_action(each) for each in observations.astype(np.float64)]
     return np.clip(np.stack(actions).astype(np.float32), -1.0, 1.0)
 
 
 class _Seeded(gymnasium.Wrapper):
-    """Gives the seed of ``reset`` to the method that Meta-World has for it."""
+    """Passes the seed of ``reset`` to Meta-World's own method."""
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[typing.Any, dict]:
         task: typing.Any = self.unwrapped
@@ -87,7 +66,7 @@ class _Seeded(gymnasium.Wrapper):
 
 
 def _reset_mocap_welds(environment: typing.Any) -> None:
-    """Do what Meta-World's own method of this name does, for vectors of any length."""
+    """Replace Meta-World's method of this name, for vectors of any length."""
     weld = int(importlib.import_module("mujoco").mjtEq.mjEQ_WELD)
     model = environment.model
     for index in range(model.neq if model.nmocap > 0 else 0):

@@ -8,12 +8,7 @@ import gymnasium
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
-    """Return what is known of an environment before it is made, and the modules that decide what it does.
-
-    Raises:
-        LookupError: If there is no such environment; the message suggests another.
-        ImportError: If the module that registers or defines it cannot be imported.
-    """
+    """Return an environment's limit and its deciding modules; LookupError if it is unknown, else ImportError."""
     del make_kwargs
     module, _, identifier = name.rpartition(":")
     if module:
@@ -34,7 +29,7 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
 
 
 def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
-    """Return a new environment; the module in front of its id is imported first."""
+    """Return a new environment; Gymnasium first imports the module in front of its id."""
     return gymnasium.make(name, max_episode_steps=max_episode_length, disable_env_checker=True, **make_kwargs)
 
 

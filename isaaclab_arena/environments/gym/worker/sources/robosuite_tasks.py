@@ -21,12 +21,7 @@ OTHER_HORIZON = 1000
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
-    """Return what is known of a task before it is made, the module that decides what it does, and robots there are.
-
-    Raises:
-        LookupError: If there is no such task; the message suggests another.
-        ImportError: If robosuite is not installed, or in another version.
-    """
+    """Return a task's limit, its deciding module and all robots; LookupError for no such task, else ImportError."""
     del make_kwargs
     robosuite = _robosuite()
     if name not in robosuite.ALL_ENVIRONMENTS:
@@ -39,18 +34,13 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
 
 
 def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
-    """Return a new environment of a task.
-
-    Args:
-        name: The task.
-        make_kwargs: ``robots``, ``cameras`` and ``camera_size``, and whatever else ``robosuite.make`` takes.
-        max_episode_length: Control steps until it is truncated, None for the task's own limit.
-    """
+    """Return a new environment of a task; ``make_kwargs`` may have ``robots``, ``cameras`` and ``camera_size``."""
     robosuite = _robosuite()
+    # The other keyword arguments are those of robosuite.make.
     kwargs = dict(make_kwargs)
     robots = kwargs.pop("robots", None) or (["Panda", "Panda"] if name.startswith("TwoArm") else ["Panda"])
     cameras, size = list(kwargs.pop("cameras", ())), kwargs.pop("camera_size", 84)
-    # A robot's own default controls each of its arms with OSC_POSE.
+    # A robot's default controller has OSC_POSE for each of its arms.
     controllers = [robosuite.load_composite_controller_config(controller=None, robot=robot) for robot in robots]
     settings = {
         "robots": robots,
@@ -60,7 +50,7 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
         "has_offscreen_renderer": bool(cameras),
         "use_camera_obs": bool(cameras),
         "use_object_obs": True,
-        # Episodes are ended from outside, as robomimic does it.
+        # The time limit ends episodes, as in robomimic.
         "ignore_done": True,
         "seed": 0,
         **({"camera_names": cameras, "camera_heights": size, "camera_widths": size} if cameras else {}),
@@ -73,23 +63,11 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
 
 
 class RobosuiteTask(gymnasium.Env):
-    """A robosuite environment behind Gymnasium's interface.
-
-    It observes each of robosuite's observables by its own name, all of the objects together as ``object``, as robomimic
-    calls it, and pictures the right way up. ``info["success"]`` is what the task says of itself.
-
-    Attributes:
-        task: The environment.
-        made_by: Its class, whose package's version is told.
-        control_timestep: Time between two control steps [s].
-
-    Args:
-        task: The environment, made with a seed.
-        cameras: Names of the cameras that it observes.
-    """
+    """A robosuite task behind Gymnasium's interface, with robosuite's own names of observables."""
 
     def __init__(self, task: typing.Any, cameras: typing.Sequence[str]) -> None:
         self.task = task
+        # Its package's version is recorded.
         self.made_by = type(task)
         self.control_timestep = 1.0 / task.control_freq
         low, high = task.action_spec
@@ -100,14 +78,14 @@ class RobosuiteTask(gymnasium.Env):
         )
 
     def robosuite_cameras(self) -> tuple[typing.Any, list[str]]:
-        """Return the environment whose cameras draw on demand, and the observables that are pictures."""
+        """Return the environment whose cameras draw on demand, and its picture observables."""
         return self.task, self._pictures
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Start an episode, which follows from its seed."""
+        """Start an episode, which depends on its seed alone."""
         del options
         if seed is not None:
-            # robosuite hands its generator on to what it makes, so that very object is set.
+            # robosuite passes its generator object on to its parts, so the object itself has to change.
             self.task.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         return self._shown(self.task.reset()), {"success": bool(self.task._check_success())}
 
@@ -124,6 +102,7 @@ class RobosuiteTask(gymnasium.Env):
         shown = {name: np.atleast_1d(value) for name, value in observation.items() if not name.endswith("-state")}
         # OpenGL's pictures begin at the bottom.
         shown.update({name: shown[name][::-1] for name in self._pictures})
+        # All objects together, under robomimic's name.
         if "object-state" in observation:
             shown["object"] = np.asarray(observation["object-state"])
         return shown
