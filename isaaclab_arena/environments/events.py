@@ -164,7 +164,7 @@ class MomentRing:
             self._starts[slots] = torch.cat(self._parts, dim=1)[slots]
 
     def keep(self) -> None:
-        """Keep the moment after a control step."""
+        """Store the moment after a control step."""
         place = self._next % len(self._each_step)
         if self._on_host:
             np.concatenate(self._host_parts, axis=1, out=self._each_host_step[place])
@@ -477,7 +477,7 @@ def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarra
     ]
     names = {name for _, _, name in lasting}
     if "reached_and_missed" in names and not facts.is_pushed:
-        # A failed grasp that pushes the thing away is a failed grasp.
+        # A failed grasp that pushes the object away counts as a failed grasp alone.
         lasting = [each for each in lasting if each[2] != "pushed_away"]
     if lasting:
         return min(lasting)[2]
@@ -485,7 +485,7 @@ def _decisive(facts: Facts, found: Mapping[str, list[Span]], progress: np.ndarra
 
 
 def _last(holds: np.ndarray) -> int:
-    """Return the last moment in which something holds, 0 if there is none."""
+    """Return the last moment of a mask, 0 if there is none."""
     return int(np.flatnonzero(holds)[-1]) if holds.any() else 0
 
 

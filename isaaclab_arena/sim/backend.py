@@ -40,6 +40,7 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
     joint_qpos, joint_dof, free_joints = {}, {}, {}
     for index in range(model.njnt):
         name, kind = model.joint(index).name, int(model.jnt_type[index])
+        # A free joint has a pose and a velocity, a ball joint a quaternion and a rate, all others one number each.
         num_positions, num_dofs = {free: (7, 6), ball: (4, 3)}.get(kind, (1, 1))
         joint_qpos[name] = _part(model.jnt_qposadr[index], num_positions)
         joint_dof[name] = _part(model.jnt_dofadr[index], num_dofs)
@@ -72,7 +73,7 @@ def _part(start: int, size: int) -> slice:
     return slice(int(start), int(start) + int(size))
 
 
-# The state of a batch of worlds, read by the names of joints, bodies, sites, actuators and sensors.
+# Read the state of a batch of worlds by the names of joints, bodies, sites, actuators and sensors.
 
 
 class NamedState:
@@ -331,17 +332,17 @@ def _change(field: str, entry: int, value: float | Sequence[float] | np.ndarray)
     return ModelChange(field=field, entry=entry, value=tuple(float(part) for part in np.atleast_1d(value)))
 
 
-# The contract of a physics backend: a batch of worlds of one model, read and written by name.
+# Define the contract of a physics backend: a batch of worlds of one model, read and written by name.
 #
 # Shapes: ``num_envs`` worlds; ``nq`` positions, ``nv`` degrees of freedom, ``nu`` controls of the model. Quaternions
-# are w x y z. Task code reads named joints, bodies, sites and sensors and never an index, so the same code serves
-# every backend. All derived quantities describe the state after the last `reset` or `step`; contact sensors alone are
-# those of the last physics step, one ``physics_dt`` earlier.
+# are w x y z. Task code reads named joints, bodies, sites and sensors and never an index, so the same code serves every
+# backend. All derived quantities describe the state after the last `reset` or `step`. Contact sensors are the
+# exception: they are those of the last physics step, one ``physics_dt`` earlier.
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartState:
-    """The start of one world; whatever is not named keeps the model's default."""
+    """The start of one world; a value that is not named keeps the model's default."""
 
     # joint -> one number [m or rad], or a pose of seven for a free joint
     joint_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)

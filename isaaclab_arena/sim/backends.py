@@ -98,6 +98,7 @@ def _faster(
     if device.type != "cuda":
         return "mujoco", on_cpu
     cpu_s = step_s(on_cpu)
+    # A GPU cannot be faster than its own launches.
     if cpu_s < _LAUNCH_S:
         _LOG.info("backend mujoco: a step of %d worlds takes %.2g ms on the CPU", num_envs, 1e3 * cpu_s)
         return "mujoco", on_cpu

@@ -22,7 +22,7 @@ from isaaclab_arena.sim.backend import (
     write_starts,
 )
 
-# CPU physics: MuJoCo's own batch of simulations, stepped on a thread pool.
+# Simulate on the CPU: MuJoCo's own batch, stepped on a thread pool.
 
 # MuJoCo numbers the warnings of bad positions, velocities, accelerations and controls in this order.
 _BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)

@@ -82,6 +82,7 @@ class Replayed(Generic[_Result]):
         if self._times_done == _FIRST_TIMES:
             return self._watched()
         try:
+            # A failed capture is no error: the work runs kernel by kernel from now on.
             if self._replay is None:
                 self._replay = self._captured(self._capture)
             self._check_kept()

@@ -375,6 +375,8 @@ class EnvironmentCameras:
         self._before_observed = self._announced, self.num_drawn
         announced, self._announced = self._announced, None
         self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
+        # All pictures are current: plain tensors. Otherwise only current ones are returned, so a stale one cannot be
+        # read.
         if not self._outdated.any():
             kept = self._studio(HEAD_CAMERA).pictures
             return {name: kept[name].to(self._device, copy=True) for name in self.spec()}

@@ -423,7 +423,7 @@ class ArenaEnvironment(ShowsPictures, Environment):
         return {**own, **{f"task.{name}": tensor for name, tensor in self.task.memory().items()}}
 
 
-# An environment in which a robot arm works on a table.
+# Define the environment of a robot arm on a table.
 
 CONTROL_DT = 0.05
 ROBOT_CONDITION = "robot.joint_position"
@@ -520,6 +520,7 @@ class TableEnvironment(ArenaEnvironment):
         arm = dict(zip(robot.arm_joints, joints, strict=True))
         fingers = dict(zip(robot.finger_joints, robot.finger_open, strict=True))
         gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
+        # The actuators hold the drawn joint positions, so that the arm does not move at the first step.
         held = dict(zip(robot.arm_actuators, joints, strict=True))
         return StartState(
             joint_positions={
@@ -532,7 +533,7 @@ class TableEnvironment(ArenaEnvironment):
         )
 
 
-# An environment in which a robot stands or moves on a floor.
+# Define the environment of a robot that stands or moves on a floor.
 
 
 class FloorEnvironment(ArenaEnvironment):

@@ -90,7 +90,7 @@ class GymConfig(WorkerOptions):
         return self.make_kwargs
 
     def problems_with(self, found: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield what is wrong with the options, given what the environment's source says of it; nothing by default."""
+        """Yield the problems of the options with the source's facts ``found``; by default none."""
         del found
         yield from ()
 
@@ -361,6 +361,7 @@ def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | N
     low, high = (
         np.nan_to_num(slots.description[f"action_{side}"], posinf=1.0, neginf=-1.0) for side in ("low", "high")
     )
+    # An action off the middle of its range, so that the environment moves.
     action = (0.25 * np.asarray(low) + 0.75 * np.asarray(high)).astype(np.float32)
     moving = [0] if beside is None else [0, beside]
     for _ in range(num_steps):
@@ -410,6 +411,7 @@ def _contradictions(config: GymConfig) -> Iterator[Problem]:
     if config.steps_per_message > 1 and (config.python is None or not config.seeded):
         message = "above 1 needs python and seeded: workers make the steps, and episodes may be played again"
         yield Problem(message, key="steps_per_message")
+    # A value that a class sets by default is ignored without workers; only an explicit one is refused.
     overlaps = config.steps_while_starting > 0 and config.steps_while_starting != type(config).steps_while_starting
     if overlaps and (config.python is None or config.envs_per_worker > 1):
         message = "above 0 needs python and envs_per_worker 1: a worker that starts an episode makes no steps"

@@ -118,17 +118,17 @@ class SlotSteps:
 
     @property
     def rewards(self) -> np.ndarray:
-        """Shape: (num_envs,), float64."""
+        """Reward of each env slot. Shape: (num_envs,), float64."""
         return self.results[:, REWARD]
 
     @property
     def terminated(self) -> np.ndarray:
-        """Shape: (num_envs,), bool."""
+        """Env slots whose episode terminated. Shape: (num_envs,), bool."""
         return self.results[:, TERMINATED] != 0.0
 
     @property
     def truncated(self) -> np.ndarray:
-        """Shape: (num_envs,), bool."""
+        """Env slots whose episode was truncated. Shape: (num_envs,), bool."""
         return self.results[:, TRUNCATED] != 0.0
 
     def entry(self, key: str) -> tuple[np.ndarray, np.ndarray]:

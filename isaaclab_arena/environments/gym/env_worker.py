@@ -251,8 +251,10 @@ class EnvWorker:
                 steps.info_names[index] = note["info_names"]
             if self._ahead is not None:
                 self._ahead.note(int(slot), note.get("ahead_names", {}))
+        # The notes hold what the shared memory cannot: errors and names.
         steps.results[self._places] = self._showing().results
         self._take_numbers()
+        # The actions are stored for a replay, in case the worker dies later in the episode.
         for index in moving:
             if index in steps.failures:
                 self._drop(index)

@@ -29,7 +29,7 @@ class SuccessRule:
 
     @property
     def is_measured(self) -> bool:
-        """Whether success is known at all."""
+        """Whether success is measured."""
         return self.key is not None or self.return_threshold is not None
 
     @property

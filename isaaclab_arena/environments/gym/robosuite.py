@@ -28,7 +28,7 @@ class RobosuiteConfig(GymConfig):
     camera_size: Count = 84
 
     def maker_arguments(self) -> dict[str, Any]:
-        """Return what `robosuite_tasks.make` takes; nothing is drawn without ``enable_cameras``."""
+        """Return the arguments of `robosuite_tasks.make`; no cameras without ``enable_cameras``."""
         cameras = list(self.cameras) if self.enable_cameras else []
         return {**self.make_kwargs, "robots": list(self.robots), "cameras": cameras, "camera_size": self.camera_size}
 

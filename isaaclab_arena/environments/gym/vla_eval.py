@@ -40,16 +40,17 @@ class VlaEvalConfig(GymConfig):
     action_dim: Count | None = None
 
     def maker_arguments(self) -> dict[str, Any]:
-        """Return what `vla_eval_benchmarks.make` takes."""
+        """Return the arguments of `vla_eval_benchmarks.make`."""
         own = ("task", "render", "new_each_episode", "action_dim")
         return {"arguments": self.make_kwargs, **{name: getattr(self, name) for name in own}}
 
     def problems_with(self, found: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield what the class does not take, and a task that it does not have."""
+        """Yield the options that the class does not accept, and a task that it does not have."""
         if found["wrong_option"] is not None:
             key, message = found["wrong_option"]
             yield Problem(message, key=key)
             return
+        # A class that rejects its arguments has no known tasks, so nothing else can be checked.
         tasks = found["tasks"]
         named = ", ".join(f"'{task}'" for task in tasks[:_MAX_TASKS_NAMED]) + (
             ", …" if tasks[_MAX_TASKS_NAMED:] else ""

@@ -170,15 +170,11 @@ class LiberoConfig(GymConfig):
 
     @property
     def played_by(self) -> Protocol:
-        """How episodes are played."""
+        """The chosen protocol."""
         return PROTOCOLS[self.protocol]
 
     def protocol_in(self, suite: str) -> str:
-        """Return the protocol as results name it: with what the options change of it, ``openpi, changed: camera_size``.
-
-        Args:
-            suite: The suite of the task.
-        """
+        """Return the protocol's name with the options that change it in a suite: ``openpi, changed: camera_size``."""
         protocol, default = self.played_by, LiberoConfig()
         drawn = protocol.camera_size if protocol.picture_size is None else None
         differs = {
@@ -200,6 +196,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             raise ConfigError(without_effect)
         checkout = _checkout(config)
         task = checkout.task(self.name)
+        # A partial checkout would fail only in a worker, with a less clear error.
         missing = [path for path in (task.described_in, task.init_states_file) if not path.is_file()]
         missing = missing or missing_assets(checkout.inside, task.described_in.read_text())
         if missing:
@@ -279,6 +276,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             "init_states_file": str(task.init_states_file.absolute()),
             "cameras": list(config.cameras) if config.enable_cameras else [],
             "camera_size": config.camera_size or protocol.camera_size,
+            # An explicit camera size is shown unshrunk.
             "picture_size": None if config.camera_size else protocol.picture_size,
             "wait_steps": protocol.wait_steps,
             "gripper": protocol.gripper.value,

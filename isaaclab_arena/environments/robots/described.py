@@ -92,6 +92,7 @@ class _Checker:
         self._problems: list[Problem] = []
 
     def check(self, description: RobotDescription) -> None:
+        # All names are checked before an error is raised, so that one run shows every problem.
         self._named("base.body", _BODY, description.base.body)
         self._named("tool.body", _BODY, description.tool.body)
         taken = [self.model.camera(index).name for index in range(self.model.ncam)]

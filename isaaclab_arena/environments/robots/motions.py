@@ -158,6 +158,7 @@ def findings(embodiment: Embodiment, motions: Motions) -> tuple[Finding, ...]:
 def _of_base(robot: Robot, motions: Motions) -> Iterator[Finding]:
     if motions.base_shift_m <= _STOOD_STILL_M:
         return
+    # Joints between the base and the world can move the base; the most specific cause wins.
     model, body, carriers = motions.model, motions.model.body(robot.base_body).id, []
     while body:
         first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
@@ -236,6 +237,7 @@ def _causes(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
     if joint.stiffness[0]:
         spring = float(model.qpos_spring[joint.qposadr[0]])
         causes.append(f"a spring of {joint.stiffness[0]:g} Nm/rad pulls it to {spring:g} rad")
+    # Weak actuators and gravity are only likely without a clearer cause.
     if not causes and model.actuator_forcelimited[actuator.id]:
         causes.append(f"its actuator has at most {actuator.forcerange[1]:g} Nm")
     if not causes and not model.body_gravcomp[joint.bodyid[0]]:
@@ -258,7 +260,7 @@ def _of_gripper(robot: Robot, motions: Motions) -> Iterator[Finding]:
     width_m, reopened_m, half_m = (float(np.linalg.norm(tips[0] - tips[1])) for tips in (opened, reopened, half))
     fails = not _within(width_m / wanted_m, _WIDTH_FAILS)
 
-    # Each finger makes half of the way, or the left one all of it.
+    # Each finger moves half of the width, or the left one all of it.
     share = 1.0 if robot.right_finger_fixed else 0.5
     ways_m, due_m = np.linalg.norm(opened, axis=-1).tolist(), (share * wanted_m, (1.0 - share) * wanted_m)
     still = [index for index in range(2) if due_m[index] and ways_m[index] < _STOOD_STILL * due_m[index]]

@@ -19,7 +19,7 @@ from isaaclab_arena.sim.backend import NamedState
 from isaaclab_arena.sim.math import norm, rotate_inverse
 from isaaclab_arena.sim.scene.scene import ContactSensor, Robot
 
-# Define the common parts of tasks in which objects are grasped.
+# Define the shared parts of tasks with a grasp.
 
 OBJECT_BODY = "object/body"
 OBJECT_JOINT = "object/free"
@@ -165,7 +165,7 @@ def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: fl
     return in_bin & terms.upright(orientation)
 
 
-# Define the common parts of tasks with a red cube beside a blue one.
+# Define the shared parts of tasks with a red and a blue cube.
 
 COLOURS = ("red", "blue")
 CUBES = tuple(

@@ -207,6 +207,7 @@ def _check(table: np.ndarray, poses: FloorRobotPoses, joints: Sequence[str], pat
     if np.abs(lengths - 1).max() > _UNIT_TOLERANCE:
         raise _problem(path, "has a frame whose root_qw, root_qx, root_qy, root_qz is no unit quaternion")
     low, high = poses.joint_limits()
+    # Only the largest violation of a joint limit is reported.
     beyond = np.maximum(low - table[:, 8:], table[:, 8:] - high)
     frame, joint = divmod(int(beyond.argmax()), len(joints))
     if beyond[frame, joint] > _LIMIT_TOLERANCE_RAD:

@@ -28,7 +28,7 @@ FARTHEST_GOAL_M = 0.18
 _LOW = (0.50, -0.10, -np.pi)
 _HIGH = (0.58, 0.10, np.pi)
 _BEHIND_M = (0.03, 0.065)
-# A push above the middle of a cube that does not slide easily tips it over.
+# A cube that does not slide easily tips over if pushed above its middle.
 _BELOW_M = 0.01
 _BESIDE_M = 0.02
 _RISE = 4.0

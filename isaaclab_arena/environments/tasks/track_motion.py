@@ -153,6 +153,7 @@ class TrackMotion(HumanoidTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         """Judge by the distance of joints, pelvis and keypoints from the motion."""
         self._length = self._length + running
+        # Env slots that made no step keep their frame and sums.
         self._frame = torch.where(running, self._next_frame(), self._frame)
         missed = self.senses.joint_position() - self._joint_offset[self._frame]
         joint_error = torch.sqrt(mean_square(missed))
@@ -165,6 +166,7 @@ class TrackMotion(HumanoidTask):
         height, turn, astray = off.rise.abs(), norm(off.turn), off.astray()
         at_the_end = self._frame >= self._last_frame
         success = at_the_end & ~astray & (mean_error < LARGEST_KEYPOINT_ERROR_M)
+        # The motion of a late start ends before the time limit, so a failure at its end is terminal.
         late = self._length < self._last_frame
         velocity = self.senses.joint_velocity() - self._joint_velocity[self._frame]
         reward = (

@@ -174,6 +174,7 @@ class VelocityGo1(FloorTask):
         senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
         errors = _errors(_smoothed(_planar_velocity(senses)), command)
         steps = torch.arange(len(errors))
+        # As in `judge`, the first steps do not count: the robot has to accelerate.
         judged = steps > _settling_steps()
         strayed, fallen = (ever(holds.numpy()) for holds in (judged & _beyond_bounds(errors), _fallen(moments, senses)))
         pose = moments.joint_position("robot/free").numpy()
@@ -223,6 +224,7 @@ class VelocityGo1(FloorTask):
         error, command = _planar_velocity(self.senses) - self._command, self._command
         speed_error = torch.sqrt(total_square(error[:, :2]))
         height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
+        # Every third joint is a hip, with a penalty of its own.
         joints = senses.joint_position()
         wanted = self._wanted_clearance(told_to_move=total_square(command) > 0)
         return (

@@ -162,6 +162,7 @@ class WalkHumanoid(HumanoidTask):
         """Return the reward per second: speed, direction, posture, gait by the clock, less roughness."""
         velocity = backend.joint_velocity(ROOT)[:, :2]
         forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
+        # The miss counts both the wrong speed and the drift to the side.
         miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
         cosine = self._heading_error(backend)[:, 0]
         tilt = 1 + self.senses.gravity()[:, 2]

@@ -301,6 +301,7 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
             sampler=sampler,
             is_drawn_anyway=True,
         )
+    # The default range is that of the task's own draws.
     whole = isinstance(values[0], int)
     table = np.array(values, float).reshape(len(values), -1)
     low, high = zip(*(_span(column, whole=whole) for column in table.T), strict=True)
@@ -404,6 +405,7 @@ def _others(scene: Scene) -> Iterator[Variation]:
     shift = _variation("robot", "joint_shift", "rad", words, span, (-math.pi, math.pi), nominal=(0.0,) * num_joints)
     low, high = _room(scene.joint_limits, scene.joint_position_span)
     yield replace(shift, lowest=low, highest=high, because=_ON_ROBOT)
+    # A higher table is a lower base of the robot; see `VariedWorld`.
     words = "height of the table above the robot's base"
     yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), nominal=0.0)
     if scene.has_distractors:

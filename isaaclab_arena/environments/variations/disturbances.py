@@ -227,6 +227,7 @@ class ObservationDelay:
         shown_at = (self._latest - self._delay).clamp(min=0) % self._depth
         is_delayed = self._delay > 0
 
+        # A ring of ``depth`` observations per term; the episode's first one stands for all before it.
         def shown(group: str, name: str, now: torch.Tensor) -> torch.Tensor:
             if (group, name) not in self._past:
                 self._past[group, name] = now.new_zeros(self._depth, *now.shape)
@@ -310,6 +311,7 @@ class Disturbances:
         own.append(torch.from_numpy(np.stack([quantisation_tables(each.quality) for each in disturbances])))
         for to, values in zip(kept, on_device(own, env_ids.device), strict=True):
             to[env_ids] = values
+        # A disturbance that no episode has had costs nothing in a step.
         for name, is_on in self._are_on.items():
             self._are_on[name] = is_on or any(getattr(each, name) != getattr(_NOTHING, name) for each in disturbances)
 

@@ -177,6 +177,7 @@ def _sampler(variation: Variation, given: Mapping[str, Any], found: list[tuple[s
     if kind in _CHOOSING:
         choices = _choices(variation, given, found)
         return Sampler(type=kind, choices=choices, probabilities=_probabilities(kind, given, len(choices), found))
+    # A count that is drawn by Bernoulli is 0 or high, unless low is given.
     if variation.integer and kind is SamplerType.BERNOULLI:
         low = _numbers(variation, "low", given.get("low", 0), found)
     else:
@@ -237,7 +238,7 @@ def _numbers(variation: Variation, name: str, value: Any, found: list[tuple[str,
 
 
 def _same_size(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    # A position may be given without its height, which then stays the task's.
+    # A position can lack its height, which is then the task's.
     size = min(len(low), len(high))
     return low[:size], high[:size]
 
@@ -268,7 +269,7 @@ def _shown(values: tuple[float, ...]) -> str:
     return f"{values[0]:g}" if len(values) == 1 else str([round(value, 6) for value in values])
 
 
-# The axes of a robustness run: what each of them changes of an episode, and how far at which level.
+# Define the axes of a robustness run: the variation of each, and its strength at each level.
 
 EDGE_LEVEL = 5
 """The level at which an axis reaches its edge; level k goes k fifths of the way there."""

@@ -139,7 +139,7 @@ def _spellings(name: str) -> Iterator[str]:
         yield from (text, slashed, slashed.rpartition("/")[2])
 
 
-# Scenes put together from parts: one MJCF file each, compiled into one model.
+# Compose scenes of parts: one MJCF file each, compiled into one model.
 
 _LOG = logging.getLogger(__name__)
 
@@ -477,7 +477,7 @@ class FloorRobot:
             raise ConfigError(problems)
 
 
-# Poses of a robot, without simulating it: where its sites are, and how fast it goes from one to the next.
+# Compute poses of a robot without a simulation: its sites' positions, and velocities between poses.
 
 
 class FloorRobotPoses:

@@ -193,6 +193,7 @@ def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
     """Measure a model's buffer sizes on the CPU under random controls, and add headroom."""
     data = mujoco.MjData(model)
     generator = np.random.default_rng(seed)
+    # Random controls provoke contacts; unlimited actuators get -1 to 1.
     limited = model.actuator_ctrllimited.astype(bool)
     low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
     high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)

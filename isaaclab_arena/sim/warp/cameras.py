@@ -365,6 +365,7 @@ class Backdrops:
         return replace(world, poses=poses, fields=fields)
 
     def _made(self, tracer: RayTracer, still: VisibleWorld, world: VisibleWorld) -> _Backdrop:
+        # Moving geoms keep their poses, and are invisible by colour alone.
         invisible = replace(still, poses=world.poses)
         picture = tracer.render(invisible)[self._camera.name]
         if picture.depth is None:

@@ -22,7 +22,7 @@ from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.replayed import Capture, capture_on
 from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes, module_times
 
-# Warp as this package uses it: quiet, on the device that a caller names, its kernels compiled once for all ranks.
+# Set Warp up for this package: quiet, on the caller's device, with kernels compiled once for all ranks.
 
 _LOG = logging.getLogger(__name__)
 _LOCK_FILE = "isaaclab_arena.lock"

@@ -213,6 +213,7 @@ class EnvSlot:
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise ValueError("step must return observation, reward, terminated, truncated and info, as in Gymnasium")
         observation, reward, terminated, truncated, info = answer
+        # A missing entry is no error here: success needs it at an episode's last step only.
         found = {key: _entry(info, key) for key in self._info_keys}
         entries = {key: _number(value, f"info['{key}']") for key, value in found.items() if value is not _MISSING}
         return SlotStep(
@@ -627,6 +628,7 @@ class RobosuiteCameras:
 
         self._sensors[name] = draw_if_wanted
         self._environment.modify_observable(name, "sensor", draw_if_wanted)
+        # robosuite's last picture is kept in ``last``, so no picture is missing yet.
         self._is_drawn[name] = True
 
 

@@ -271,7 +271,6 @@ class Cameras:
 
 # Provide the tasks of LIBERO from a checkout, with episodes that start as a benchmark's protocol says.
 
-# Beside this file, whatever package a worker or this program imports it as.
 
 ROBOSUITE = "1.4."
 """The versions of robosuite that LIBERO's code works with begin like this."""

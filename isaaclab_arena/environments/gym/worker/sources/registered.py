@@ -23,6 +23,7 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
         raise LookupError(str(error)) from error
     if spec.entry_point is None:
         raise LookupError(f"'{identifier}' exists as a vector environment only, and single ones are needed")
+    # The import of the environment's own module reveals a missing package at the job's check.
     made_by = spec.entry_point.partition(":")[0] if isinstance(spec.entry_point, str) else spec.entry_point.__module__
     _import(made_by)
     return {"max_episode_length": spec.max_episode_steps, "modules": [name for name in (module, made_by) if name]}

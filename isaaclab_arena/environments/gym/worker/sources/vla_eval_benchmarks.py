@@ -91,6 +91,7 @@ def find(name: str, make_kwargs: dict) -> dict[str, object]:
     found: dict[str, typing.Any] = {"max_episode_length": DEFAULT_MAX_STEPS, "modules": ["vla_eval", module]}
     found["num_episodes"] = None
     try:
+        # A wrong option is a result, not an error: the job's check reports it with its key.
         benchmark = _made(_class_of(name), make_kwargs)
     except _WrongOptionError as error:
         return {**found, "tasks": [], "wrong_option": error.args}
