@@ -89,10 +89,10 @@ class TableTask:
 
     Attributes:
         config_class: `TableOptions`, `ObjectOptions`, or another frozen dataclass with ``embodiment``, ``action_mode``
-            and perhaps ``object``; made from `CameraOptions` where policies may see pictures.
+            and perhaps ``object``; derived from `CameraOptions` if policies may see pictures.
         make_task: Makes the task from the options and the embodiment. It raises `ConfigError` for a combination
             that cannot work, and it simulates nothing.
-        make_backend: Makes the worlds; takes what `isaaclab_arena.sim.backends.make_backend` takes.
+        make_backend: Makes the worlds, with the arguments of `isaaclab_arena.sim.backends.make_backend`.
     """
 
     config_class: type
@@ -132,7 +132,7 @@ class TableTask:
         return self.make_task(config, find_embodiment(config.embodiment)).spec.instruction
 
     def content_sources(self, config: Any) -> ContentSources:
-        """Return the files of a robot and of things that do not come with this package; see `ContentBuilder`."""
+        """Return the files of the robot and the things from outside this package; see `ContentBuilder`."""
         files = robot_files(config.embodiment)
         chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
         for part in self.make_task(config, find_embodiment(config.embodiment)).spec.parts:
@@ -326,10 +326,10 @@ class FloorEnvironmentBuilder:
     """Builds one kind of environment on the floor.
 
     Attributes:
-        config_class: Frozen dataclass made from `ViewportOptions`.
+        config_class: Frozen dataclass derived from `ViewportOptions`.
         make_task: Makes the task from the options. It raises `ConfigError` for a combination that cannot work, and it
             simulates nothing.
-        make_backend: Makes the worlds; takes what `isaaclab_arena.sim.backends.make_backend` takes.
+        make_backend: Makes the worlds, with the arguments of `isaaclab_arena.sim.backends.make_backend`.
     """
 
     config_class: type[ViewportOptions]
@@ -350,7 +350,7 @@ class FloorEnvironmentBuilder:
         return self.make_task(config).spec.instruction
 
     def content_sources(self, config: Any) -> ContentSources:
-        """Return the files of a robot and of things that do not come with this package; see `ContentBuilder`."""
+        """Return the files of the robot and the things from outside this package; see `ContentBuilder`."""
         task = self.make_task(config)
         files = part_files("robot", task.robot.asset)
         for part in task.spec.parts:

@@ -42,7 +42,7 @@ class SuccessRule:
         return self.ends_episode and self.key is not None and info.get(self.key) == 1.0
 
     def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """Return the env slots solved by a step; ``returns`` (num_envs,) are float64. Shape: (num_envs,), bool."""
+        """Return the env slots solved by a step, (num_envs,), bool; ArenaError for a missing or unclear ``key``."""
         if self.return_threshold is not None:
             return moved & (returns >= self.return_threshold)
         if self.key is None:

@@ -34,11 +34,11 @@ PANDA = Embodiment(
 )
 
 
-# The SO-ARM101 of The Robot Studio, LeRobot's arm: five joints and a gripper of which one jaw moves.
+# The SO-ARM101 of The Robot Studio, LeRobot's arm: five joints, and a gripper with one moving jaw.
 #
 # Joint names and ranges, link lengths, masses and the servos' friction and torque are those of
-# https://github.com/TheRobotStudio/SO-ARM100, Simulation/SO101/so101_new_calib.xml, in which zero is the middle of
-# each joint's range. The servos are Feetech STS3215 of 12 V: 2.94 Nm, and 45 turns per minute without load.
+# https://github.com/TheRobotStudio/SO-ARM100, Simulation/SO101/so101_new_calib.xml, in which zero is the middle of each
+# joint's range. The servos are Feetech STS3215 of 12 V: 2.94 Nm, and 45 turns per minute without load.
 
 _SO101_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll")
 _JAW_CLOSED_RAD = -0.1745

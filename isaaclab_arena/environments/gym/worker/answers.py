@@ -130,7 +130,7 @@ class Answers:
         make, names = functools.partial(self._slots[slot].step, pictures=False), {}
         try:
             steps_ahead.make_ahead(self._shared, slot, step, make, names)
-        except Exception as error:  # noqa: BLE001  it is told when that step is asked for
+        except Exception as error:  # noqa: BLE001  reported with the answer to that step
             self._raised[slot] = self._told(error)
         return names
 

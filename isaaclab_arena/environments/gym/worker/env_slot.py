@@ -586,7 +586,7 @@ class RobosuiteCameras:
         self.names = [name for name in names if self._can_wait(name)]
 
     @contextlib.contextmanager
-    def drawing(self, wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  the one thing that is told
+    def drawing(self, wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  its only argument
         """Set if the pictures of the block's reset or step are wanted; RuntimeError if a camera was read too early."""
         # robosuite calls a new sensor once; that call needs no picture.
         self._wanted = False
